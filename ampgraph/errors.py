@@ -1,0 +1,29 @@
+"""The one error type that users see: a code, one sentence, where, and a hint."""
+
+from __future__ import annotations
+
+
+class AmpError(Exception):
+    """A mistake in the input or in its use, told in one line with a hint.
+
+    Codes: 1xx reading and writing files, 2xx the model, 3xx lists, patterns and options, 4xx plans, 5xx running,
+    9xx a defect of ampgraph itself.
+    """
+
+    def __init__(self, code: str, message: str, *, where: str = "", hint: str = "") -> None:
+        self.code, self.message, self.where, self.hint = code, message, where, hint
+        super().__init__(self.__str__())
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        hint = f"\nhint: {self.hint}" if self.hint else ""
+        return f"error[{self.code}]: {place}{self.message}{hint}"
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`did you mean 'X'?`, or an empty string when nothing is close."""
+    import difflib
+
+    lower = {k.lower(): k for k in known}
+    match = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return f"did you mean '{lower[match[0]]}'?" if match else ""
