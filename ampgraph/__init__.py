@@ -1,0 +1,27 @@
+"""Graph-level automatic mixed precision for exported models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan"]
+
+_HOME = {"AmpError": "errors", "Plan": "plans", "apply": "api", "convert": "api", "inspect": "report.inspect", "plan": "api"}
+
+if TYPE_CHECKING:
+    from .api import apply, convert, plan
+    from .errors import AmpError
+    from .plans import Plan
+    from .report.inspect import inspect
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is asked for, so that `import ampgraph` and `ampgraph --help` are quick."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'ampgraph' has no attribute '{name}'")
+    import importlib
+
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value  # a module of the same name must not hide it
+    return value

@@ -1,0 +1,180 @@
+"""The format-neutral, read-only snapshot that the planner sees.
+
+A *unit* is what is decided: normally one (operator, slot); several where the graph forces one type on them (the state of
+a loop, the elements of a sequence). Every float32 tensor that an operator reads or writes belongs to a unit; every other
+tensor is a fact and has none (``NONE``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+FLOAT32 = "float32"
+NONE = -1  # no unit: the type is a fact
+
+Shape = tuple["int | str | None", ...]
+
+
+@dataclass(slots=True)
+class Value:
+    """A tensor (or a container of tensors) in one scope. ``dtype`` is the element type, ``""`` when it is unknown."""
+
+    id: int
+    name: str
+    scope: int
+    dtype: str
+    container: str = ""  # "", "seq", "optional" or "other": a container has no Cast
+    shape: Shape | None = None
+    producer: int = NONE  # the op that writes it
+    unit: int = NONE  # the unit that writes it
+    weight: bool = False  # a stored tensor, readable by Dataflow.weight
+    low_source: int = NONE  # the low value that a given Cast made this one from
+    native: Any = None
+
+
+@dataclass(slots=True)
+class Use:
+    """A read: input ``index`` of ``op``; ``op`` is NONE for output ``index`` of ``scope``."""
+
+    value: int
+    op: int
+    index: int
+    unit: int
+    scope: int
+    given_cast: bool = False  # the reader is a Cast to low in the file: it asks for low and brings its own cast
+
+
+@dataclass(slots=True)
+class Op:
+    """A node. ``kind`` is ``Conv`` or ``com.microsoft::Gelu``; ``index`` its place among the nodes of its scope."""
+
+    id: int
+    kind: str
+    scope: int
+    index: int
+    name: str
+    inputs: list[int]
+    outputs: list[int]
+    slots: dict[str, int] = field(default_factory=dict)  # slot name -> unit, float32 slots only
+    native: Any = None
+
+
+@dataclass(slots=True)
+class Unit:
+    """One undecided type. ``admits`` are the types that the schema allows; ``fixed`` says why it is not decided at all."""
+
+    id: int
+    op: int
+    slot: str
+    admits: frozenset[str]
+    fixed: str = ""  # why it stays float32 whatever a list says
+    fixed_low: bool = False  # a boundary that the user asked to be low
+    later_opset: int = 0  # the first opset that would admit low, when this one does not
+    version: int = 0  # since_version of the operator's schema
+
+
+@dataclass(slots=True)
+class Scope:
+    """The main graph (path ""), the body of a control-flow node, or a function as called from one place."""
+
+    id: int
+    path: str
+    parent: int
+    op: int
+    kind: str  # "main", "body" or "function"
+    times: int  # how often it runs, estimated
+    label: str = ""  # layer that encloses it
+    native: Any = None
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+
+class WeightReader(Protocol):
+    """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
+
+    def size(self, value: Value) -> int: ...
+    def array(self, value: Value, limit: int = ...) -> np.ndarray | None: ...
+    def chunks(self, value: Value) -> Iterator[np.ndarray]: ...
+    def key(self, value: Value) -> object: ...
+
+
+class Dataflow:
+    """Values, operators and units of one model. Using it after an edit of the model is an error of the caller."""
+
+    def __init__(self, weights: WeightReader, attribute: Callable[[Op, str], Any], layer: Callable[[Op], str],
+                 read_shape: Callable[[Value], Shape | None]) -> None:
+        self.values: list[Value] = []
+        self.ops: list[Op] = []
+        self.units: list[Unit] = []
+        self.scopes: list[Scope] = []
+        self.uses: list[list[Use]] = []  # by value id
+        self.opset: int = 0  # of the default domain
+        self.unknown_kinds: set[str] = set()  # operators without a schema
+        self.weights = weights
+        self.attribute = attribute
+        self.layer = layer
+        self._read_shape = read_shape
+        self._parent: list[int] = []
+
+    def new_unit(self, op: int, slot: str, admits: frozenset[str], **more: Any) -> int:
+        unit = len(self.units)
+        self.units.append(Unit(unit, op, slot, admits, **more))
+        self._parent.append(unit)
+        return unit
+
+    def find(self, unit: int) -> int:
+        """The representative of the units that share one decision with ``unit``."""
+        parent = self._parent
+        while parent[unit] != unit:
+            parent[unit] = unit = parent[parent[unit]]
+        return unit
+
+    def merge(self, units: Sequence[int]) -> int:
+        """Ties units to one decision; the lowest number represents them."""
+        roots = sorted({self.find(u) for u in units})
+        for other in roots[1:]:
+            self._parent[other] = roots[0]
+        return roots[0]
+
+    def op_units(self, op: Op) -> set[int]:
+        return {self.find(u) for u in op.slots.values()}
+
+    def readers(self, value: int) -> Iterator[Op]:
+        """The operators that read a value (graph outputs are no operators)."""
+        return (self.ops[use.op] for use in self.uses[value] if use.op != NONE)
+
+    def writer(self, value: int) -> Op | None:
+        producer = self.values[value].producer
+        return self.ops[producer] if producer != NONE else None
+
+    def scalar(self, value: int) -> float | None:
+        """The number in a stored tensor of one element, else None."""
+        item = self.values[value] if value != NONE else None
+        if item is None or not item.weight or self.weights.size(item) != 1:
+            return None
+        array = self.weights.array(item)
+        if array is None or array.dtype.kind in "USO":
+            return None
+        return float(array.reshape(-1)[0])
+
+    def shape(self, value: int) -> Shape | None:
+        """The shape of a value, None when neither the file nor inference gives one."""
+        item = self.values[value]
+        if item.shape is None:
+            item.shape = self._read_shape(item)
+        return item.shape
+
+    def dims(self, value: int, assumed: dict[str, int] | None = None) -> list[int]:
+        """Dimensions with the unknown ones guessed: the first is batch-like (1), the others sequence-like (128)."""
+        shape = self.shape(value)
+        if shape is None:
+            return [1, 128, 128]
+        named = assumed or {}
+        return [
+            dim if isinstance(dim, int) else named.get(str(dim), 1 if place == 0 else 128)
+            for place, dim in enumerate(shape)
+        ]

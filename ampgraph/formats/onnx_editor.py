@@ -1,0 +1,203 @@
+"""Edits an ONNX model in place, by handles of its dataflow. Names it makes are unique in every scope, and repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from .onnx_io import all_graphs
+from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
+from .onnx_variants import Variants
+from .onnx_weights import IR_TYPES, RoundedTensor, stored_tensor
+
+LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "namespace")
+UseKey = tuple[str, int, int]
+
+
+class OnnxEditor:
+    """The verbs that passes use. ``keep``: scopes to edit; calls of one function variant share one of them."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
+        self.model, self.flow, self.variants = model, flow, variants
+        self._names = _all_names(model)
+        self._scopes = {scope.path: scope.id for scope in flow.scopes}
+        self._ops = {(op.scope, op.index): op for op in flow.ops}
+        self._first: dict[int, ir.Node | None] = {}
+
+    # -- handles ----------------------------------------------------------------------------------------------------
+
+    def value(self, value: Value) -> ir.Value:
+        return self.variants.value(value.scope, value.native)
+
+    def node(self, op: Op) -> ir.Node:
+        return self.variants.node(op.scope, op.native)
+
+    def op(self, scope: str, index: int) -> Op | None:
+        return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
+
+    def fresh(self, name: str) -> str:
+        """``name``, or the first of name_1, name_2 ... that nothing is called."""
+        candidate, number = name, 0
+        while candidate in self._names:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._names.add(candidate)
+        return candidate
+
+    # -- verbs ------------------------------------------------------------------------------------------------------
+
+    def retype(self, value: Value, dtype: str) -> None:
+        """The value now has this element type; attributes that name the type of its operator's output follow."""
+        native = self.value(value)
+        native.type = _with_element(native.type, IR_TYPES[dtype])
+        if value.producer != NONE:
+            self._type_attribute(self.flow.ops[value.producer], dtype)
+
+    def keep_type(self, op: Op, dtype: str) -> None:
+        """Pins an output type that would otherwise follow an input that changes."""
+        self._type_attribute(op, dtype, pin=True)
+
+    def _type_attribute(self, op: Op, dtype: str, pin: bool = False) -> None:
+        node = self.node(op)
+        if op.kind == "ConstantOfShape":
+            given = self.flow.attribute(op, "value")
+            fill = given.numpy() if given is not None else [0.0]
+            tensor = ir.tensor(fill, dtype=IR_TYPES[FLOAT32])
+            node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(tensor, dtype))
+        elif op.kind in DTYPE_ATTRIBUTES:
+            name = DTYPE_ATTRIBUTES[op.kind]
+            follows = op.kind in FOLLOWS_INPUT or op.kind in ("DequantizeLinear", "QuantizeLinear")
+            if not follows or pin or self.flow.attribute(op, name):
+                node.attributes[name] = ir.AttrInt64(name, IR_TYPES[dtype].value)
+
+    def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
+        """Reads ``value`` as ``to`` at the given uses, through one Cast in the value's own scope, or a given one."""
+        native = self.value(value)
+        result = self._existing_cast(value, to)
+        if result is None:
+            result = self._new_cast(value, native, to)
+        for scope, index, position in uses:
+            self.rewire(self._scopes[scope], index, position, result)
+
+    def rewire(self, scope: int, index: int, position: int, result: ir.Value) -> None:
+        """Input ``position`` of a node, or output ``position`` of a scope when ``index`` is -1, becomes ``result``."""
+        if index != NONE:
+            self.node(self._ops[scope, index]).replace_input_with(position, result)
+            return
+        graph = self.variants.graph(scope, self.flow.scopes[scope].native)
+        old = graph.outputs[position]
+        if scope == 0 and result.name != old.name:
+            old.name, result.name = self.fresh(f"{old.name}_{old.dtype.name.lower()}"), old.name  # type: ignore[union-attr]
+        graph.outputs[position] = result
+
+    def _existing_cast(self, value: Value, to: str) -> ir.Value | None:
+        if value.low_source != NONE:
+            return self.value(self.flow.values[value.low_source])
+        for use in self.flow.uses[value.id]:
+            if use.given_cast and use.scope == value.scope and self.flow.values[self.flow.ops[use.op].outputs[0]].dtype == to:
+                return self.value(self.flow.values[self.flow.ops[use.op].outputs[0]])
+        return None
+
+    def _new_cast(self, value: Value, native: ir.Value, to: str) -> ir.Value:
+        node = ir.Node("", "Cast", [native], [ir.AttrInt64("to", IR_TYPES[to].value)], num_outputs=1,
+                       name=self.fresh(f"{value.name}_to_{to}"))
+        result = node.outputs[0]
+        result.name = self.fresh(f"{value.name}_{to}")
+        result.type, result.shape = ir.TensorType(IR_TYPES[to]), native.shape
+        producer = native.producer()
+        if producer is not None:
+            for key in LAYER_KEYS:
+                if key in producer.metadata_props:
+                    node.metadata_props[key] = producer.metadata_props[key]
+            self._graph_of(value).insert_after(producer, node)
+        else:
+            self._prepend(value, node)
+        return result
+
+    def _graph_of(self, value: Value) -> ir.Graph | ir.Function:
+        return self.variants.graph(value.scope, self.flow.scopes[value.scope].native)
+
+    def _prepend(self, value: Value, node: ir.Node) -> None:
+        """Before the first node that was there, after casts made earlier."""
+        graph = self._graph_of(value)
+        if value.scope not in self._first:
+            self._first[value.scope] = next(iter(graph), None)
+        first = self._first[value.scope]
+        if first is None:
+            graph.append(node)
+        else:
+            graph.insert_before(first, node)
+
+    def bypass(self, op: Op) -> None:
+        """Removes a one-input operator that does nothing any more; its readers read its input."""
+        node = self.node(op)
+        source, target = node.inputs[0], node.outputs[0]
+        assert source is not None
+        graph = self._graph_of(self.flow.values[op.outputs[0]])
+        outputs = [i for i, output in enumerate(graph.outputs) if output is target]
+        if outputs and op.scope == 0:
+            if source.producer() is None or source.is_graph_output():
+                return  # the border needs a name of its own: the Cast stays, and costs nothing
+            source.name, target.name = target.name, self.fresh(f"{target.name}_given")
+        target.replace_all_uses_with(source, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+
+    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
+        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy for ``uses``, ``float32`` floors it."""
+        native = self.value(value)
+        source = stored_tensor(native)
+        assert source is not None
+        if store == "both":
+            copy = self._stored_copy(value, native, RoundedTensor(source, dtype, floor), dtype)
+            for scope, index, position in uses:
+                self.rewire(self._scopes[scope], index, position, copy)
+        if store != "both" or floor is not None:
+            final = dtype if store == "low" else FLOAT32
+            self._store(native, RoundedTensor(source, final, floor), final)
+
+    def _store(self, native: ir.Value, tensor: RoundedTensor, dtype: str) -> None:
+        node = native.producer()
+        if node is None:
+            native.const_value = tensor
+        else:
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
+        native.type = ir.TensorType(IR_TYPES[dtype])
+
+    def _stored_copy(self, value: Value, native: ir.Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
+        name = self.fresh(f"{value.name}_{dtype}")
+        tensor.name = name
+        producer = native.producer()
+        if producer is not None:
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=self.fresh(f"{name}_node"))
+            self._graph_of(value).insert_after(producer, node)
+            copy = node.outputs[0]
+            copy.name = name
+        else:
+            copy = ir.Value(name=name, const_value=tensor)
+            native.graph.register_initializer(copy)  # type: ignore[union-attr]
+        copy.type, copy.shape = ir.TensorType(IR_TYPES[dtype]), tensor.shape
+        return copy
+
+
+def _with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol:
+    if isinstance(kind, ir.SequenceType):
+        return ir.SequenceType(_with_element(kind.elem_type, dtype))
+    if isinstance(kind, ir.OptionalType):
+        return ir.OptionalType(_with_element(kind.elem_type, dtype))
+    return ir.TensorType(dtype)
+
+
+def _all_names(model: ir.Model) -> set[str]:
+    """Every value and node name of every scope."""
+    names: set[str] = set()
+    for graph in [*all_graphs(model), *(f.graph for f in model.functions.values())]:
+        names.update(v.name for v in graph.inputs if v.name)
+        names.update(graph.initializers)
+        for node in graph:
+            if node.name:
+                names.add(node.name)
+            names.update(v.name for v in node.outputs if v.name)
+    return names

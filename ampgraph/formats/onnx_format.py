@@ -1,0 +1,122 @@
+"""An ONNX model with the two faces that ampgraph works on: a dataflow to read, an editor to change."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+from collections.abc import Hashable, Iterator
+
+import onnx_ir as ir
+
+from ..dataflow import Dataflow, Op
+from . import onnx_io
+from .onnx_dataflow import DataflowBuilder, declared_type, dtype_name
+from .onnx_editor import OnnxEditor
+from .onnx_shapes import OnnxShapes
+from .onnx_variants import Variants
+from .onnx_weights import OnnxWeights
+
+
+@contextlib.contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Millions of small objects that all live: the cyclic collector would only walk them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class OnnxGraph:
+    """The native model, never rebuilt."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> OnnxGraph:
+        return OnnxGraph(onnx_io.load(path))
+
+    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
+        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
+        return self._build(low, low_io)[0]
+
+    def conflicts(self) -> list[str]:
+        """Slots that hold two types or one that they do not admit: empty for a valid model."""
+        return self._build("float16", frozenset())[1]
+
+    def _build(self, low: str, low_io: frozenset[str]) -> tuple[Dataflow, list[str]]:
+        flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
+        builder = DataflowBuilder(self.model, flow, low, low_io)
+        flow.attribute = builder.attribute
+        builder.build()
+        return flow, builder.conflicts
+
+    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> OnnxEditor:
+        """An editor over a fresh dataflow. ``signature``: what was decided in each function scope."""
+        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature))
+
+    def prepare(self) -> None:
+        """Sorts what is unsorted and imports the default domain, which every Cast needs."""
+        for graph in [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]:
+            if not _is_sorted(graph):
+                graph.sort()
+
+    def import_default_domain(self) -> None:
+        if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
+            self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
+        for function in self.model.functions.values():
+            if "" not in function.opset_imports:
+                function.opset_imports[""] = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
+
+    def digest(self) -> str:
+        """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        digest = hashlib.blake2b(digest_size=16)
+        for graph in [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]:
+            parts = [str(sorted(graph.opset_imports.items()))]
+            parts += [f"{v.name}:{declared_type(v)}" for v in [*graph.inputs, *graph.outputs]]
+            for node in graph:
+                parts.append(f"{node.domain}:{node.op_type}:{[v.name if v else '' for v in node.inputs]}"
+                             f"{[v.name for v in node.outputs]}")
+            for name, value in graph.initializers.items():
+                tensor = value.const_value
+                if tensor is not None:
+                    parts.append(f"{name}:{dtype_name(tensor.dtype)}:{tensor.shape}")
+                    if tensor.nbytes <= 256 and tensor.dtype != ir.DataType.STRING:
+                        parts.append(tensor.tobytes().hex())
+            digest.update("\n".join(parts).encode())
+        return digest.hexdigest()
+
+
+def layer_of(op: Op) -> str:
+    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
+    node: ir.Node = op.native
+    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+    if scopes:
+        names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
+        return names[-2] if len(names) > 1 else names[0]
+    parts = [part for part in (node.name or "").split("/")[:-1] if part]
+    return ".".join(parts)
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer.graph is graph and producer not in seen:
+                return False
+        seen.add(node)
+    return True
+
+
+def _opset_of_ir(ir_version: int) -> int:
+    """The newest opset that a reader of this IR version is sure to know."""
+    import onnx
+
+    known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
+    return max(known) if known else 13

@@ -1,0 +1,234 @@
+"""Reading and writing ONNX files: checked before anything is allocated, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from ..errors import AmpError
+from .onnx_weights import tensor_chunks
+
+INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
+EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
+ALIGN = 4096  # so that readers can map a tensor
+
+Progress = Callable[[str, int, int], None]
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Reads a model; its external tensors stay on disk, mapped when they are read.
+
+    Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
+    except OSError as error:
+        raise AmpError("AMP101", f"cannot be read: {error.strerror}", where=str(path), hint="check its permissions") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise AmpError("AMP102", "is not an ONNX model, or is cut short", where=str(path),
+                       hint="export it again, or compare its size with the original") from None
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
+    check_tensors(proto, path.parent, str(path))
+    return deserialize(proto, path.parent, str(path))
+
+
+def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
+    """An onnx_ir model of a proto; AMP102 where the proto makes no sense."""
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx_ir raises many kinds for a damaged proto
+        raise AmpError("AMP102", f"cannot be understood: {str(error).splitlines()[0]}", where=where,
+                       hint="onnx.checker.check_model names the fault") from error
+    if folder is not None:
+        for graph in all_graphs(model):
+            ir.external_data.set_base_dir(graph, folder)
+    return model
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    yield from model.graphs()
+
+
+def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
+    """Refuses tensors whose bytes are missing, too many, or outside the model's folder."""
+    sizes: dict[str, int] = {}
+    root = os.path.realpath(folder)
+    for tensor in _tensors(proto.graph):
+        expected = _expected_bytes(tensor, where)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
+                raise AmpError("AMP102", f"tensor '{tensor.name}' says {expected:,} bytes and holds {len(tensor.raw_data):,}",
+                               where=where, hint="the file is damaged: export it again")
+            continue
+        entry = {e.key: e.value for e in tensor.external_data}
+        location = entry.get("location", "")
+        if location not in sizes:
+            sizes[location] = _external_size(location, folder, root, where, tensor.name)
+        try:
+            offset = int(entry.get("offset", "0"))
+            length = int(entry.get("length", str(expected)))
+        except ValueError:
+            offset = length = -1
+        if offset < 0 or length != expected or offset + length > sizes[location]:
+            raise AmpError("AMP103", f"tensor '{tensor.name}' wants {length:,} bytes at {offset:,} of '{location}', which has "
+                           f"{sizes[location]:,}; its shape needs {expected:,}", where=where,
+                           hint="the data file does not belong to this model, or is cut short")
+
+
+def _external_size(location: str, folder: Path, root: str, where: str, name: str) -> int:
+    real = os.path.realpath(os.path.join(folder, location))
+    if not location or os.path.isabs(location) or os.path.commonpath([root, real]) != root:
+        raise AmpError("AMP103", f"external data of tensor '{name}' lies outside the model's folder: '{location}'", where=where,
+                       hint="move the data file beside the model")
+    if not os.path.isfile(real):
+        raise AmpError("AMP103", f"external data file '{location}' is missing", where=where, hint="copy it beside the model")
+    return os.path.getsize(real)
+
+
+def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
+    count = 1
+    for dim in tensor.dims:
+        count *= dim
+    if count < 0 or count > 1 << 50 or any(dim < 0 for dim in tensor.dims):
+        raise AmpError("AMP102", f"tensor '{tensor.name}' has an absurd shape {list(tensor.dims)}", where=where,
+                       hint="the file is damaged: export it again")
+    try:
+        return -(-count * ir.DataType(tensor.data_type).bitwidth // 8)
+    except (TypeError, ValueError):
+        return len(tensor.raw_data)  # strings have no fixed size
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _tensors(attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for body in attribute.graphs:
+                    yield from _tensors(body)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+    """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
+
+    The data file is named after its content, so it never overwrites one that is in use; the rename of the model file is
+    the commit. Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing is left behind then.
+    """
+    path = Path(path)
+    with _whole_or_nothing(path) as temporary:
+        outside = _external_values(model)
+        data_name = None
+        originals = [(value, value.const_value) for value in outside]
+        try:
+            if outside:
+                data_name = _write_data(outside, path, temporary("data"), progress)
+            proto = ir.to_proto(model)
+        finally:
+            for value, tensor in originals:
+                value.const_value = tensor
+        target = temporary("model")
+        with open(target, "wb") as file:
+            file.write(proto.SerializeToString(deterministic=True))
+        if data_name:
+            os.replace(temporary("data"), path.parent / data_name)
+        os.replace(target, path)
+    for old in path.parent.glob(f"{path.name}.????????????????.data"):
+        if old.name != data_name:
+            old.unlink()
+
+
+def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """The same bytes under another name, data files included, for a model in which nothing changes."""
+    source, path = Path(source), Path(path)
+    proto = onnx.ModelProto()
+    proto.ParseFromString(source.read_bytes())
+    locations = {e.value for t in _tensors(proto.graph) for e in t.external_data if e.key == "location"}
+    with _whole_or_nothing(path) as temporary:
+        for number, location in enumerate(sorted(locations)):
+            target = path.parent / location
+            if not target.exists() or not os.path.samefile(target, source.parent / location):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source.parent / location, temporary(f"data{number}"))
+                os.replace(temporary(f"data{number}"), target)
+        shutil.copyfile(source, temporary("model"))
+        os.replace(temporary("model"), path)
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
+    """Gives names of temporary files beside ``path`` and removes what is left of them, whatever happens."""
+    made: dict[str, Path] = {}
+
+    def temporary(part: str) -> Path:
+        return made.setdefault(part, path.parent / f".{path.name}.{os.getpid()}.{part}.tmp")
+
+    try:
+        if not path.parent.is_dir():
+            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+        yield temporary
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise AmpError("AMP105", "the disk is full" if full else f"cannot be written: {error.strerror or error}",
+                       where=str(path), hint="free some space, or choose another place with -o" if full
+                       else "choose another place with -o") from error
+    finally:
+        for leftover in made.values():
+            leftover.unlink(missing_ok=True)
+
+
+def _external_values(model: ir.Model) -> list[ir.Value]:
+    """The initializers that go to a data file."""
+    values = [v for g in all_graphs(model) for v in g.initializers.values() if v.const_value is not None]
+    large = [v for v in values if v.const_value.nbytes >= EXTERNAL_FROM]
+    if sum(v.const_value.nbytes for v in large) > INLINE_LIMIT:
+        return large
+    return [v for v in large if isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)]
+
+
+def _write_data(values: list[ir.Value], path: Path, temporary: Path, progress: Progress | None) -> str:
+    """Streams the tensors to one file and points the values at it; returns the file's final name."""
+    digest, places, position = hashlib.blake2b(digest_size=8), [], 0
+    total = sum(v.const_value.nbytes for v in values)  # type: ignore[union-attr]
+    with open(temporary, "wb") as file:
+        for value in values:
+            padding = -position % ALIGN
+            file.write(b"\0" * padding)
+            start = position = position + padding
+            for chunk in tensor_chunks(value.const_value):  # type: ignore[arg-type]
+                digest.update(chunk)
+                file.write(chunk)
+                position += len(chunk)
+            places.append((start, position - start))
+            if progress:
+                progress("writing weights", position, total)
+    name = f"{path.name}.{digest.hexdigest()}.data"
+    for value, (offset, length) in zip(values, places, strict=True):
+        tensor = value.const_value
+        assert tensor is not None
+        value.const_value = ir.ExternalTensor(name, offset, length, tensor.dtype, shape=tensor.shape,  # type: ignore[arg-type]
+                                              name=tensor.name or value.name or "", base_dir=path.parent)
+    return name

@@ -1,0 +1,78 @@
+"""From decided units to a Plan: decisions with reasons, cast edges, stored tensors that change."""
+
+from __future__ import annotations
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Use, Value
+from ..plans import CastEdge, Decision, Note, Plan, WeightEdit, Why
+from .costs import STORED_TWICE_LIMIT
+from .state import LOW, State
+
+UseKey = tuple[str, int, int]
+
+
+def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
+    """Writes down what ``state`` decided. ``floors``: mask constants and the value that replaces their lowest elements."""
+    options, flow = state.options, state.flow
+    plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
+    plan.decisions = _decisions(state)
+    for value in flow.values:
+        if value.dtype != FLOAT32 or value.container:
+            continue
+        if value.weight:
+            _weight(state, value, floors.get(value.id), plan)
+        else:
+            _casts(state, value, plan)
+    plan.notes = state.notes
+    return plan
+
+
+def _decisions(state: State) -> list[Decision]:
+    flow, dtype = state.flow, state.options.dtype
+    decisions = []
+    undecided = Why("cut", "no neighbour asks for low")
+    for unit in flow.units:
+        root = flow.find(unit.id)
+        if unit.op != NONE:
+            op = flow.ops[unit.op]
+            scope, index, kind = flow.scopes[op.scope].path, op.index, op.kind
+        else:
+            scope, index, kind = "", -1, "border"
+        chosen = dtype if state.value[root] == LOW else FLOAT32
+        decisions.append(Decision(scope, index, kind, unit.slot, chosen, state.why[root] or undecided))
+    return decisions
+
+
+def _key(flow: Dataflow, use: Use) -> UseKey:
+    return flow.scopes[use.scope].path, flow.ops[use.op].index if use.op != NONE else -1, use.index
+
+
+def _casts(state: State, value: Value, plan: Plan) -> None:
+    """The one cast that a value needs, if any reader wants the other type."""
+    flow = state.flow
+    low = state.is_low(value.unit)
+    to = FLOAT32 if low else state.options.dtype
+    if value.low_source != NONE:  # made by a given Cast: float32 readers have it already, the others take its source
+        low, to = False, state.options.dtype
+    other = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast and state.is_low(u.unit) != low]
+    if other:
+        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(_key(flow, u) for u in other)))
+
+
+def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None:
+    flow = state.flow
+    uses = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast]
+    low = [u for u in uses if state.is_low(u.unit)]
+    scope = flow.scopes[value.scope].path
+    keys = tuple(_key(flow, u) for u in low)
+    if not low:
+        if floor is not None:
+            plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
+    elif len(low) == len(flow.uses[value.id]):
+        plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
+    elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT:
+        plan.weights.append(WeightEdit(scope, value.name, "both", keys, floor))
+    else:
+        if floor is not None:
+            plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
+        plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
+        plan.notes.append(Note("weight", value.name, "read in both types and above 1 MB: stored once in float32, cast when it runs"))

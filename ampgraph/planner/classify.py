@@ -1,0 +1,125 @@
+"""What lists, level, schema and kernels say of each slot, before any look at the graph around it."""
+
+from __future__ import annotations
+
+from ..dataflow import NONE, Dataflow, Op, Unit
+from ..formats.onnx_schemas import first_opset_admitting
+from ..oplists import Kernels
+from ..plans import Note, Why
+from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
+
+VERDICT = {"low": LOW, "float32": HIGH, "cut": FREE}
+INTERFACE = ("If", "Loop", "Scan")
+
+
+def classify(state: State) -> None:
+    """Gives every unit its first verdict: validity where schema or kernel leave no choice, else the list's."""
+    flow = state.flow
+    cache: dict[tuple, tuple[int, int, Why]] = {}
+    breakable = _breakable(state.options.kernels)
+    for op in flow.ops:
+        state.class_of_op[op.id] = _class(state, op)
+        if op.slots:
+            _tie(state, op)
+            _broken(state, op, breakable)
+    for unit in flow.units:
+        kind = flow.ops[unit.op].kind if unit.op != NONE else ""
+        key = (kind, unit.slot, unit.version, unit.admits, unit.fixed, unit.fixed_low)
+        if key not in cache or (kind == "Cast" and not unit.fixed):
+            cache[key] = _verdict(state, flow, unit, kind)
+        value, rank, why = cache[key]
+        if value != FREE:
+            state.set(unit.id, value, rank, why)
+    _report_unlisted(state)
+
+
+def _class(state: State, op: Op) -> str:
+    listing = state.listing(op)
+    if listing is None:
+        return "neutral" if state.flow.scopes and _is_call(state.flow, op) else ""
+    return listing.cls
+
+
+def _is_call(flow: Dataflow, op: Op) -> bool:
+    return bool(op.slots) and all(flow.units[u].version == 0 and flow.units[u].admits for u in op.slots.values())
+
+
+def _tie(state: State, op: Op) -> None:
+    options = state.options
+    for group in (*options.lists.tied.get(op.kind, ()), *options.kernels.tied.get(op.kind, ())):
+        units = [op.slots[name] for name in group if name in op.slots]
+        if len(units) > 1:
+            state.merge(units)
+
+
+def _breakable(kernels: Kernels | None) -> dict[str, str]:
+    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
+    if kernels is None:
+        return {}
+    return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
+
+
+def _broken(state: State, op: Op, breakable: dict[str, str]) -> None:
+    attribute = breakable.get(op.kind)
+    given = state.flow.attribute(op, attribute) if attribute else None
+    if attribute and given is not None:
+        kernels, dtype = state.options.kernels, state.options.dtype
+        version = max(state.flow.units[u].version for u in op.slots.values())
+        reason = kernels.refuses(op.kind, version, dtype, {attribute: given})
+        if reason:
+            state.hold(op, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))
+
+
+def _verdict(state: State, flow: Dataflow, unit: Unit, kind: str) -> tuple[int, int, Why]:
+    options = state.options
+    if unit.fixed_low:
+        return LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be")
+    if unit.fixed:
+        rule = "unknown" if unit.fixed.startswith("no schema") else "boundary"
+        return HIGH, VALIDITY, Why(rule, unit.fixed)
+    invalid = _invalid(state, unit, kind)
+    if invalid is not None:
+        return HIGH, VALIDITY, invalid
+    if unit.op == NONE or kind in INTERFACE:
+        return FREE, CUT, Why("cut", "follows its neighbours")
+    listing = options.lists.of(kind)
+    if listing is None:
+        if _is_call(flow, flow.ops[unit.op]):
+            return FREE, CUT, Why("cut", "a function's border follows its neighbours")
+        return HIGH, LIST, Why("unlisted", f"{kind} is in no list")
+    cls, level = listing.cls, options.level
+    if level.float32_inside == "cut" and cls in ("black", "kept") and kind in options.kernels.float32_inside:
+        reason = options.kernels.float32_inside[kind]
+        return FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}")
+    rule = getattr(level, cls)
+    return VERDICT[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
+
+
+def _invalid(state: State, unit: Unit, kind: str) -> Why | None:
+    """Why a slot cannot be low, whatever anybody says."""
+    options = state.options
+    held = options.lists.float32_slots.get(kind, {})
+    slot = unit.slot.split("@")[0]
+    reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
+    if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
+        return Why("slot", f"{slot} of {kind} stays float32: {reason}")
+    if options.dtype not in unit.admits:
+        if "::" not in kind:
+            later = first_opset_admitting(kind, slot, max(unit.version, 1), options.dtype)
+            if later:
+                return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
+        return Why("schema", f"the schema of {kind}-{unit.version} does not admit {options.dtype} for {slot}")
+    if unit.version and options.kernels.admits(kind, unit.version, slot, options.dtype) is False:
+        return Why("kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})")
+    return None
+
+
+def _report_unlisted(state: State) -> None:
+    flow = state.flow
+    unlisted: dict[str, int] = {}
+    for op in flow.ops:
+        if op.slots and (op.kind in flow.unknown_kinds or (not state.class_of_op[op.id] and not _is_call(flow, op))):
+            unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
+    for kind, count in sorted(unlisted.items()):
+        known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"
+        state.notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))

@@ -1,0 +1,131 @@
+"""Turns the undecided part of a dataflow into a minimum-cut problem, in bytes."""
+
+from __future__ import annotations
+
+import math
+
+from ..dataflow import NONE, Dataflow
+from .cut import INFINITE, LAUNCH, Net, Problem
+from .state import FREE, State
+
+STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
+
+
+class Costs:
+    """Sizes of values, computed when they are asked for: most units are settled without."""
+
+    def __init__(self, flow: Dataflow, dims: dict[str, int]) -> None:
+        self.flow, self.named = flow, dims
+        self._elements: dict[int, int] = {}
+
+    def elements(self, value: int) -> int:
+        found = self._elements.get(value)
+        if found is None:
+            item = self.flow.values[value]
+            found = self.flow.weights.size(item) if item.weight else math.prod(self.flow.dims(value, self.named))
+            self._elements[value] = found = max(found, 1)
+        return found
+
+    def cast(self, value: int) -> int:
+        """A Cast reads 4 and writes 2 bytes an element, or the reverse."""
+        return (6 * self.elements(value) + LAUNCH) * self.flow.scopes[self.flow.values[value].scope].times
+
+
+def build_problem(state: State, costs: Costs) -> Problem:
+    """Nets and costs around the free units. Shapes are asked for only where a choice depends on them."""
+    flow = state.flow
+    undecided = {u for unit in flow.units if state.value[u := flow.find(unit.id)] == FREE}
+    settled = _settle_by_sign(state, undecided)
+    problem = Problem()
+    for value in flow.values:
+        net = _net(state, value.id, costs, undecided)
+        if net is not None:
+            problem.nets.append(net)
+    for net in problem.nets:
+        for unit in (*net.readers, net.writer):
+            if unit is not None and unit not in undecided:
+                problem.fixed[unit] = state.value[unit]
+    problem.fixed.update(settled)
+    for unit in undecided - set(settled):
+        problem.extra[unit] = 0
+    for op in flow.ops:
+        _extra(state, op, costs, problem)
+    return problem
+
+
+def _net(state: State, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
+    """The net of a value with at least one undecided unit; unit costs when ``costs`` is None."""
+    flow = state.flow
+    uses = flow.uses[value]
+    item = flow.values[value]
+    readers = {flow.find(use.unit) for use in uses if use.unit != NONE}
+    writer = flow.find(item.unit) if item.unit != NONE else None
+    members = readers if writer is None else readers | {writer}
+    if not readers or members.isdisjoint(undecided) or (writer is None and not item.weight):
+        return None
+    if len(members) == 1 and writer is not None:
+        return None
+    if item.weight:
+        up, down = _weight_costs(flow, value, costs)
+        return Net(None, frozenset(readers), up, down)
+    price = costs.cast(value) if costs else 1
+    up = INFINITE if _counts(flow, item.producer) else price
+    return Net(writer, frozenset(readers), up, price)
+
+
+def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int, int]:
+    """2 bytes an element for a tensor that must stay float32, 4 for one stored twice; a large one is cast instead."""
+    if costs is None:
+        return 4, 2
+    elements = costs.elements(value)
+    if 4 * elements <= STORED_TWICE_LIMIT:
+        return 4 * elements, 2 * elements
+    return 2 * elements + costs.cast(value), costs.cast(value)
+
+
+def _counts(flow: Dataflow, producer: int) -> bool:
+    """Integers made float: exact in float32 only, so they are never rounded and widened again."""
+    if producer == NONE or flow.ops[producer].kind != "Cast":
+        return False
+    source = flow.values[flow.ops[producer].inputs[0]]
+    return source.dtype.startswith(("int", "uint"))
+
+
+def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
+    """Units that are low whatever the sizes are: every net around them is no dearer for it."""
+    from .cut import _delta
+    from .state import LOW
+
+    flow = state.flow
+    nets: dict[int, list[Net]] = {unit: [] for unit in undecided}
+    for value in flow.values:
+        net = _net(state, value.id, None, undecided)
+        if net is not None:
+            for unit in (*net.readers, net.writer):
+                if unit in nets:
+                    nets[unit].append(net)
+    side = {u: state.value[u] for unit in flow.units if state.value[u := flow.find(unit.id)] != FREE}
+    settled: dict[int, int] = {}
+    work = sorted(undecided)
+    while work:
+        unit = work.pop()
+        if unit in side or any(_delta(net, unit, side)[1] > 0 for net in nets[unit]):
+            continue
+        side[unit] = settled[unit] = LOW
+        work += [other for net in nets[unit] for other in (*net.readers, net.writer) if other in nets and other not in side]
+    return settled
+
+
+def _extra(state: State, op, costs: Costs, problem: Problem) -> None:
+    """A free operation moves 2 bytes an element more in float32."""
+    flow = state.flow
+    for slot in op.slots.values():
+        unit = flow.find(slot)
+        if unit not in problem.extra or flow.units[slot].version == 0:
+            continue
+        values = {v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == unit}
+        values |= {
+            v for v in op.inputs if v != NONE and not flow.values[v].weight
+            and any(u.op == op.id and u.unit != NONE and flow.find(u.unit) == unit for u in flow.uses[v])
+        }
+        problem.extra[unit] += sum(2 * costs.elements(v) for v in values) * flow.scopes[op.scope].times

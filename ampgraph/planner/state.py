@@ -1,0 +1,98 @@
+"""What is decided so far about each unit, and by which right: a later word of higher rank replaces an earlier one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..dataflow import NONE, Dataflow, Op
+from ..errors import AmpError
+from ..oplists import Kernels, Level, Listing, OpLists
+from ..plans import Note, Why
+
+FREE, LOW, HIGH = 0, 1, 2
+CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
+"""Precedence, lowest first: validity guard > the user's pattern > measured range > accuracy guard > list > cut."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """All that steers a plan."""
+
+    level: Level
+    lists: OpLists
+    kernels: Kernels
+    dtype: str = "float16"
+    policy: str = "ampgraph"
+    target: str = "cuda"
+    fp32: tuple[str, ...] = ()
+    low: tuple[str, ...] = ()
+    dims: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0**-14 if self.dtype == "float16" else 2.0**-126
+
+    @property
+    def largest(self) -> float:
+        return 65504.0 if self.dtype == "float16" else 3.3895313892515355e38
+
+
+class State:
+    """The decision, rank and reason of every unit, kept at the unit's representative."""
+
+    def __init__(self, flow: Dataflow, options: Options) -> None:
+        self.flow, self.options = flow, options
+        count = len(flow.units)
+        self.value = [FREE] * count
+        self.rank = [CUT] * count
+        self.why: list[Why | None] = [None] * count
+        self.class_of_op: list[str] = [""] * len(flow.ops)  # the list class that governs an op, "" for none
+        self.region_of_op: dict[int, str] = {}
+        self.notes: list[Note] = []
+        self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
+
+    def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
+        """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
+        root = self.flow.find(unit)
+        if rank < self.rank[root] or (rank == self.rank[root] and self.value[root] != FREE and
+                                      not (value == HIGH and self.value[root] == LOW)):
+            return False
+        if rank == USER and self.rank[root] == USER and self.value[root] not in (FREE, value):
+            raise AmpError("AMP306", "asked for in both precisions", where=self.place(unit),
+                           hint="make the --fp32 and --low patterns disjoint")
+        self.value[root], self.rank[root], self.why[root] = value, rank, why
+        return True
+
+    def merge(self, units: list[int]) -> int:
+        """Ties units; what was decided for one holds for all, by the same precedence."""
+        known = {self.flow.find(u) for u in units}
+        verdicts = [(self.value[u], self.rank[u], self.why[u]) for u in known]
+        root = self.flow.merge(units)
+        self.value[root], self.rank[root], self.why[root] = FREE, CUT, None
+        for value, rank, why in sorted(verdicts, key=lambda v: v[1]):
+            if why is not None:
+                self.set(root, value, rank, why)
+        return root
+
+    def hold(self, op: Op, rank: int, why: Why) -> bool:
+        """Keeps every slot of an operator in float32."""
+        return any([self.set(unit, HIGH, rank, why) for unit in op.slots.values()])
+
+    def is_high(self, unit: int) -> bool:
+        return unit != NONE and self.value[self.flow.find(unit)] == HIGH
+
+    def is_low(self, unit: int) -> bool:
+        return unit != NONE and self.value[self.flow.find(unit)] == LOW
+
+    def place(self, unit: int) -> str:
+        owner = self.flow.units[unit]
+        return describe(self.flow, self.flow.ops[owner.op]) if owner.op != NONE else owner.slot
+
+    def listing(self, op: Op) -> Listing | None:
+        return self.options.lists.of(op.kind)
+
+
+def describe(flow: Dataflow, op: Op) -> str:
+    """How messages name a node: its name where it has one, else its place."""
+    scope = flow.scopes[op.scope].path
+    return op.name or f"{scope}/{op.index}:{op.kind}"

@@ -1,0 +1,152 @@
+"""The decisions as data: what becomes low, why, where the casts go. JSON both ways; nothing else is needed to apply it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import AmpError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reason of a decision. ``rule`` is one word to count by (``list``, ``schema``, ``kernel``, ``weight``, ``index``,
+    ``eps``, ``user``, ``cut`` ...), ``text`` the sentence that a person reads."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One slot of one operator: ``scope`` and ``index`` place it in the file, ``index`` -1 is the border of the scope."""
+
+    scope: str
+    index: int
+    kind: str
+    slot: str
+    dtype: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class CastEdge:
+    """``value`` of ``scope`` cast once to ``to``, for the listed uses: (scope, op index or -1 for an output, position)."""
+
+    scope: str
+    value: str
+    to: str
+    uses: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightEdit:
+    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32`` (floor only).
+    Finite elements below ``floor`` become ``floor``."""
+
+    scope: str
+    value: str
+    store: str
+    uses: tuple[tuple[str, int, int], ...] = ()
+    floor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A decomposed norm written as its standard operator. ``nodes`` are indices in ``scope``, the last one gives the result."""
+
+    scope: str
+    kind: str
+    nodes: tuple[int, ...]
+    inputs: tuple[str, ...]
+    axis: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the user should know: ``topic`` groups notes of one sort, ``where`` names the node or tensor."""
+
+    topic: str
+    where: str
+    text: str
+
+
+@dataclass
+class Plan:
+    """Everything that `apply` does to a model, and why. A plan fits the model it was made for and no other (``digest``).
+
+    Indices count the nodes of a scope after ``rewrites``.
+    """
+
+    digest: str
+    level: str
+    dtype: str
+    policy: str
+    target: str
+    decisions: list[Decision] = field(default_factory=list)
+    casts: list[CastEdge] = field(default_factory=list)
+    weights: list[WeightEdit] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True when no slot is low and no weight changes: the model is then returned as it is."""
+        return not (self.casts or self.weights or self.rewrites) and all(d.dtype == "float32" for d in self.decisions)
+
+    def to_json(self) -> str:
+        """The plan as text; the same plan gives the same text."""
+        whys: dict[Why, int] = {}
+        rows = []
+        for d in self.decisions:
+            rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
+        data = {
+            "ampgraph_plan": FORMAT,
+            **{key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target")},
+            "reasons": [[w.rule, w.text] for w in whys],
+            "decisions": rows,
+            **{key: [asdict(item) for item in getattr(self, key)] for key in ("casts", "weights", "rewrites", "notes")},
+        }
+        return json.dumps(data, indent=None, separators=(",", ":"), ensure_ascii=False).replace('],[', '],\n[') + "\n"
+
+    @staticmethod
+    def from_json(text: str, where: str = "plan") -> Plan:
+        """Reads a plan back. Raises AmpError AMP401 for text that is no plan."""
+        try:
+            data = json.loads(text)
+            if data["ampgraph_plan"] != FORMAT:
+                raise AmpError("AMP401", f"plan format {data['ampgraph_plan']} is not {FORMAT}", where=where,
+                               hint="make the plan again with this version")
+            whys = [Why(*row) for row in data["reasons"]]
+            head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
+            return Plan(
+                **head,
+                decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
+                casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
+                weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
+                rewrites=[Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
+                          for row in data["rewrites"]],
+                notes=[Note(**row) for row in data["notes"]],
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise AmpError("AMP401", "is not an ampgraph plan, or was edited into something else", where=where,
+                           hint="write one with `ampgraph convert MODEL --plan-out FILE`") from error
+
+    @staticmethod
+    def read(path: str | Path) -> Plan:
+        """Reads a plan file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AmpError("AMP401", "cannot be read as a plan", where=str(path), hint="check the path") from error
+        return Plan.from_json(text, str(path))
+
+
+def _uses(rows: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:
+    return tuple((str(scope), int(op), int(position)) for scope, op, position in rows)

@@ -1,0 +1,166 @@
+"""Time one ONNX file by ONNX Runtime in this process, inputs and outputs on the device; `gpu.py` starts it.
+
+    python gpu_one.py MODEL FEEDS.npz REFERENCE.npz --provider cuda --report FILE
+
+Where REFERENCE is missing, it is written instead of compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from compare import errors
+from device_memory import Peak, reader
+from measure import one_line
+from model_facts import HEAVY, microsoft_ops
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def providers(args: argparse.Namespace) -> list[Any]:
+    """The provider that was asked for, with TF32 as asked; CPU behind CUDA takes what has no CUDA kernel."""
+    if args.provider == "cpu":
+        return [CPU]
+    # The default strategy doubles the arena: that would measure the allocator, not the model.
+    options = {"device_id": str(args.device), "use_tf32": str(int(args.tf32))}
+    options["arena_extend_strategy"] = "kSameAsRequested"
+    return [(CUDA, {**options, **dict(o.split("=", 1) for o in args.option)}), CPU]
+
+
+def session(args: argparse.Namespace, options: ort.SessionOptions | None = None) -> ort.InferenceSession:
+    """Open the model; a session that lost CUDA is refused, not timed."""
+    options = options or ort.SessionOptions()
+    options.log_severity_level = 3
+    opened = ort.InferenceSession(str(args.model), options, providers=providers(args))
+    if args.provider == "cuda" and CUDA not in opened.get_providers():
+        raise RuntimeError("the CUDA provider did not load")
+    opened.disable_fallback()
+    return opened
+
+
+def bound(opened: ort.InferenceSession, feeds: dict[str, np.ndarray], args: argparse.Namespace) -> ort.IOBinding:
+    """Bind the inputs, and the outputs of a first run, to memory of the device."""
+    binding = opened.io_binding()
+    for value in opened.get_inputs():
+        data = ort.OrtValue.ortvalue_from_numpy(feeds[value.name], args.provider, args.device)
+        binding.bind_ortvalue_input(value.name, data)
+    names = [value.name for value in opened.get_outputs()]
+    for name in names:
+        binding.bind_output(name, args.provider, args.device)
+    opened.run_with_iobinding(binding)
+    # From now on every run writes the same buffers: allocation of outputs is not what is timed.
+    for name, value in zip(names, binding.get_outputs(), strict=True):
+        binding.bind_ortvalue_output(name, value)
+    return binding
+
+
+def timed(opened: ort.InferenceSession, binding: ort.IOBinding, args: argparse.Namespace) -> dict[str, float]:
+    """Latency over `runs` runs after the warm-up, each one waited for."""
+    seconds = []
+    for i in range(args.warmup + args.runs):
+        start = time.perf_counter()
+        opened.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        if i >= args.warmup:
+            seconds.append(time.perf_counter() - start)
+    low, high = np.percentile(seconds, [10, 90])
+    return {"median_ms": 1e3 * statistics.median(seconds), "p10_ms": 1e3 * float(low), "p90_ms": 1e3 * float(high)}
+
+
+def measured(feeds: dict[str, np.ndarray], args: argparse.Namespace) -> dict[str, Any]:
+    """Load, time, and compare; the memory is that of all of it, CUDA's context included."""
+    report: dict[str, Any] = {}
+    meter = reader(args.device) if args.provider == "cuda" else None
+    report["memory_by"] = meter[0] if meter else None
+    peak = Peak(meter[1]) if meter else None
+    with peak or contextlib.nullcontext():
+        start = time.perf_counter()
+        opened = session(args)
+        report["load_s"] = time.perf_counter() - start
+        binding = bound(opened, feeds, args)
+        report.update(timed(opened, binding, args))
+    report["peak_mb"] = peak.peak_mb if peak else None
+    outputs = [value.numpy() for value in binding.get_outputs()]
+    if args.reference.exists():
+        with np.load(args.reference) as data:
+            report["error_to_float32"] = errors(outputs, [data[str(i)] for i in range(len(data.files))])
+    else:
+        np.savez(args.reference, **{str(i): value for i, value in enumerate(outputs)})
+    return report
+
+
+def inspected(feeds: dict[str, np.ndarray], args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What ONNX Runtime made of the graph: fusions, from the graph it saves; placement, from a profile of one run.
+
+    Nodes of a branch that the run does not take are in no profile.
+    """
+    saved = folder / "optimized.onnx"
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(saved)
+    # Weights aside: a model over 2 GB could not be saved otherwise.
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.data")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    opened = session(args, options)
+    opened.run(None, {value.name: feeds[value.name] for value in opened.get_inputs()})
+    events = json.loads(Path(opened.end_profiling()).read_text())
+    placed: dict[str, Counter[str]] = {}
+    heavy_on_cpu = []
+    for event in events:
+        details = event.get("args", {})
+        if event.get("cat") != "Node" or "provider" not in details or not event["name"].endswith("_kernel_time"):
+            continue
+        provider, kind = details["provider"], details.get("op_name", "?")
+        placed.setdefault(provider, Counter())[kind] += 1
+        if args.provider == "cuda" and provider == CPU and kind in HEAVY:
+            heavy_on_cpu.append(event["name"].removesuffix("_kernel_time"))
+    total = sum(placed.values(), Counter())
+    copies = sum(count for kind, count in total.items() if kind.startswith("Memcpy"))
+    nodes = {provider: dict(sorted(kinds.items())) for provider, kinds in placed.items()}
+    return {"fused": microsoft_ops(saved), "casts": total["Cast"], "copies": copies, "nodes": nodes} | {
+        "heavy": sum(count for kind, count in total.items() if kind in HEAVY),
+        "heavy_on_cpu": heavy_on_cpu,
+    }
+
+
+def main() -> None:
+    """Parse, measure, inspect, write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("model", "feeds", "reference"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--provider", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--tf32", action="store_true", help="let float32 products use TF32")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="more CUDA provider options")
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--report", type=Path, required=True)
+    args = parser.parse_args()
+    report: dict[str, Any] = {"onnxruntime": ort.__version__, "error": None}
+    try:
+        if args.provider == "cuda" and hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
+        with np.load(args.feeds) as data:
+            feeds = dict(data)
+        report.update(measured(feeds, args))
+        # On the model's own disk: what is saved is as large as the model.
+        with tempfile.TemporaryDirectory(dir=args.model.parent) as folder:
+            report.update(inspected(feeds, args, Path(folder)))
+    except Exception as error:
+        report["error"] = one_line(error)
+    args.report.write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

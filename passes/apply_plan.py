@@ -1,0 +1,98 @@
+"""Gives every value and stored tensor the type that the plan says, and inserts the plan's casts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ..errors import AmpError
+from ..plans import Plan
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    """Raises AmpError AMP402 when a decision names a node that the model does not have."""
+
+    plan: Plan
+
+    def __call__(self, graph: Any, flow: Dataflow) -> Any:
+        """Edits ``graph``, of which ``flow`` is a fresh dataflow; returns the editor for the passes that follow."""
+        plan = self.plan
+        low = _low_units(plan, flow)
+        editor = graph.editor(flow, signatures(plan, flow))
+        values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
+        live = editor.variants.leader
+        for value in flow.values:
+            if live[value.scope] and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
+                if value.unit in low:
+                    editor.retype(value, plan.dtype)
+                elif value.producer != NONE:
+                    _pin(editor, flow, value, low)
+        for edit in plan.weights:
+            value = _find(values, edit.scope, edit.value)
+            if live[value.scope]:
+                editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
+        for edge in plan.casts:
+            value = _find(values, edge.scope, edge.value)
+            if live[value.scope]:
+                editor.cast(value, edge.to, edge.uses)
+        return editor
+
+
+def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
+    """What the plan does inside each function call, relative to it: calls with equal signatures share one function."""
+    paths = [scope.path for scope in flow.scopes if scope.kind == "function"]
+    if not paths:
+        return {}
+    inside: dict[str, list[Hashable]] = defaultdict(list)
+
+    def owners(scope: str) -> list[str]:
+        return [p for p in paths if scope == p or scope.startswith(p + "/")]
+
+    for d in plan.decisions:
+        for path in owners(d.scope):
+            inside[path].append((d.scope[len(path):], d.index, d.slot, d.dtype))
+    for item in (*plan.casts, *plan.weights):
+        for path in owners(item.scope):
+            uses = tuple((scope[len(path):], op, position) for scope, op, position in item.uses)
+            rest = (item.to,) if hasattr(item, "to") else (item.store, item.floor)
+            inside[path].append((item.scope[len(path):], item.value, uses, *rest))
+    return {path: tuple(rows) for path, rows in inside.items()}
+
+
+def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
+    """The units that the plan makes low, found by place."""
+    slots: dict[tuple[str, int, str], int] = {}
+    for unit in flow.units:
+        if unit.op == NONE:
+            slots["", NONE, unit.slot] = unit.id
+        else:
+            op = flow.ops[unit.op]
+            slots[flow.scopes[op.scope].path, op.index, unit.slot] = unit.id
+    low = set()
+    for d in plan.decisions:
+        if d.dtype == FLOAT32:
+            continue
+        unit = slots.get((d.scope, d.index, d.slot))
+        if unit is None:
+            raise AmpError("AMP402", f"the plan decides {d.kind} {d.scope}/{d.index} ({d.slot}), which this model does not have",
+                           hint="a plan fits the model it was made for: make it again")
+        low.add(unit)
+    return low
+
+
+def _find(values: dict[tuple[str, str], Value], scope: str, name: str) -> Value:
+    if (scope, name) not in values:
+        raise AmpError("AMP402", f"the plan names value '{name}' in scope '{scope}', which this model does not have",
+                       hint="a plan fits the model it was made for: make it again")
+    return values[scope, name]
+
+
+def _pin(editor: Any, flow: Dataflow, value: Value, low: set[int]) -> None:
+    """An output that follows its input's type by default must say so when the input goes low and it does not."""
+    op: Op = flow.ops[value.producer]
+    if op.kind in ("RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli") and any(u in low for u in op.slots.values()):
+        editor.keep_type(op, FLOAT32)

@@ -1,0 +1,13 @@
+"""What a pass is: a frozen dataclass whose fields are its options; valid graph in, valid graph out; a second run changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Change:
+    """How much a pass changed, and what the user should hear of it."""
+
+    count: int
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,29 @@
+"""Removes casts that do nothing any more: given float32-to-low ones whose source is low now, given widenings nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataflow import Dataflow
+from .base import Change
+
+
+@dataclass(frozen=True)
+class FuseCasts:
+    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays a rounding."""
+
+    low: str = "float16"
+
+    def __call__(self, editor: Any, before: Dataflow) -> Change:
+        count = 0
+        for op in before.ops:
+            if op.kind != "Cast" or not editor.variants.leader[op.scope]:
+                continue
+            node = editor.node(op)
+            source, target = before.values[op.inputs[0]], before.values[op.outputs[0]]
+            dtype = node.inputs[0].dtype
+            if source.dtype == "float32" and dtype is not None and dtype == node.outputs[0].dtype and target.dtype == self.low:
+                editor.bypass(op)
+                count += 1
+        return Change(count)
