@@ -14,9 +14,10 @@ from .formats.onnx_format import OnnxGraph, quiet_collector
 from .oplists import load_kernels, load_level, load_op_lists
 from .passes.apply_plan import ApplyPlan
 from .passes.fuse_casts import FuseCasts
+from .passes.rewrite_regions import RewriteRegions
 from .passes.verify_types import VerifyTypes
 from .plans import Plan
-from .planner import Options, make_plan
+from .planner import Options, find_rewrites, make_plan
 
 DTYPES = ("float16", "bfloat16")
 
@@ -59,6 +60,7 @@ def convert(model: Any, level: str = "O2", *, dtype: str = "float16", policy: st
             plan = _plan(graph, _options(level, dtype, policy, lists, fp32, low, target, dims), low_io)
         else:
             _check_plan(plan, graph)
+            RewriteRegions(tuple(plan.rewrites))(graph, graph.dataflow(plan.dtype))
         changed = _apply(graph, plan, low_io) or opset is not None
         if output is None:
             return back(graph)
@@ -123,9 +125,17 @@ def graph_io(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
 
 
 def _plan(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> Plan:
+    """Plans on the graph as its norms are rewritten; leaves ``graph`` rewritten if the plan says so."""
     graph.prepare()
+    digest = _digest(graph, low_io)
     flow = graph.dataflow(options.dtype, low_io)
-    return make_plan(flow, options, _digest(graph, low_io))
+    rewrites = find_rewrites(flow, options)
+    if rewrites:
+        RewriteRegions(tuple(rewrites))(graph, flow)
+        flow = graph.dataflow(options.dtype, low_io)
+    made = make_plan(flow, options, digest)
+    made.rewrites = rewrites
+    return made
 
 
 def _digest(graph: OnnxGraph, low_io: frozenset[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dataflow import Dataflow
+from ..formats.onnx_weights import IR_TYPES
 from .base import Change
 
 
@@ -21,9 +22,8 @@ class FuseCasts:
             if op.kind != "Cast" or not editor.variants.leader[op.scope]:
                 continue
             node = editor.node(op)
-            source, target = before.values[op.inputs[0]], before.values[op.outputs[0]]
-            dtype = node.inputs[0].dtype
-            if source.dtype == "float32" and dtype is not None and dtype == node.outputs[0].dtype and target.dtype == self.low:
+            source, dtype = before.values[op.inputs[0]], node.inputs[0].dtype
+            if source.dtype == "float32" and dtype is not None and dtype == node.outputs[0].dtype == IR_TYPES[self.low]:
                 editor.bypass(op)
                 count += 1
         return Change(count)

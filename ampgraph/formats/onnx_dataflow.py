@@ -172,7 +172,7 @@ class DataflowBuilder:
         if op.kind in LINKED:
             self._link(op, found.groups)
         if op.kind == "Cast":
-            self._given_cast(op, scope)
+            self._given_cast(op)
         return None
 
     def _group(self, op: Op, node: ir.Node, group: Group, version: int, scope: Scope) -> None:
@@ -244,18 +244,17 @@ class DataflowBuilder:
         if len(units) == 2:
             self.flow.merge(units)
 
-    def _given_cast(self, op: Op, scope: Scope) -> None:
+    def _given_cast(self, op: Op) -> None:
         """A Cast to or from low in the file is a cast edge that is there already, not a decision."""
         source, target = self.flow.values[op.inputs[0]], self.flow.values[op.outputs[0]]
         if source.dtype == FLOAT32 and target.dtype == self.low:
-            use = self.flow.uses[source.id][-1]
-            unit = self.flow.new_unit(op.id, "given", frozenset(LOW), fixed_low=True)
-            op.slots = {"T1": unit}
-            use.unit, use.given_cast = unit, True
+            self.flow.units[op.slots["T1"]].fixed_low = True
+            self.flow.uses[source.id][-1].given_cast = True
         elif source.dtype == self.low and target.dtype == FLOAT32:
-            unit = self.flow.new_unit(op.id, "given", frozenset(LOW), fixed_low=True)
-            op.slots = {"T2": unit}
-            target.unit, target.low_source = unit, source.id
+            self.flow.units[op.slots["T2"]].fixed_low = True
+            target.low_source = source.id
+        elif source.dtype == target.dtype == FLOAT32:
+            self.flow.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: _Environment) -> None:
         tensor = node.attributes.get("value")

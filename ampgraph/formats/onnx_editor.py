@@ -144,6 +144,24 @@ class OnnxEditor:
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(node, safe=True)
 
+    def replace(self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]) -> None:
+        """Puts one operator in the place of several; ``nodes`` ends with the one whose result it takes over."""
+        ops = [self._ops[self._scopes[scope], index] for index in nodes]
+        last = self.node(ops[-1])
+        graph = self._graph_of(self.flow.values[ops[-1].outputs[0]])
+        known = {v.name: self.value(v) for op in ops for i in op.inputs if i != NONE for v in [self.flow.values[i]]}
+        new = ir.Node("", kind, [known[name] for name in inputs], [ir.Attr(k, _attribute_type(v), v) for k, v in attributes.items()],
+                      num_outputs=1, name=self.fresh(f"{last.name or last.outputs[0].name}_{kind}"))
+        for key in LAYER_KEYS:
+            if key in last.metadata_props:
+                new.metadata_props[key] = last.metadata_props[key]
+        old, result = last.outputs[0], new.outputs[0]
+        result.type, result.shape = old.type, old.shape
+        graph.insert_after(last, new)
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        old.name, result.name = None, old.name
+        graph.remove([self.node(op) for op in reversed(ops)], safe=True)
+
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy for ``uses``, ``float32`` floors it."""
         native = self.value(value)
@@ -180,6 +198,10 @@ class OnnxEditor:
             native.graph.register_initializer(copy)  # type: ignore[union-attr]
         copy.type, copy.shape = ir.TensorType(IR_TYPES[dtype]), tensor.shape
         return copy
+
+
+def _attribute_type(value: int | float) -> ir.AttributeType:
+    return ir.AttributeType.FLOAT if isinstance(value, float) else ir.AttributeType.INT
 
 
 def _with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol:

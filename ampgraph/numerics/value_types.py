@@ -10,7 +10,6 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import zip_longest
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
@@ -200,8 +199,8 @@ def _graph(
     annotated = {v.name: of_proto(v.type) for v in graph.value_info}
     result = GraphTypes(outer.new_child())
     known = result.values
-    for value, actual in zip_longest(graph.input, actuals[: len(graph.input)], fillvalue=""):
-        known[value.name] = of_proto(value.type) or actual
+    for i, value in enumerate(graph.input):
+        known[value.name] = of_proto(value.type) or (actuals[i] if i < len(actuals) else "")
     known.update((i.name, tensor(i.data_type)) for i in graph.initializer)
     known.update((i.values.name, tensor(i.values.data_type)) for i in graph.sparse_initializer)
     for node in graph.node:

@@ -8,23 +8,39 @@ from .assemble import assemble
 from .classify import classify
 from .costs import Costs, build_problem
 from .cut import solve
+from .guards_accuracy import guard_accuracy
+from .guards_index import guard_indices
+from .guards_weights import guard_weights, reads_low, report_floors
+from .hazards import spread_hazards
+from .overrides import apply_overrides
+from .regions import find_rewrites, tie_regions
 from .state import CUT, FREE, HIGH, LIST, LOW, Options, State
 
-__all__ = ["Options", "make_plan"]
+__all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
 
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     """The plan of a model at a level: the same dataflow and options give the same plan."""
-    state = decide(flow, options)
-    return assemble(state, {}, digest)
+    if options.level.white == "float32":  # O0: nothing is asked to be low
+        return Plan(digest, "O0", options.dtype, options.policy, options.target)
+    state, floors = decide(flow, options)
+    return assemble(state, floors, digest)
 
 
-def decide(flow: Dataflow, options: Options) -> State:
-    """Every unit decided, with the reasons."""
+def decide(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
+    """Every unit decided, with the reasons, and the floors of mask constants (by value)."""
     state = State(flow, options)
     classify(state)
+    tie_regions(state)
+    apply_overrides(state)
+    guard_indices(state)
+    guard_accuracy(state)
+    floors = guard_weights(state)
+    spread_hazards(state)
     _cut(state)
-    return state
+    floors = {value: floor for value, floor in floors.items() if reads_low(state, value)}
+    report_floors(state, floors)
+    return state, floors
 
 
 def _cut(state: State) -> None:

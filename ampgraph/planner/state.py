@@ -33,6 +33,10 @@ class Options:
         return 2.0**-14 if self.dtype == "float16" else 2.0**-126
 
     @property
+    def smallest_subnormal(self) -> float:
+        return 2.0**-24 if self.dtype == "float16" else 2.0**-133
+
+    @property
     def largest(self) -> float:
         return 65504.0 if self.dtype == "float16" else 3.3895313892515355e38
 
@@ -73,6 +77,12 @@ class State:
             if why is not None:
                 self.set(root, value, rank, why)
         return root
+
+    def release(self, unit: int, why: Why) -> None:
+        """Leaves a unit to the cut, unless something stronger than a list decided it."""
+        root = self.flow.find(unit)
+        if self.rank[root] <= REGION:
+            self.value[root], self.rank[root], self.why[root] = FREE, CUT, why
 
     def hold(self, op: Op, rank: int, why: Why) -> bool:
         """Keeps every slot of an operator in float32."""

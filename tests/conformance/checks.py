@@ -31,7 +31,10 @@ FLOAT = "tensor(float)"
 
 @dataclass
 class Result:
-    """One case at one level. `stage` is empty when all is well; `excuse` is why a distant result is none of ours."""
+    """One case at one level. `stage` is empty when all is well; `excuse` is why a distant result is none of ours.
+
+    `low_nodes` are those that the conversion added to the ones that were low already.
+    """
 
     case: str
     level: str
@@ -85,7 +88,8 @@ def _check_level(case: Case, ref: Reference, result: Result, convert: Convert, d
     key = hashlib.sha256(after).hexdigest()
     if key not in done:
         try:
-            done[key] = ("", "", _examine(model, converted, ref), low_nodes(converted))
+            excuse = _examine(model, converted, ref)
+            done[key] = ("", "", excuse, low_nodes(converted) - low_nodes(model))
         except Failure as e:
             done[key] = (e.stage, e.message, "", 0)
     stage, message, result.excuse, result.low_nodes = done[key]

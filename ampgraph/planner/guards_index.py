@@ -1,0 +1,78 @@
+"""Validity guard: index and length arithmetic in float. floor(8191 / 2) must stay 4095 at every level."""
+
+from __future__ import annotations
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..plans import Note, Why
+from .hazards import STOPS
+from .state import VALIDITY, State, describe
+
+COMPARE = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+SIZES = {"Range": (0, 1, 2), "OneHot": (1,)}
+
+
+def guard_indices(state: State) -> None:
+    """Holds whatever computes an integer, a size or a comparison of integers in float32."""
+    flow = state.flow
+    counted = _integer_valued(flow)
+    for op in flow.ops:
+        sink = _sink(flow, op, counted)
+        if sink is None:
+            continue
+        text, values = sink
+        why = Why("index", f"{text} '{describe(flow, op)}'")
+        held = _hold_upstream(state, values, why)
+        if op.kind in COMPARE:
+            held += state.hold(op, VALIDITY, why)
+        elif op.kind == "Cast":
+            state.hold(op, VALIDITY, why)
+        if held:
+            state.notes.append(Note("index", describe(flow, op), f"{held} node{'s' * (held > 1)} of index arithmetic stay float32"))
+
+
+def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | None:
+    """What an operator makes of a float that must be exact, and the float inputs concerned."""
+    values = flow.values
+    if op.kind == "Cast" and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
+        return "an integer is computed from it in", [op.inputs[0]]
+    if op.kind in ("Resize", "Upsample"):
+        scales = op.inputs[1:2] if len(op.inputs) == 2 else op.inputs[2:3]
+        return "a size is computed from it in", [v for v in scales if v != NONE]
+    if op.kind in SIZES and op.slots:
+        return "a length is computed from it in", [op.inputs[i] for i in SIZES[op.kind] if i < len(op.inputs)]
+    if op.kind in COMPARE and any(v in counted for v in op.inputs):
+        return "integers are compared in", list(op.inputs)
+    return None
+
+
+def _integer_valued(flow: Dataflow) -> set[int]:
+    """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
+    found: set[int] = set()
+    for op in flow.ops:
+        if not op.outputs or not op.inputs or op.inputs[0] == NONE:
+            continue
+        source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
+        if op.kind == "Cast" and target.dtype == FLOAT32 and source.dtype.startswith(("int", "uint")):
+            found.add(target.id)
+        elif op.kind in ("Floor", "Ceil", "Round", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Add",
+                         "Sub") and op.inputs[0] in found:
+            found.add(target.id)
+    return found
+
+
+def _hold_upstream(state: State, values: list[int], why: Why) -> int:
+    """Holds the elementwise arithmetic behind some values, back to products, norms and bounded functions."""
+    flow, held = state.flow, 0
+    work, seen = [v for v in values if v != NONE], set()
+    while work:
+        value = work.pop()
+        op = flow.writer(value)
+        if op is None or op.id in seen or flow.values[value].dtype != FLOAT32:
+            continue
+        seen.add(op.id)
+        if state.class_of_op[op.id] in ("white", "kept") or op.kind in STOPS or not op.slots:
+            continue
+        held += state.hold(op, VALIDITY, why)
+        if not (op.kind == "Cast" and flow.values[op.inputs[0]].dtype != FLOAT32):
+            work += [v for v in op.inputs if v != NONE]
+    return held

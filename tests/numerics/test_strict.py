@@ -1,0 +1,278 @@
+"""What a strict model is: the same interface, valid, every low value rounded, whatever the graph is made of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ampgraph.errors import AmpError
+from ampgraph.numerics.strict import StrictSession, run_strict, strict_model
+
+ort = pytest.importorskip("onnxruntime")
+X = np.array([1.0009765625, -3.0, 0.333251953125, 60000.0], np.float16)
+
+
+def parse(text: str, opset: int = 21, functions: str = "", domains: str = "") -> ModelProto:
+    """A model from text, in which float16 constants are bit patterns: 15360 is 1."""
+    imports = f'"" : {opset}{domains}'
+    return onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]>\n{text}\n{functions}")
+
+
+def check(model: ModelProto, feeds: dict[str, Any], *, reference: bool = True) -> dict[str, Any]:
+    """The strict model is valid and keeps the interface; its run, the session's and the reference's agree."""
+    before = model.SerializeToString(deterministic=True)
+    strict = strict_model(model)
+    assert model.SerializeToString(deterministic=True) == before
+    onnx.checker.check_model(strict, full_check=True)
+    for what in ("input", "output"):
+        assert [v.name for v in getattr(strict.graph, what)] == [v.name for v in getattr(model.graph, what)]
+        old, new = ([v.type.tensor_type.elem_type for v in getattr(m.graph, what)] for m in (model, strict))
+        assert old == new
+    got = StrictSession(model).run(feeds)
+    names = list(got)
+    plain = ort.InferenceSession(strict.SerializeToString(), providers=["CPUExecutionProvider"]).run(names, feeds)
+    with np.errstate(all="ignore"):
+        expected = ReferenceEvaluator(model).run(None, feeds) if reference else plain
+    for name, one, two in zip(names, plain, expected, strict=True):
+        np.testing.assert_array_equal(got[name], one, err_msg=name)
+        np.testing.assert_array_equal(got[name], two, err_msg=name)
+    return got
+
+
+def test_overflow_shows_where_a_plain_run_hides_it() -> None:
+    model = parse("""g (float[4] x) => (float[4] y) <float16 s = {19456}> {
+        a = Cast <to = 10> (x)  b = Mul (a, s)  c = Div (b, s)  y = Cast <to = 1> (c)
+    }""")
+    feeds = {"x": X.astype(np.float32)}
+    assert np.isinf(check(model, feeds)["y"][3])
+    plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    assert np.isfinite(plain).all(), "the runtime rounds by itself now: strict runs may have become needless"
+
+
+def test_low_inputs_outputs_and_initializers_keep_their_types() -> None:
+    check(
+        parse("""g (float16[4] x, float16[4] w) => (float16[4] y, float16[4] x, float16[4] k, float16[4] z)
+        <float16[4] w = {15360, 16384, 16896, 17408}, float16[4] k = {17664, 17920, 18176, 18432}> {
+            a = Add (x, k)  y = Mul (a, w)  z = Identity (y)
+        }"""),
+        {"x": X},
+    )
+
+
+def test_branches_and_captured_values() -> None:
+    model = parse("""g (float16[4] x, bool c) => (float16[4] y, float[4] f) {
+        a = Mul (x, x)
+        b = If (c) <
+            then_branch = t () => (float16[4] p) { q = Mul (a, x)  p = Add (q, x) },
+            else_branch = e () => (float16[4] r) { r = Identity (x) }
+        >
+        y = Neg (b)  f = Cast <to = 1> (b)
+    }""")
+    for c in (True, False):
+        check(model, {"x": X / 100, "c": np.array(c)})
+
+
+LOOP = """g (float16[4] x, int64 n, bool go) => (float16[4] y, float16[k, 4] s) {
+    t = Mul (x, x)
+    y, s = Loop (n, go, x) <body = b (int64 i, bool c, float16[4] STATE) => (bool d, float16[4] u, float16[4] v) {
+        d = Identity (c)  u = Add (STATE, x)  v = Mul (u, t)
+    }>
+}"""
+
+
+def test_loop_with_low_state() -> None:
+    check(parse(LOOP.replace("STATE", "a")), {"x": X / 1000, "n": np.array(3), "go": np.array(True)})
+
+
+def test_formal_that_shadows_an_outer_low_name() -> None:
+    x = X / 1000
+    feeds = {"x": x, "n": np.array(3), "go": np.array(True)}
+    got = check(parse(LOOP.replace("STATE", "t")), feeds, reference=False)
+    np.testing.assert_array_equal(got["y"], x + x + x + x)
+
+
+def test_scan_with_low_scanned_values() -> None:
+    model = parse("""g (float16[2] x, float16[3, 2] w) => (float16[2] y, float16[3, 2] s) {
+        y, s = Scan (x, w) <num_scan_inputs = 1,
+            body = b (float16[2] a, float16[2] e) => (float16[2] f, float16[2] h) { f = Mul (a, e) h = Exp (f) }>
+    }""")
+    check(model, {"x": X[:2], "w": (np.arange(6).reshape(3, 2) / 7).astype(np.float16)})
+
+
+def test_functions_are_inlined() -> None:
+    function = """<domain: "own", opset_import: ["" : 21]>
+        f (a, b) => (c) { d = Mul (a, b)  e = Constant <value_float = 3.0> ()  h = CastLike (e, a)  c = Add (d, h) }"""
+    text = "g (float16[4] x) => (float16[4] y, float[4] z) { y = own.f (x, x) w = Cast <to = 1> (x) z = own.f (w, w) }"
+    check(parse(text, functions=function, domains=', "own" : 1'), {"x": X / 1000})
+
+
+def test_sequences_become_float32_inside() -> None:
+    model = parse("""g (float16[4] x) => (float16[8] y, float16[4] z) {
+        a = Exp (x)  s = SequenceConstruct (a, x)  y = ConcatFromSequence <axis = 0> (s)
+        zero = Constant <value_int = 0> ()  e = SequenceEmpty <dtype = 10> ()
+        t = SequenceInsert (e, a)  z = SequenceAt (t, zero)
+    }""")
+    check(model, {"x": X[:3].repeat(2)[:4]})
+
+
+def test_low_sequence_at_the_border() -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT16, [2]))
+    graph = helper.make_graph(
+        [helper.make_node("SequenceInsert", ["s", "x"], ["t"])],
+        "g",
+        [helper.make_value_info("s", kind), helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2])],
+        [helper.make_value_info("t", kind)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    got = run_strict(model, {"s": [X[:2]], "x": X[2:]})["t"]
+    assert [v.dtype for v in got] == [np.float16] * 2
+    np.testing.assert_array_equal(got, [X[:2], X[2:]])
+
+
+def test_attributes_that_carry_a_type() -> None:
+    model = parse("""g (float16[4] x, int64[1] n, float16[4, 4] m) =>
+        (float16[k] a, float16[4] b, float16[4, 4] c, float16[8] d, float16[2] e, float16[4] f) {
+        a = ConstantOfShape <value = float16[1] {11878}> (n)
+        half = Constant <value = float16 {13652}> ()
+        b = Mul (x, half)
+        c = EyeLike (m)
+        size = Constant <value_int = 8> ()
+        d = HannWindow <output_datatype = 10> (size)
+        q = Constant <value = int8[2] {3, -5}> ()
+        scale = Constant <value = float16 {11878}> ()
+        e = DequantizeLinear (q, scale)
+        w = Cast <to = 1> (x)
+        f = CastLike (w, x)
+    }""")
+    got = check(model, {"x": X, "n": np.array([3]), "m": np.zeros((4, 4), np.float16)}, reference=False)
+    np.testing.assert_array_equal(got["a"], np.full(3, 0.1, np.float16))
+    np.testing.assert_array_equal(got["e"], (np.array([3, -5]) * np.float16(0.1)).astype(np.float16))
+
+
+def test_random_numbers_and_statistics_of_a_norm() -> None:
+    model = parse("""g (float16[2, 4] x, float16[4] w) => (float16[2, 4] y, float[2, 1] m, float16[3] r) {
+        y, m = LayerNormalization (x, w)
+        r = RandomNormal <dtype = 10, shape = [3], seed = 1.0> ()
+    }""")
+    feeds = {"x": np.stack([X[:3].repeat(2)[:4]] * 2), "w": X / 1000}
+    strict = strict_model(model)
+    onnx.checker.check_model(strict, full_check=True)
+    got = run_strict(model, feeds)
+    assert [v.dtype for v in got.values()] == [np.float16, np.float32, np.float16]
+    exact = feeds["x"].astype(np.float64).mean(1, keepdims=True)
+    # float32 statistics are not rounded to float16.
+    np.testing.assert_allclose(got["m"], exact, rtol=1e-6)
+
+
+def test_bits_are_read_from_the_low_type() -> None:
+    model = parse(
+        """g (float16[4] x) => (int16[4] y, float16[4] z) {
+        a = Mul (x, x)  y = BitCast <to = 5> (a)  z = BitCast <to = 10> (y)
+    }""",
+        opset=26,
+    )
+    strict = strict_model(model)
+    onnx.checker.check_model(strict, full_check=True)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run_strict(model, {"x": X})["y"], (X * X).view(np.int16))
+
+
+def test_bfloat16_at_the_border() -> None:
+    model = parse(
+        "g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { a = Mul (x, x) y = Mul (a, x) z = Cast <to=1> (a) }"
+    )
+    x = np.array([1.0078125, 3.0, -0.3, 1e20], ml_dtypes.bfloat16)
+    got = run_strict(model, {"x": x})
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got["z"], (x * x).astype(np.float32))
+        np.testing.assert_array_equal(got["y"], x * x * x)
+    assert got["y"].dtype == ml_dtypes.bfloat16 and np.isinf(got["y"][3])
+    onnx.checker.check_model(strict_model(model), full_check=True)
+
+
+def test_com_microsoft_operators() -> None:
+    model = parse(
+        """g (float16[2, 3, 4] x, float16[4] w) => (float16[2, 3, 4] y, float16[2, 3, 4] s, float16[2, 3, 3] p) {
+            y, , , s = com.microsoft.SkipLayerNormalization (x, x, w)
+            p = com.microsoft.FusedMatMul <transB = 1> (x, x)
+        }""",
+        domains=', "com.microsoft" : 1',
+    )
+    x = np.linspace(-1, 1, 24).reshape(2, 3, 4).astype(np.float16)
+    got = run_strict(model, {"x": x, "w": X / 1000})
+    np.testing.assert_array_equal(got["s"], x + x)
+    wide = x.astype(np.float32)
+    np.testing.assert_array_equal(got["p"], (wide @ wide.transpose(0, 2, 1)).astype(np.float16))
+
+
+def test_a_model_without_the_standard_operators() -> None:
+    node = helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, [2, 2]) for n in "xy"]
+    imports = [helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(
+        helper.make_graph([node], "g", values[:1], values[1:]), opset_imports=imports, ir_version=8
+    )
+    x = X.reshape(2, 2)[:, ::-1] / 1000
+    np.testing.assert_array_equal(run_strict(model, {"x": x})["y"], (x.astype("f") @ x.astype("f")).astype(np.float16))
+
+
+def test_stale_annotations_are_not_believed() -> None:
+    model = parse("g (float16[4] x) => (float16[4] y) { a = Mul (x, x)  y = Mul (a, x) }")
+    model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [7]))
+    x = X / 10000
+    np.testing.assert_array_equal(run_strict(model, {"x": x})["y"], x * x * x)
+
+
+@pytest.mark.parametrize("shape", [[700, 800], [4, 800]])
+def test_external_and_large_weights(tmp_path: Path, shape: list[int]) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    values = [helper.make_tensor_value_info(*v) for v in (("x", TensorProto.FLOAT16, [1, shape[0]]), ("y", 10, None))]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        values[:1],
+        values[1:],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.ones((1, shape[0]), np.float16)}
+    inside = run_strict(model, feeds)["y"]
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    strict = strict_model(path)
+    assert [(e.key, e.value) for e in strict.graph.initializer[0].external_data][0] == ("location", "w.data")
+    np.testing.assert_array_equal(run_strict(path, feeds)["y"], inside)
+    onnx.save(strict, tmp_path / "strict.onnx")
+    session = ort.InferenceSession(tmp_path / "strict.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], inside)
+
+
+def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse("g (float16[4] x) => (float16[4] y) { y = Exp (x) }")
+    for feeds, message in (
+        ({}, "no value for input 'x'"),
+        ({"x": X, "xx": X}, "no input 'xx'"),
+        ({"x": X.astype(np.float32)}, "takes float16 but float32 was fed"),
+        ({"x": X[:3]}, "ONNX Runtime stopped"),
+    ):
+        with pytest.raises(AmpError, match=message):
+            run_strict(model, feeds)
+    with pytest.raises(AmpError, match="no output 'z'"):
+        run_strict(model, {"x": X}, outputs=["z"])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(AmpError, match=r"AMP501.*\n.*ampgraph\[cpu\]"):
+        StrictSession(model)
+
+
+def test_float32_models_are_left_alone() -> None:
+    model = parse("g (float[4] x) => (float[4] y) { a = Exp (x)  y = Cast <to = 1> (a) }")
+    assert [n.op_type for n in strict_model(model).graph.node] == ["Exp", "Cast"]

@@ -1,0 +1,187 @@
+"""A strict run against onnx's reference: the float32 operator on rounded inputs, its result rounded, to 1 ulp."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from conformance.cases import case, index
+from conformance.reference import reference
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from ampgraph.numerics import value_types as vt
+from ampgraph.numerics.strict import StrictSession
+
+pytest.importorskip("onnxruntime")
+LOWS = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
+FLOAT = "tensor(float)"
+
+
+def ulps(expected: np.ndarray, got: np.ndarray) -> int:
+    """The distance in steps of the low type; a huge number where one is finite and the other is not."""
+    assert expected.dtype == got.dtype and expected.shape == got.shape
+    wide, other = expected.astype(np.float64), got.astype(np.float64)
+    same = (wide == other) | (np.isnan(wide) & np.isnan(other))
+    if (~same & ~(np.isfinite(wide) & np.isfinite(other))).any():
+        return 1 << 20
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(wide - other)
+    # A kernel that sums may be off by float32's own noise where its terms cancel.
+    noise = apart <= 2.0**-21 * np.abs(np.where(np.isfinite(wide), wide, 0)).max(initial=0)
+    steps = [_ordered(a.view(np.int16).astype(np.int64)) for a in (expected, got)]
+    return int(np.where(same | noise, 0, np.abs(steps[0] - steps[1])).max(initial=0))
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    return np.where(bits < 0, -(bits & 0x7FFF), bits)
+
+
+def low_model(model: ModelProto, low: int) -> ModelProto | None:
+    """A one-node model with every float32 slot that the schema admits in the low type; None where none is."""
+    node, versions = model.graph.node[0], vt.opsets(model)
+    sig = vt.signature(vt.domain(node.domain), node.op_type, versions.get(vt.domain(node.domain), 1))
+    if sig is None or len(model.graph.node) != 1 or vt.bodies(node) or node.op_type in ("BitCast", "Scatter"):
+        return None
+    types = vt.infer(model).values
+    turned = set()
+    for formals, actuals in ((sig.inputs, node.input), (sig.outputs, node.output)):
+        for i, name in enumerate(actuals):
+            formal = formals[min(i, len(formals) - 1)]
+            if types.get(name) == FLOAT and vt.tensor(low) in sig.allowed.get(formal, ()):
+                turned.add(name)
+    result = ModelProto.FromString(model.SerializeToString())
+    for v in (*result.graph.input, *result.graph.output):
+        if v.name in turned:
+            v.type.tensor_type.elem_type = low
+    inferred = vt.infer(result).values
+    as_declared = all(inferred.get(v.name) == vt.of_proto(v.type) for v in result.graph.output)
+    return result if turned and as_declared else None
+
+
+def _rounded(value: Any, low: int) -> Any:
+    """float32 to low, in lists too."""
+    if isinstance(value, list):
+        return [_rounded(v, low) for v in value]
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        with np.errstate(all="ignore"):
+            return value.astype(helper.tensor_dtype_to_np_dtype(low))
+    return value
+
+
+def oracle(model: ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
+    """The float32 model's reference results on low feeds."""
+    raised = {n: v.astype(np.float32) if str(v.dtype) in ("float16", "bfloat16") else v for n, v in feeds.items()}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return dict(zip([v.name for v in model.graph.output], ReferenceEvaluator(model).run(None, raised), strict=True))
+
+
+def worst(name: str, low: int) -> tuple[int, str] | None:
+    """The largest distance over a backend case's outputs; None where the case does not apply."""
+    ref = reference(name)
+    if ref.skipped or any("random" in e for e in ref.excuses):
+        return None
+    model = case(name).proto()
+    turned = low_model(model, low)
+    if turned is None:
+        return None
+    distance, where = 0, ""
+    session = StrictSession(turned, threads=1)
+    lows = {v.name for v in turned.graph.input if vt.low_of(vt.of_proto(v.type))}
+    for feeds in ref.feeds:
+        fed = {n: _rounded(v, low) if n in lows else v for n, v in feeds.items()}
+        expected = oracle(model, fed)
+        for output, value in session.run(fed).items():
+            made = vt.low_of(session.output_types[output])
+            if made and (d := ulps(_rounded(expected[output], made), value)) > distance:
+                distance, where = d, output
+    return distance, where
+
+
+def _first_of_each_operator() -> list[str]:
+    found = index()
+    names = {found.ops[n]: n for n in sorted(found.ops, reverse=True) if found.kinds[n] == "node"}
+    return sorted(names.values())
+
+
+def _check(names: list[str], low: int, at_least: int) -> None:
+    applied, wrong = 0, []
+    for name in names:
+        result = worst(name, low)
+        applied += result is not None
+        if result and result[0] > 1:
+            wrong.append(f"{name} {result[1]}: {result[0]} ulp")
+    assert not wrong, "\n".join(wrong)
+    assert applied >= at_least
+
+
+@pytest.mark.parametrize("low", LOWS)
+def test_one_case_of_each_operator(low: int) -> None:
+    _check(_first_of_each_operator(), low, 80)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("low", LOWS)
+def test_every_single_node_case(low: int) -> None:
+    _check([n for n, kind in sorted(index().kinds.items()) if kind == "node"], low, 700)
+
+
+UNARY = ["Exp", "Tanh", "Neg", "Sqrt", "Sigmoid", "Relu", "Identity", "Transpose", "Reciprocal", "Softmax", "Log"]
+BINARY = ["Add", "Sub", "Mul", "Div", "MatMul", "Max", "Pow"]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> ModelProto:
+    """A small random graph of 4 x 4 values, most of them low, every one of them an output."""
+    low = draw(st.sampled_from(LOWS))
+    kinds = {"a": low, "b": low, "c": TensorProto.FLOAT}
+    nodes = []
+    for i in range(draw(st.integers(1, 8))):
+        name, op = f"v{i}", draw(st.sampled_from([*UNARY, *BINARY, "Cast", "Round"]))
+        first = draw(st.sampled_from(sorted(kinds)))
+        if op == "Cast":
+            to = draw(st.sampled_from([low, TensorProto.FLOAT]))
+            nodes.append(helper.make_node("Cast", [first], [name], to=to))
+            kinds[name] = to
+            continue
+        second = draw(st.sampled_from([n for n in sorted(kinds) if kinds[n] == kinds[first]]))
+        nodes.append(helper.make_node(op, [first, second] if op in BINARY else [first], [name]))
+        kinds[name] = kinds[first]
+    inputs = [helper.make_tensor_value_info(n, kinds[n], [4, 4]) for n in "abc"]
+    outputs = [helper.make_tensor_value_info(o, kinds[o], [4, 4]) for n in nodes for o in n.output]
+    graph = helper.make_graph(nodes, "random", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+def _step(node: onnx.NodeProto, values: dict[str, np.ndarray], kind: int) -> np.ndarray:
+    """One node in float32 by the reference, on the values that the strict run had, then rounded."""
+    single = helper.make_graph(
+        [node],
+        "single",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in dict.fromkeys(node.input)],
+        [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, [4, 4])],
+    )
+    model = helper.make_model(single, opset_imports=[helper.make_opsetid("", 22)])
+    if node.op_type == "Cast":
+        return _rounded(values[node.input[0]].astype(np.float32), kind)
+    return _rounded(oracle(model, {n: values[n] for n in node.input})[node.output[0]], kind)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(model=graphs(), seed=st.integers(0, 99), scale=st.sampled_from([1.0, 30.0, 1e4, 1e-4, 1e38]))
+def test_random_graphs(model: ModelProto, seed: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+    with np.errstate(all="ignore"):
+        feeds = {n: _rounded((rng.standard_normal((4, 4)) * scale).astype(np.float32), kinds[n]) for n in "abc"}
+    values = {**feeds, **StrictSession(model, threads=1).run(feeds)}
+    for node in model.graph.node:
+        kind = kinds[node.output[0]]
+        if kind != TensorProto.FLOAT:
+            assert ulps(_step(node, values, kind), values[node.output[0]]) <= 1, node
