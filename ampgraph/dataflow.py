@@ -75,6 +75,7 @@ class Unit:
     fixed_low: bool = False  # a boundary that the user asked to be low
     later_opset: int = 0  # the first opset that would admit low, when this one does not
     version: int = 0  # since_version of the operator's schema
+    opset: int = 0  # of the operator's domain, where the operator stands
 
 
 @dataclass(slots=True)

@@ -156,8 +156,8 @@ class DataflowBuilder:
                                hint="functions that call functions multiply: flatten or simplify the model first")
 
     def _plain(self, op: Op, node: ir.Node, scope: Scope, env: _Environment) -> None:
-        found = layout(node.domain, node.op_type, env.opsets.get(node.domain, self.flow.opset or 1),
-                       len(op.inputs), len(node.outputs))
+        opset = env.opsets.get(node.domain, self.flow.opset or 1)
+        found = layout(node.domain, node.op_type, opset, len(op.inputs), len(node.outputs))
         if found is None:
             return self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
         if op.kind == "Constant":
@@ -168,14 +168,14 @@ class DataflowBuilder:
         for native in node.outputs:
             op.outputs.append(self._value(native, scope.id, env, "", producer=op.id).id)
         for group in found.groups:
-            self._group(op, node, group, found.version, scope)
+            self._group(op, node, group, found.version, opset, scope)
         if op.kind in LINKED:
             self._link(op, found.groups)
         if op.kind == "Cast":
             self._given_cast(op)
         return None
 
-    def _group(self, op: Op, node: ir.Node, group: Group, version: int, scope: Scope) -> None:
+    def _group(self, op: Op, node: ir.Node, group: Group, version: int, opset: int, scope: Scope) -> None:
         """Types the outputs of one slot, and makes its unit if the slot is float32."""
         values = self.flow.values
         container = dtype = ""
@@ -187,7 +187,8 @@ class DataflowBuilder:
             container, dtype = self._output_type(op, node, group)
         unit = NONE
         if dtype == FLOAT32:
-            unit = self.flow.new_unit(op.id, group.slot, self._admitted(group, container), version=version)
+            unit = self.flow.new_unit(op.id, group.slot, self._admitted(group, container), version=version,
+                                      opset=opset)
             op.slots[group.slot] = unit
         for position in group.inputs:
             if op.inputs[position] != NONE:

@@ -51,7 +51,7 @@ class OnnxEditor:
     def retype(self, value: Value, dtype: str) -> None:
         """The value now has this element type; attributes that name the type of its operator's output follow."""
         native = self.value(value)
-        native.type = _with_element(native.type, IR_TYPES[dtype])
+        native.type = _with_element(native.type, IR_TYPES[dtype], value.container)
         if value.producer != NONE:
             self._type_attribute(self.flow.ops[value.producer], dtype)
 
@@ -204,11 +204,12 @@ def _attribute_type(value: int | float) -> ir.AttributeType:
     return ir.AttributeType.FLOAT if isinstance(value, float) else ir.AttributeType.INT
 
 
-def _with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol:
-    if isinstance(kind, ir.SequenceType):
-        return ir.SequenceType(_with_element(kind.elem_type, dtype))
-    if isinstance(kind, ir.OptionalType):
-        return ir.OptionalType(_with_element(kind.elem_type, dtype))
+def _with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
+    """The same type with another element; ``container`` where the file does not annotate it."""
+    if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):
+        return ir.SequenceType(_with_element(getattr(kind, "elem_type", None), dtype))
+    if isinstance(kind, ir.OptionalType) or (kind is None and container == "optional"):
+        return ir.OptionalType(_with_element(getattr(kind, "elem_type", None), dtype))
     return ir.TensorType(dtype)
 
 

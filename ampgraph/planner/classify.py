@@ -24,7 +24,7 @@ def classify(state: State) -> None:
             _broken(state, op, breakable)
     for unit in flow.units:
         kind = flow.ops[unit.op].kind if unit.op != NONE else ""
-        key = (kind, unit.slot, unit.version, unit.admits, unit.fixed, unit.fixed_low)
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low)
         if key not in cache or (kind == "Cast" and not unit.fixed):
             cache[key] = _verdict(state, flow, unit, kind)
         value, rank, why = cache[key]
@@ -64,7 +64,7 @@ def _broken(state: State, op: Op, breakable: dict[str, str]) -> None:
     given = state.flow.attribute(op, attribute) if attribute else None
     if attribute and given is not None:
         kernels, dtype = state.options.kernels, state.options.dtype
-        version = max(state.flow.units[u].version for u in op.slots.values())
+        version = max(state.flow.units[u].opset for u in op.slots.values())
         reason = kernels.refuses(op.kind, version, dtype, {attribute: given})
         if reason:
             state.hold(op, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))
@@ -109,7 +109,7 @@ def _invalid(state: State, unit: Unit, kind: str) -> Why | None:
             if later:
                 return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
         return Why("schema", f"the schema of {kind}-{unit.version} does not admit {options.dtype} for {slot}")
-    if unit.version and options.kernels.admits(kind, unit.version, slot, options.dtype) is False:
+    if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         return Why("kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})")
     return None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import ampgraph
 import onnx
 from onnx import ModelProto
 
@@ -167,7 +168,10 @@ def low_nodes(model: ModelProto) -> int:
 
 def held(model: ModelProto, level: str) -> bool:
     """Whether the converter's own report names a guard that kept everything here in float32: one place to ask it."""
-    return False
+    plan = ampgraph.plan(model, level=level, target="cpu")
+    names = listed(level)
+    mine = [d for d in plan.decisions if d.index >= 0 and (names is None or d.kind in names)]
+    return all(d.why.rule not in ("list", "region", "cut", "unlisted") for d in mine)
 
 
 _CLASSES = {"O1": ("white",), "auto": ("white",), "O2": ("white", "gray")}

@@ -1,0 +1,100 @@
+"""Every Cast of a model with the reason that its surroundings show: who made the tensor, who reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..oplists import OpLists
+from .census import LOW
+
+NAMED = 2  # readers named in a reason; the others are counted
+
+
+@dataclass(frozen=True, slots=True)
+class CastReport:
+    """One Cast. ``sort``: ``input``, ``output``, ``between`` (two operators), ``rounding`` (low and back), ``conversion``
+    (not between float types, so no matter of precision) or ``given`` (in the original already)."""
+
+    name: str
+    value: str
+    layer: str
+    source: str
+    target: str
+    sort: str
+    reason: str
+
+
+def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = None) -> tuple[CastReport, ...]:
+    """The Casts in order. With ``original``, those that it has already are told apart."""
+    before = set()
+    if original is not None:
+        before = {original.values[op.outputs[0]].name for op in original.ops if op.kind == "Cast" and op.outputs}
+    return tuple(_report(flow, lists, op, before) for op in flow.ops if op.kind == "Cast" and op.outputs)
+
+
+def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
+    source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
+    floats = {source.dtype, target.dtype} <= {FLOAT32, "float64", *LOW}
+    made, sort = _maker(flow, lists, op.inputs[0])
+    read, output = _readers(flow, lists, op.outputs[0])
+    if target.name in before:
+        sort, note = "given", "in the file before: "
+    elif not floats:
+        sort, note = "conversion", "a conversion of the model: "
+    else:
+        sort, note = "output" if output and sort == "between" else sort, ""
+    name = op.name or target.name
+    return CastReport(name, target.name, flow.layer(op), source.dtype, target.dtype, sort, f"{note}{made}, {read}")
+
+
+def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
+    """Where the tensor comes from, and the sort of cast that this suggests."""
+    item = flow.values[value]
+    producer = flow.writer(value)
+    if item.weight:
+        return f"weight '{item.name}'", "between"
+    if producer is None:
+        main = flow.scopes[item.scope].kind == "main"
+        return (f"graph input '{item.name}'", "input") if main else (f"input '{item.name}' of its body", "between")
+    if producer.kind == "Cast":
+        started = flow.values[producer.inputs[0]].dtype
+        rounded = started == FLOAT32 and item.dtype in LOW
+        return f"after Cast '{label(flow, producer)}'", "rounding" if rounded else "between"
+    return f"after {_node(flow, lists, producer, item.dtype)}", "between"
+
+
+def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
+    """Who reads the result, and whether a graph output does."""
+    item, told, output = flow.values[value], [], False
+    for use in flow.uses[value]:
+        if use.op != NONE:
+            told.append(_node(flow, lists, flow.ops[use.op], item.dtype))
+        elif flow.scopes[use.scope].kind == "main":
+            output = True
+            told.insert(0, f"graph output '{item.name}'")
+        else:
+            owner = flow.scopes[use.scope].op
+            told.append(f"an output of the body of {flow.ops[owner].kind} '{label(flow, flow.ops[owner])}'")
+    told = list(dict.fromkeys(told))
+    if not told:
+        return "read by nothing", False
+    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    return f"for {', '.join(told[:NAMED])}{more}", output
+
+
+def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
+    """``LayerNormalization 'norm' (kept float32)``: the class is told where it explains the type."""
+    listing = lists.of(op.kind)
+    classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
+    told = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
+    unlisted = " (in no list)" if listing is None and dtype == FLOAT32 and op.slots and op.kind != "Cast" else ""
+    return f"{op.kind} '{label(flow, op)}'{told}{unlisted}"
+
+
+def label(flow: Dataflow, op: Op) -> str:
+    """A node's name, else its first output's, else its place."""
+    if op.name:
+        return op.name
+    first = flow.values[op.outputs[0]].name if op.outputs else ""
+    return first or f"{flow.scopes[op.scope].path}/{op.index}"

@@ -1,0 +1,196 @@
+"""What is in a model: nodes, weights and bytes by precision, every Cast with its reason, layers, differences."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..formats import adapters
+from ..formats.onnx_format import OnnxGraph, quiet_collector
+from ..oplists import OpLists, load_op_lists
+from .casts import CastReport, cast_reports
+from .census import LOW, Census, Stored, census
+from .fusions import Fusions, fused_operators
+
+PRECISIONS = (FLOAT32, *LOW, "float64")
+OTHER = "other"  # nodes without a floating-point tensor
+
+
+@dataclass
+class Layer:
+    """One scope of the exporter: nodes by precision, those of the scopes below included."""
+
+    name: str
+    nodes: Counter[str] = field(default_factory=Counter)
+    children: dict[str, Layer] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"name": self.name, "nodes": dict(self.nodes), "children": [c.to_dict() for c in self.children.values()]}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What changed since the original. ``changed``: (kind, from, to) -> nodes; ``gone`` and ``new`` count by kind."""
+
+    original: str
+    nodes: int
+    casts: int
+    bytes: int
+    changed: dict[tuple[str, str, str], list[str]]
+    gone: dict[str, int]
+    new: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        changed = [{"kind": k, "from": a, "to": b, "nodes": names} for (k, a, b), names in self.changed.items()]
+        return {**asdict(self), "changed": changed}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
+
+    model: str
+    opset: int
+    file_nodes: int
+    nodes: dict[str, int]
+    heavy: dict[str, int]
+    weights: dict[str, Stored]
+    casts: tuple[CastReport, ...]
+    layers: Layer
+    difference: Difference | None = None
+    fusions: Fusions | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all stored tensors."""
+        return sum(stored.bytes for stored in self.weights.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.model, "opset": self.opset, "file_nodes": self.file_nodes, "nodes": self.nodes,
+            "heavy": self.heavy, "weights": {name: asdict(stored) for name, stored in self.weights.items()},
+            "weight_bytes": self.weight_bytes, "casts": [asdict(cast) for cast in self.casts],
+            "layers": self.layers.to_dict(), "unknown": list(self.unknown),
+            "difference": self.difference.to_dict() if self.difference else None,
+            "fusions": asdict(self.fusions) if self.fusions else None,
+        }
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A loaded model with what is read off it."""
+
+    label: str
+    graph: OnnxGraph
+    flow: Dataflow
+    census: Census
+
+
+def inspect(model: Any, against: Any = None, *, fusions: bool = True) -> Inspection:
+    """Looks at a model, and at what changed since ``against``.
+
+    Args:
+        model: anything that `convert` takes.
+        against: the model that it was made from.
+        fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
+
+    Raises:
+        AmpError: for a file that is missing or no model.
+    """
+    with quiet_collector():
+        lists = load_op_lists()
+        seen = _see(model)
+        original = _see(against) if against is not None else None
+        result = _inspection(seen, original, lists)
+    if not fusions:
+        return result
+    found = fused_operators(_runnable(model, seen), _runnable(against, original) if original else None)
+    return Inspection(**{**result.__dict__, "fusions": found})
+
+
+def precision(flow: Dataflow, op: Op) -> str:
+    """The type that a node works in: low if any of its tensors is, else float32 or float64, else `other`."""
+    found = {flow.values[v].dtype for v in (*op.outputs, *op.inputs) if v != NONE}
+    return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
+
+
+def _see(model: Any) -> _Seen:
+    graph, _ = adapters.load(model)
+    graph.prepare()
+    label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
+    return _Seen(label, graph, graph.dataflow(), census(graph.model))
+
+
+def _runnable(model: Any, seen: _Seen | None) -> Any:
+    """What ONNX Runtime can load: a path, or the serialized model."""
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    return seen.graph.model if seen else None
+
+
+def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspection:
+    flow = seen.flow
+    nodes: Counter[str] = Counter()
+    heavy: Counter[str] = Counter()
+    layers = Layer("")
+    for op in flow.ops:
+        if op.kind in ("Cast", "Constant"):
+            continue
+        found = precision(flow, op)
+        nodes[found] += 1
+        listing = lists.of(op.kind)
+        if listing is not None and listing.cls == "white" and found != OTHER:
+            heavy[found] += 1
+        _place(layers, flow.layer(op), found)
+    return Inspection(
+        model=seen.label, opset=flow.opset, file_nodes=seen.census.nodes, nodes=_sorted(nodes), heavy=_sorted(heavy),
+        weights=seen.census.weights, casts=cast_reports(flow, lists, original.flow if original else None),
+        layers=layers, difference=_difference(seen, original) if original else None,
+        unknown=tuple(sorted(flow.unknown_kinds)),
+    )
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return {name: counts[name] for name in (*PRECISIONS, OTHER) if counts[name]}
+
+
+def _place(layers: Layer, path: str, found: str) -> None:
+    layers.nodes[found] += 1
+    for name in path.split(".") if path else []:
+        layers = layers.children.setdefault(name, Layer(name))
+        layers.nodes[found] += 1
+
+
+def _difference(seen: _Seen, original: _Seen) -> Difference:
+    now, before = _named(seen.flow), _named(original.flow)
+    changed: dict[tuple[str, str, str], list[str]] = {}
+    for key, (name, found) in now.items():
+        if key in before and before[key][1] != found:
+            changed.setdefault((key[0], before[key][1], found), []).append(name)
+    gone = Counter(kind for kind, _ in before.keys() - now.keys())
+    new = Counter(kind for kind, _ in now.keys() - before.keys())
+    return Difference(
+        original.label, seen.census.nodes - original.census.nodes, seen.census.casts - original.census.casts,
+        seen.census.weight_bytes - original.census.weight_bytes,
+        dict(sorted(changed.items(), key=lambda item: -len(item[1]))), dict(gone.most_common()), dict(new.most_common()),
+    )
+
+
+def _named(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
+    """(kind, name or first output) -> (name, precision); a name that several nodes bear gives way to the output's."""
+    borne = Counter((op.kind, op.name) for op in flow.ops)
+    found = {}
+    for op in flow.ops:
+        if op.kind in ("Cast", "Constant"):
+            continue
+        first = flow.values[op.outputs[0]].name if op.outputs else ""
+        name = op.name if op.name and borne[op.kind, op.name] == 1 else first
+        found[op.kind, name or f"#{op.index}"] = (op.name or first, precision(flow, op))
+    return found
