@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .dataflow import Dataflow
 from .errors import AmpError, nearest
 from .formats import adapters, onnx_io
 from .formats.onnx_format import OnnxGraph, quiet_collector
@@ -16,8 +17,8 @@ from .passes.apply_plan import ApplyPlan
 from .passes.fuse_casts import FuseCasts
 from .passes.rewrite_regions import RewriteRegions
 from .passes.verify_types import VerifyTypes
-from .plans import Plan
 from .planner import Options, find_rewrites, make_plan
+from .plans import Plan
 
 DTYPES = ("float16", "bfloat16")
 
@@ -57,11 +58,10 @@ def convert(model: Any, level: str = "O2", *, dtype: str = "float16", policy: st
         if opset is not None:
             graph = _at_opset(graph, opset)
         if plan is None:
-            plan = _plan(graph, _options(level, dtype, policy, lists, fp32, low, target, dims), low_io)
+            plan, flow = _plan(graph, _options(level, dtype, policy, lists, fp32, low, target, dims), low_io)
         else:
-            _check_plan(plan, graph)
-            RewriteRegions(tuple(plan.rewrites))(graph, graph.dataflow(plan.dtype))
-        changed = _apply(graph, plan, low_io) or opset is not None
+            flow = _follow(plan, graph)
+        changed = _apply(graph, plan, flow) or opset is not None
         if output is None:
             return back(graph)
         write(graph, output, model if not changed and isinstance(model, (str, os.PathLike)) else None)
@@ -74,7 +74,7 @@ def plan(model: Any, level: str = "O2", *, dtype: str = "float16", policy: str =
     """The plan that `convert` would apply; arguments as there."""
     with quiet_collector():
         graph, _ = adapters.load(model)
-        return _plan(graph, _options(level, dtype, policy, lists, fp32, low, target, dims), graph_io(graph, io))
+        return _plan(graph, _options(level, dtype, policy, lists, fp32, low, target, dims), graph_io(graph, io))[0]
 
 
 def apply(model: Any, plan: Plan, *, io: str | Sequence[str] = "keep", output: str | os.PathLike | None = None) -> Any:
@@ -124,8 +124,8 @@ def graph_io(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def _plan(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> Plan:
-    """Plans on the graph as its norms are rewritten; leaves ``graph`` rewritten if the plan says so."""
+def _plan(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+    """Plans on the graph with its norms rewritten, and leaves it so; returns the dataflow that the plan speaks of."""
     graph.prepare()
     digest = _digest(graph, low_io)
     flow = graph.dataflow(options.dtype, low_io)
@@ -135,31 +135,35 @@ def _plan(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> Plan:
         flow = graph.dataflow(options.dtype, low_io)
     made = make_plan(flow, options, digest)
     made.rewrites = rewrites
-    return made
+    return made, flow
 
 
 def _digest(graph: OnnxGraph, low_io: frozenset[str]) -> str:
     return graph.digest() + ("" if not low_io else ":" + ",".join(sorted(low_io)))
 
 
-def _check_plan(plan: Plan, graph: OnnxGraph) -> None:
+def _follow(plan: Plan, graph: OnnxGraph) -> Dataflow:
+    """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
     graph.prepare()
     if plan.digest.split(":")[0] != graph.digest():
         raise AmpError("AMP403", "the plan was made for another model", hint="make a plan for this model, or give the one it was made for")
+    low_io = frozenset(plan.digest.split(":", 1)[1].split(",")) if ":" in plan.digest else frozenset()
+    flow = graph.dataflow(plan.dtype, low_io)
+    if plan.rewrites:
+        RewriteRegions(tuple(plan.rewrites))(graph, flow)
+        flow = graph.dataflow(plan.dtype, low_io)
+    return flow
 
 
-def _apply(graph: OnnxGraph, plan: Plan, low_io: frozenset[str]) -> bool:
-    """Runs the passes; False when the model stays as it is."""
+def _apply(graph: OnnxGraph, plan: Plan, flow: Dataflow) -> bool:
+    """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is."""
     if plan.changes_nothing:
         return False
-    if ":" in plan.digest:
-        low_io = frozenset(plan.digest.split(":", 1)[1].split(","))
-    before = set(graph.conflicts())
+    known = frozenset(flow.conflicts)
     graph.import_default_domain()
-    flow = graph.dataflow(plan.dtype, low_io)
     editor = ApplyPlan(plan)(graph, flow)
     FuseCasts(plan.dtype)(editor, flow)
-    VerifyTypes(frozenset(before))(graph)
+    VerifyTypes(known)(graph)
     return True
 
 

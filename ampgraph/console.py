@@ -59,8 +59,11 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
     told = (str(error).strip().splitlines() or [""])[0]
-    fail(2, f"error[AMP900]: {type(error).__name__}: {told}: this is a defect of ampgraph",
-         "hint: please report it with the model; AMPGRAPH_DEBUG=1 shows where it happened")
+    fail(
+        2,
+        f"error[AMP900]: {type(error).__name__}: {told}: this is a defect of ampgraph",
+        "hint: please report it with the model; AMPGRAPH_DEBUG=1 shows where it happened",
+    )
 
 
 def _drop(stream: Any) -> None:

@@ -115,6 +115,7 @@ class Dataflow:
         self.uses: list[list[Use]] = []  # by value id
         self.opset: int = 0  # of the default domain
         self.unknown_kinds: set[str] = set()  # operators without a schema
+        self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
         self.weights = weights
         self.attribute = attribute
         self.layer = layer

@@ -16,7 +16,7 @@ class VerifyTypes:
     known: frozenset[str] = frozenset()
 
     def __call__(self, graph: Any) -> Change:
-        new = [conflict for conflict in graph.conflicts() if conflict not in self.known]
+        new = [conflict for conflict in graph.dataflow().conflicts if conflict not in self.known]
         if new:
             raise AmpError("AMP901", f"the converted model would be invalid: {new[0]}",
                            hint="this is a defect of ampgraph: please report it with the model; --fp32 on that node avoids it")

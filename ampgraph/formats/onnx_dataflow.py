@@ -58,7 +58,6 @@ class DataflowBuilder:
         self.model, self.flow, self.low, self.low_io = model, dataflow, low, low_io
         self.environments: list[_Environment] = []  # by scope id
         self.static_admits: dict[tuple[Any, str], frozenset[str]] = {}
-        self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
 
     def build(self) -> Dataflow:
         graph = self.model.graph
@@ -197,10 +196,10 @@ class DataflowBuilder:
                     value.dtype = FLOAT32
                     value.unit = self.flow.new_unit(NONE, value.name, _NO_TYPES, fixed="its operator is unknown")
                 elif value.dtype != dtype and value.dtype and not group.literal:
-                    self.conflicts.append(f"{op.kind} '{op.name}': {group.slot} holds {dtype} and {value.dtype}")
+                    self.flow.conflicts.append(f"{op.kind} '{op.name}': {group.slot} holds {dtype} and {value.dtype}")
                 self._use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, scope.id)
         if dtype in LOW and dtype not in self._admitted(group, container):
-            self.conflicts.append(f"{op.kind} '{op.name}': {group.slot} does not admit {dtype}")
+            self.flow.conflicts.append(f"{op.kind} '{op.name}': {group.slot} does not admit {dtype}")
         for position in group.outputs:
             value = values[op.outputs[position]]
             value.dtype, value.container, value.unit = dtype, container, unit

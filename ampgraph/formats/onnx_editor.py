@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from .onnx_io import all_graphs
 from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .onnx_variants import Variants
 from .onnx_weights import IR_TYPES, RoundedTensor, stored_tensor
@@ -21,7 +20,7 @@ class OnnxEditor:
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         self.model, self.flow, self.variants = model, flow, variants
-        self._names = _all_names(model)
+        self._names = _all_names(model, flow)
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._first: dict[int, ir.Node | None] = {}
@@ -213,10 +212,12 @@ def _with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: s
     return ir.TensorType(dtype)
 
 
-def _all_names(model: ir.Model) -> set[str]:
-    """Every value and node name of every scope."""
+def _all_names(model: ir.Model, flow: Dataflow) -> set[str]:
+    """Every value and node name of every scope, and of functions that nothing calls."""
     names: set[str] = set()
-    for graph in [*all_graphs(model), *(f.graph for f in model.functions.values())]:
+    graphs = {id(g): g for g in (getattr(scope.native, "graph", scope.native) for scope in flow.scopes)}
+    graphs |= {id(f.graph): f.graph for f in model.functions.values()}
+    for graph in graphs.values():
         names.update(v.name for v in graph.inputs if v.name)
         names.update(graph.initializers)
         for node in graph:

@@ -28,6 +28,8 @@ def quiet_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            gc.freeze()  # all that lives now goes to the oldest generation at once, unvisited
+            gc.unfreeze()
             gc.enable()
 
 
@@ -36,6 +38,7 @@ class OnnxGraph:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
+        self._all: list[ir.Graph] | None = None
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
@@ -43,18 +46,10 @@ class OnnxGraph:
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
         """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
-        return self._build(low, low_io)[0]
-
-    def conflicts(self) -> list[str]:
-        """Slots that hold two types or one that they do not admit: empty for a valid model."""
-        return self._build("float16", frozenset())[1]
-
-    def _build(self, low: str, low_io: frozenset[str]) -> tuple[Dataflow, list[str]]:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
         builder = DataflowBuilder(self.model, flow, low, low_io)
         flow.attribute = builder.attribute
-        builder.build()
-        return flow, builder.conflicts
+        return builder.build()
 
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> OnnxEditor:
         """An editor over a fresh dataflow. ``signature``: what was decided in each function scope."""
@@ -62,9 +57,15 @@ class OnnxGraph:
 
     def prepare(self) -> None:
         """Sorts what is unsorted and imports the default domain, which every Cast needs."""
-        for graph in [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]:
+        for graph in self._graphs():
             if not _is_sorted(graph):
                 graph.sort()
+
+    def _graphs(self) -> list[ir.Graph]:
+        """Every graph, bodies and functions included; the walk over all attributes is done once."""
+        if self._all is None:
+            self._all = [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]
+        return self._all
 
     def import_default_domain(self) -> None:
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
@@ -76,7 +77,7 @@ class OnnxGraph:
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
         digest = hashlib.blake2b(digest_size=16)
-        for graph in [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]:
+        for graph in self._graphs():
             parts = [str(sorted(graph.opset_imports.items()))]
             parts += [f"{v.name}:{declared_type(v)}" for v in [*graph.inputs, *graph.outputs]]
             for node in graph:

@@ -61,7 +61,7 @@ class Layout:
     single: Group | None  # the only slot, where there is just one
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def layout(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> Layout | None:
     """The slots of a node with that many inputs and outputs; None for an operator without a schema."""
     found = schema(domain, op_type, opset)

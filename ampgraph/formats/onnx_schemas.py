@@ -55,13 +55,13 @@ def element(type_string: str) -> tuple[str, str]:
     return container, _NAMES.get(inner, inner)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def allowed(types: frozenset[str]) -> frozenset[tuple[str, str]]:
     """The (container, element type) pairs of a type constraint."""
     return frozenset(element(t) for t in types)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema in force at ``opset``, or None where nothing is known of the operator."""
     if domain in ONNX_DOMAINS:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 
 from ..dataflow import NONE, Dataflow
-from .cut import INFINITE, LAUNCH, Net, Problem
-from .state import FREE, State
+from .cut import INFINITE, LAUNCH, Net, Problem, Tally
+from .state import FREE, LOW, State
+
+SAME_SIZE = {"Relu", "Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Neg", "Abs", "LeakyRelu", "Clip",
+             "Sigmoid", "Tanh", "Erf", "Gelu", "Dropout", "Cast", "Softmax", "LayerNormalization", "Floor", "Ceil", "Round"}
+"""Operators whose result has as many elements as their first input."""
 
 STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
 
@@ -36,19 +40,18 @@ def build_problem(state: State, costs: Costs) -> Problem:
     flow = state.flow
     undecided = {u for unit in flow.units if state.value[u := flow.find(unit.id)] == FREE}
     settled = _settle_by_sign(state, undecided)
-    problem = Problem()
-    for value in flow.values:
-        net = _net(state, value.id, costs, undecided)
+    problem = Problem(fixed=dict(settled))
+    remaining = undecided - set(settled)
+    for value in flow.values if remaining else ():
+        net = _net(state, value.id, costs, remaining)
         if net is not None:
             problem.nets.append(net)
     for net in problem.nets:
         for unit in (*net.readers, net.writer):
             if unit is not None and unit not in undecided:
                 problem.fixed[unit] = state.value[unit]
-    problem.fixed.update(settled)
-    for unit in undecided - set(settled):
-        problem.extra[unit] = 0
-    for op in flow.ops:
+    problem.extra = dict.fromkeys(sorted(remaining), 0)
+    for op in flow.ops if remaining else ():
         _extra(state, op, costs, problem)
     return problem
 
@@ -93,27 +96,39 @@ def _counts(flow: Dataflow, producer: int) -> bool:
 
 def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     """Units that are low whatever the sizes are: every net around them is no dearer for it."""
-    from .cut import _delta
-    from .state import LOW
-
     flow = state.flow
-    nets: dict[int, list[Net]] = {unit: [] for unit in undecided}
+    nets: list[Net] = []
+    sizes: list[tuple[int, int]] = []
     for value in flow.values:
         net = _net(state, value.id, None, undecided)
         if net is not None:
-            for unit in (*net.readers, net.writer):
-                if unit in nets:
-                    nets[unit].append(net)
-    side = {u: state.value[u] for unit in flow.units if state.value[u := flow.find(unit.id)] != FREE}
+            nets.append(net)
+            sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times))
+    fixed = {u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided}
+    tally = Tally(nets, fixed, sorted(undecided))
     settled: dict[int, int] = {}
     work = sorted(undecided)
     while work:
-        unit = work.pop()
-        if unit in side or any(_delta(net, unit, side)[1] > 0 for net in nets[unit]):
-            continue
-        side[unit] = settled[unit] = LOW
-        work += [other for net in nets[unit] for other in (*net.readers, net.writer) if other in nets and other not in side]
+        queued: dict[int, None] = {}
+        for unit in work:
+            if unit in tally.side:
+                continue
+            worst: dict[tuple[int, int], int] = {}
+            for number in tally.by_unit[unit]:
+                worst[sizes[number]] = worst.get(sizes[number], 0) + tally.delta(number, unit)[1]
+            if all(cost <= 0 for cost in worst.values()):
+                settled[unit] = LOW
+                tally.settle(unit, LOW)
+                queued.update(dict.fromkeys(tally.neighbours(unit)))
+        work = [unit for unit in queued if unit not in tally.side]
     return settled
+
+
+def _size_class(flow: Dataflow, value: int) -> int:
+    """A value of the same size further up, through operators that keep the number of elements."""
+    while (op := flow.writer(value)) is not None and op.kind in SAME_SIZE and op.inputs[0] != NONE:
+        value = op.inputs[0]
+    return value
 
 
 def _extra(state: State, op, costs: Costs, problem: Problem) -> None:

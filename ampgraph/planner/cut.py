@@ -7,7 +7,7 @@ cheapest plans the one with the smallest float32 side is taken, so that plans ar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .state import FREE, HIGH, LOW
@@ -55,77 +55,97 @@ class Problem:
 
 def solve(problem: Problem) -> dict[int, int]:
     """LOW or HIGH for every free unit: the cheapest assignment, with the fewest units in float32 among equals."""
-    side = dict(problem.fixed)
-    by_unit = _incidence(problem, side)
-    _dominate(problem, by_unit, side)
-    rest = [unit for unit in by_unit if unit not in side]
-    for component in _components(problem, rest, by_unit, side):
-        side.update(_minimum_cut(problem, component, by_unit, side))
-    return {unit: side[unit] for unit in by_unit if unit not in problem.fixed}
+    tally = Tally(problem.nets, problem.fixed, problem.extra)
+    _dominate(problem, tally)
+    rest = [unit for unit in tally.by_unit if unit not in tally.side]
+    for component in _components(rest, tally):
+        for unit, value in _minimum_cut(problem, component, tally).items():
+            tally.settle(unit, value)
+    return {unit: tally.side[unit] for unit in tally.by_unit}
 
 
-def _incidence(problem: Problem, side: dict[int, int]) -> dict[int, list[Net]]:
-    by_unit: dict[int, list[Net]] = defaultdict(list)
-    for net in problem.nets:
-        for unit in net.readers | ({net.writer} if net.writer is not None else set()):
-            if unit not in side:
-                by_unit[unit].append(net)
-    for unit in problem.extra:
-        if unit not in side:
-            by_unit[unit]  # noqa: B018  a unit without nets is decided too
-    return by_unit
+class Tally:
+    """Who is low, float32 or free around every net, kept up to date: nets can have thousands of readers."""
 
+    def __init__(self, nets: list[Net], fixed: dict[int, int], more: Iterable[int] = ()) -> None:
+        self.nets = nets
+        self.side = dict(fixed)
+        self.by_unit: dict[int, list[int]] = {unit: [] for unit in more if unit not in fixed}
+        self.counts: list[list[int]] = []  # by net: readers that are FREE, LOW, HIGH
+        for number, net in enumerate(nets):
+            counts = [0, 0, 0]
+            for reader in net.readers:
+                counts[self.side.get(reader, FREE)] += 1
+            self.counts.append(counts)
+            for unit in self.members(number):
+                if unit not in self.side:
+                    self.by_unit.setdefault(unit, []).append(number)
 
-def _dominate(problem: Problem, by_unit: dict[int, list[Net]], side: dict[int, int]) -> None:
-    """Settles units for which one side is no dearer whatever the others do; this leaves few for the solver."""
-    work = list(by_unit)
-    queued = set(work)
-    while work:
-        unit = work.pop()
-        queued.discard(unit)
-        if unit in side:
-            continue
-        worst = best = -problem.extra.get(unit, 0)
-        for net in by_unit[unit]:
-            least, most = _delta(net, unit, side)
-            best, worst = best + least, worst + most
-        if worst <= 0:
-            side[unit] = LOW
-        elif best > 0:
-            side[unit] = HIGH
+    def members(self, number: int) -> Iterator[int]:
+        net = self.nets[number]
+        yield from net.readers
+        if net.writer is not None and net.writer not in net.readers:
+            yield net.writer
+
+    def settle(self, unit: int, value: int) -> None:
+        self.side[unit] = value
+        for number in self.by_unit[unit]:
+            if unit in self.nets[number].readers:
+                self.counts[number][FREE] -= 1
+                self.counts[number][value] += 1
+
+    def delta(self, number: int, unit: int) -> tuple[int, int]:
+        """The least and the most that choosing low instead of float32 for a free unit adds to the cost of a net."""
+        net, (free, lows, highs) = self.nets[number], self.counts[number]
+        free -= unit in net.readers
+        high, low = int(highs > 0), int(lows > 0)
+        others = [(high, low)] if not free else [(1, low), (high, 1)] + ([(1, 1)] if free > 1 else [])
+        if net.writer == unit:
+            deltas = [net.up * h - net.down * w for h, w in others]
+        elif net.writer is None:
+            deltas = [net.up * (h - 1) + net.down * (1 - w) for h, w in others]
         else:
-            continue
-        for net in by_unit[unit]:
-            for other in (*net.readers, net.writer):
-                if other is not None and other not in side and other not in queued:
-                    queued.add(other)
-                    work.append(other)
+            writer = self.side.get(net.writer, FREE)
+            deltas = [net.up * (h - 1) for h, _ in others] if writer != HIGH else []
+            if writer != LOW:
+                deltas += [net.down * (1 - w) for _, w in others]
+        return min(deltas), max(deltas)
+
+    def neighbours(self, unit: int, most: int = 64) -> Iterator[int]:
+        """Free units that share a net with ``unit``; nets with more readers than ``most`` are passed over."""
+        for number in self.by_unit[unit]:
+            if len(self.nets[number].readers) <= most:
+                for other in self.members(number):
+                    if other not in self.side:
+                        yield other
 
 
-def _delta(net: Net, unit: int, side: dict[int, int]) -> tuple[int, int]:
-    """The least and the most that choosing low instead of float32 for ``unit`` adds to the cost of ``net``."""
-    high = low = free = 0
-    for reader in net.readers:
-        if reader != unit:
-            state = side.get(reader, FREE)
-            high |= state == HIGH
-            low |= state == LOW
-            free += state == FREE
-    others = [(high, low)] if not free else [(1, low), (high, 1)] + ([(1, 1)] if free > 1 else [])
-    if net.writer == unit:
-        deltas = [net.up * h - net.down * w for h, w in others]
-    elif net.writer is None:
-        deltas = [net.up * (h - 1) + net.down * (1 - w) for h, w in others]
-    else:
-        writer = side.get(net.writer, FREE)
-        deltas = [net.up * (h - 1) for h, _ in others] if writer != HIGH else []
-        if writer != LOW:
-            deltas += [net.down * (1 - w) for _, w in others]
-    return min(deltas), max(deltas)
+def _dominate(problem: Problem, tally: Tally) -> None:
+    """Settles units for which one side is no dearer whatever the others do; this leaves few for the solver."""
+    work = list(tally.by_unit)
+    while work:
+        queued: dict[int, None] = {}
+        for unit in work:
+            if unit in tally.side:
+                continue
+            worst = best = -problem.extra.get(unit, 0)
+            for number in tally.by_unit[unit]:
+                least, most = tally.delta(number, unit)
+                best, worst = best + least, worst + most
+            if worst <= 0:
+                tally.settle(unit, LOW)
+            elif best > 0:
+                tally.settle(unit, HIGH)
+            else:
+                continue
+            queued.update(dict.fromkeys(tally.neighbours(unit)))
+        work = [unit for unit in queued if unit not in tally.side]
 
 
-def _components(problem: Problem, rest: list[int], by_unit: dict[int, list[Net]], side: dict[int, int]) -> list[list[int]]:
+def _components(rest: list[int], tally: Tally) -> list[list[int]]:
+    """What is left, split where no net connects it."""
     seen: set[int] = set()
+    nets_seen: set[int] = set()
     components = []
     for start in rest:
         if start in seen:
@@ -133,16 +153,19 @@ def _components(problem: Problem, rest: list[int], by_unit: dict[int, list[Net]]
         seen.add(start)
         component = [start]
         for unit in component:
-            for net in by_unit[unit]:
-                for other in (*net.readers, net.writer):
-                    if other is not None and other not in side and other not in seen:
+            for number in tally.by_unit[unit]:
+                if number in nets_seen:
+                    continue
+                nets_seen.add(number)
+                for other in tally.members(number):
+                    if other not in tally.side and other not in seen:
                         seen.add(other)
                         component.append(other)
         components.append(component)
     return components
 
 
-def _minimum_cut(problem: Problem, component: list[int], by_unit: dict[int, list[Net]], side: dict[int, int]) -> dict[int, int]:
+def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[int, int]:
     """One connected problem as a flow network: source side low, sink side float32."""
     import networkx as nx
     from networkx.algorithms.flow import preflow_push
@@ -151,7 +174,7 @@ def _minimum_cut(problem: Problem, component: list[int], by_unit: dict[int, list
     graph.add_nodes_from(("low", "float32"))
 
     def node(unit: int) -> int | str:
-        return {LOW: "low", HIGH: "float32"}.get(side.get(unit, FREE), unit)  # type: ignore[return-value]
+        return {LOW: "low", HIGH: "float32"}.get(tally.side.get(unit, FREE), unit)  # type: ignore[return-value]
 
     def edge(tail, head, capacity: int | None) -> None:
         if capacity is None:
@@ -162,8 +185,8 @@ def _minimum_cut(problem: Problem, component: list[int], by_unit: dict[int, list
 
     for unit in component:
         edge("low", unit, problem.extra.get(unit, 0))
-    nets = {id(net): net for unit in component for net in by_unit[unit]}
-    for number, net in enumerate(nets.values()):
+    for number in dict.fromkeys(n for unit in component for n in tally.by_unit[unit]):
+        net = tally.nets[number]
         writer_low = "low" if net.writer is None else node(net.writer)
         writer_high = "float32" if net.writer is None else node(net.writer)
         up, down = ("up", number), ("down", number)

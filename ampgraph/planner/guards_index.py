@@ -52,9 +52,7 @@ def _integer_valued(flow: Dataflow) -> set[int]:
         if not op.outputs or not op.inputs or op.inputs[0] == NONE:
             continue
         source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-        if op.kind == "Cast" and target.dtype == FLOAT32 and source.dtype.startswith(("int", "uint")):
-            found.add(target.id)
-        elif op.kind in ("Floor", "Ceil", "Round", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Add",
+        if op.kind == "Cast" and target.dtype == FLOAT32 and source.dtype.startswith(("int", "uint")) or op.kind in ("Floor", "Ceil", "Round", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Add",
                          "Sub") and op.inputs[0] in found:
             found.add(target.id)
     return found

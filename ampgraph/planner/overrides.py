@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from ..dataflow import NONE, Dataflow, Op
+from ..dataflow import NONE, Dataflow
 from ..errors import AmpError, nearest
 from ..plans import Why
 from .state import HIGH, LOW, USER, State

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ..dataflow import NONE, Dataflow
 from ..plans import Rewrite, Why
 from .classify import VERDICT

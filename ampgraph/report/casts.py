@@ -13,8 +13,8 @@ NAMED = 2  # readers named in a reason; the others are counted
 
 @dataclass(frozen=True, slots=True)
 class CastReport:
-    """One Cast. ``sort``: ``input``, ``output``, ``between`` (two operators), ``rounding`` (low and back), ``conversion``
-    (not between float types, so no matter of precision) or ``given`` (in the original already)."""
+    """One Cast. ``sort``: ``input``, ``output``, ``between`` (two operators), ``rounding`` (low and back),
+    ``conversion`` (not between float types, so no matter of precision) or ``given`` (in the original already)."""
 
     name: str
     value: str

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ..formats.onnx_dataflow import dtype_name
 from ..formats.onnx_io import all_graphs
-from ..formats.onnx_schemas import kind_of
 from ..formats.onnx_weights import stored_tensor
 
 LOW = ("float16", "bfloat16")
@@ -26,12 +25,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Census:
-    """What a file holds. ``given``: nodes of each kind whose first output is low."""
+    """What a file holds."""
 
     nodes: int
     casts: int
     weights: dict[str, Stored] = field(default_factory=dict)
-    given: dict[str, int] = field(default_factory=dict)
 
     @property
     def weight_bytes(self) -> int:
@@ -52,7 +50,6 @@ def census(model: ir.Model) -> Census:
     """One walk over the file's nodes and stored tensors; no data is read."""
     nodes = casts = 0
     weights: dict[str, list[int]] = {}
-    given: dict[str, int] = {}
     for graph in graphs(model):
         stored = [value.const_value for value in graph.initializers.values()]
         for node in graph:
@@ -61,12 +58,9 @@ def census(model: ir.Model) -> Census:
                 stored.append(stored_tensor(node.outputs[0]))
             elif node.op_type == "Cast":
                 casts += 1
-            elif node.outputs and dtype_name(node.outputs[0].dtype) in LOW:
-                kind = kind_of(node.domain, node.op_type)
-                given[kind] = given.get(kind, 0) + 1
         for tensor in stored:
             if tensor is not None:
                 row = weights.setdefault(dtype_name(tensor.dtype), [0, 0])
                 row[0] += 1
                 row[1] += tensor.nbytes
-    return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())}, given)
+    return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})

@@ -14,7 +14,7 @@ FUSED_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 @dataclass(frozen=True)
 class Fusions:
-    """Fused operators by kind in the model, and in the original where there is one; ``note`` says why there are none."""
+    """Fused operators by kind in the model, and in the original if there is one; ``note``: why they are not known."""
 
     runtime: str = ""
     after: dict[str, int] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -74,10 +75,16 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "model": self.model, "opset": self.opset, "file_nodes": self.file_nodes, "nodes": self.nodes,
-            "heavy": self.heavy, "weights": {name: asdict(stored) for name, stored in self.weights.items()},
-            "weight_bytes": self.weight_bytes, "casts": [asdict(cast) for cast in self.casts],
-            "layers": self.layers.to_dict(), "unknown": list(self.unknown),
+            "model": self.model,
+            "opset": self.opset,
+            "file_nodes": self.file_nodes,
+            "nodes": self.nodes,
+            "heavy": self.heavy,
+            "weights": {name: asdict(stored) for name, stored in self.weights.items()},
+            "weight_bytes": self.weight_bytes,
+            "casts": [asdict(cast) for cast in self.casts],
+            "layers": self.layers.to_dict(),
+            "unknown": list(self.unknown),
             "difference": self.difference.to_dict() if self.difference else None,
             "fusions": asdict(self.fusions) if self.fusions else None,
         }
@@ -93,13 +100,16 @@ class _Seen:
     census: Census
 
 
-def inspect(model: Any, against: Any = None, *, fusions: bool = True) -> Inspection:
+def inspect(
+    model: Any, against: Any = None, *, fusions: bool = True, told: Callable[[str], None] | None = None
+) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
 
     Args:
         model: anything that `convert` takes.
         against: the model that it was made from.
         fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
+        told: hears what is done next.
 
     Raises:
         AmpError: for a file that is missing or no model.
@@ -111,6 +121,8 @@ def inspect(model: Any, against: Any = None, *, fusions: bool = True) -> Inspect
         result = _inspection(seen, original, lists)
     if not fusions:
         return result
+    if told:
+        told("looking for fused operators")
     found = fused_operators(_runnable(model, seen), _runnable(against, original) if original else None)
     return Inspection(**{**result.__dict__, "fusions": found})
 
@@ -150,9 +162,15 @@ def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspecti
             heavy[found] += 1
         _place(layers, flow.layer(op), found)
     return Inspection(
-        model=seen.label, opset=flow.opset, file_nodes=seen.census.nodes, nodes=_sorted(nodes), heavy=_sorted(heavy),
-        weights=seen.census.weights, casts=cast_reports(flow, lists, original.flow if original else None),
-        layers=layers, difference=_difference(seen, original) if original else None,
+        model=seen.label,
+        opset=flow.opset,
+        file_nodes=seen.census.nodes,
+        nodes=_sorted(nodes),
+        heavy=_sorted(heavy),
+        weights=seen.census.weights,
+        casts=cast_reports(flow, lists, original.flow if original else None),
+        layers=layers,
+        difference=_difference(seen, original) if original else None,
         unknown=tuple(sorted(flow.unknown_kinds)),
     )
 
@@ -177,9 +195,13 @@ def _difference(seen: _Seen, original: _Seen) -> Difference:
     gone = Counter(kind for kind, _ in before.keys() - now.keys())
     new = Counter(kind for kind, _ in now.keys() - before.keys())
     return Difference(
-        original.label, seen.census.nodes - original.census.nodes, seen.census.casts - original.census.casts,
+        original.label,
+        seen.census.nodes - original.census.nodes,
+        seen.census.casts - original.census.casts,
         seen.census.weight_bytes - original.census.weight_bytes,
-        dict(sorted(changed.items(), key=lambda item: -len(item[1]))), dict(gone.most_common()), dict(new.most_common()),
+        dict(sorted(changed.items(), key=lambda item: -len(item[1]))),
+        dict(gone.most_common()),
+        dict(new.most_common()),
     )
 
 

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..dataflow import FLOAT32
+from ..dataflow import FLOAT32, NONE, Dataflow
 from ..oplists import OpLists
-from ..plans import Decision, Plan
-from .census import Census, Stored
+from ..plans import Decision, Plan, Why
+from .casts import label
+from .census import LOW, Census, Stored
 
 ORDINARY = {
+    "level": "by the level",
     "list": "by its list",
     "cut": "by the cut",
     "user": "by a pattern",
@@ -30,12 +32,32 @@ ORDINARY = {
 
 @dataclass(frozen=True)
 class Held:
-    """Nodes that one rule keeps in float32; ``text`` is the reason of the first."""
+    """Nodes that one rule keeps in float32; ``text`` is the reason of ``first``, which is one of them."""
 
     rule: str
     kind: str
     count: int
+    first: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A node and what was decided of it."""
+
+    kind: str
+    name: str
+    dtype: str
+    why: Why
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All nodes but Casts: those with a float32 tensor, heavy ones that are low in the file, the rest."""
+
+    chosen: list[Chosen]
+    given: int
+    other: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +73,7 @@ class Heavy:
 @dataclass(frozen=True)
 class Summary:
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
-    function that holds them; ``other`` counts the rest of the file's nodes."""
+    function that holds them; ``other`` counts the rest. Casts are counted apart."""
 
     model: str
     output: str | None
@@ -88,55 +110,88 @@ class Summary:
         return {**asdict(self), "bytes_before": self.bytes_before, "bytes_after": self.bytes_after}
 
 
-def summarize(plan: Plan, before: Census, after: Census, lists: OpLists, *, model: str, output: str | None,
-              changed: bool) -> Summary:
-    """Puts the plan and what it made of the file into one report."""
-    chosen = _nodes(plan)
-    nodes: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {}
-    for decision in chosen:
-        nodes[decision.dtype] += 1
-        reasons.setdefault(decision.dtype, Counter())[decision.why.rule] += 1
-    float32 = [d for d in chosen if d.dtype == FLOAT32]
-    return Summary(
-        model=model, output=output, level=plan.level, dtype=plan.dtype, policy=plan.policy, target=plan.target,
-        changed=changed, nodes=dict(nodes), other=max(before.nodes - before.casts - len(chosen), 0),
-        reasons={dtype: dict(rules.most_common()) for dtype, rules in reasons.items()},
-        heavy=_heavy(chosen, before, lists), casts_before=before.casts, casts_after=after.casts,
-        weights_before=before.weights, weights_after=after.weights,
-        guards=_held(d for d in float32 if d.why.rule not in ORDINARY),
-        opset=_held(d for d in float32 if d.why.rule == "opset"),
-        unlisted=_held(d for d in float32 if d.why.rule in ("unlisted", "unknown")),
-        notes=tuple(asdict(note) for note in plan.notes),
-    )
+def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
+    """What the plan decided of each node of its dataflow. To be called before the model is edited."""
+    decided = _decisions(plan)
+    level = Why("level", f"{plan.level} asks for nothing low")
+    chosen, given, other = [], 0, 0
+    for op in flow.ops:
+        if op.kind == "Cast":
+            continue
+        if not op.slots:
+            listing = lists.of(op.kind)
+            low = any(flow.values[v].dtype in LOW for v in op.outputs if v != NONE)
+            given += low and listing is not None and listing.cls == "white"
+            other += 1
+            continue
+        found = decided.get((flow.scopes[op.scope].path, op.index))
+        dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
+        chosen.append(Chosen(op.kind, label(flow, op), dtype, why))
+    return Choices(chosen, given, other)
 
 
-def _nodes(plan: Plan) -> list[Decision]:
-    """One decision for each node: that of its first low slot, else of its first slot. Casts are counted apart."""
+def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:
+    """One decision for each node: that of its first low slot, else of its first slot."""
     found: dict[tuple[str, int], Decision] = {}
     for decision in plan.decisions:
-        if decision.index < 0 or decision.kind == "Cast":
-            continue
         place = decision.scope, decision.index
         held = found.get(place)
         if held is None or (held.dtype == FLOAT32 and decision.dtype != FLOAT32):
             found[place] = decision
-    return list(found.values())
+    return found
 
 
-def _heavy(chosen: list[Decision], before: Census, lists: OpLists) -> Heavy:
+def summarize(
+    plan: Plan,
+    made: Choices,
+    before: Census,
+    after: Census,
+    lists: OpLists,
+    *,
+    model: str,
+    output: str | None,
+    changed: bool,
+) -> Summary:
+    """Puts the plan and what it made of the file into one report."""
+    nodes: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {}
+    for node in made.chosen:
+        nodes[node.dtype] += 1
+        reasons.setdefault(node.dtype, Counter())[node.why.rule] += 1
+    float32 = [node for node in made.chosen if node.dtype == FLOAT32]
+    return Summary(
+        model=model,
+        output=output,
+        level=plan.level,
+        dtype=plan.dtype,
+        policy=plan.policy,
+        target=plan.target,
+        changed=changed,
+        nodes=dict(nodes),
+        other=made.other,
+        reasons={dtype: dict(rules.most_common()) for dtype, rules in reasons.items()},
+        heavy=_heavy(made, lists),
+        casts_before=before.casts,
+        casts_after=after.casts,
+        weights_before=before.weights,
+        weights_after=after.weights,
+        guards=_held(node for node in float32 if node.why.rule not in ORDINARY),
+        opset=_held(node for node in float32 if node.why.rule == "opset"),
+        unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),
+        notes=tuple(asdict(note) for note in plan.notes),
+    )
+
+
+def _heavy(made: Choices, lists: OpLists) -> Heavy:
     white = {kind for kind, listing in lists.items() if listing.cls == "white"}
-    heavy = [d for d in chosen if d.kind in white]
-    float32 = [d for d in heavy if d.dtype == FLOAT32]
-    given = sum(count for kind, count in before.given.items() if kind in white)
-    return Heavy(len(heavy) - len(float32), given, len(float32), _held(float32))
+    heavy = [node for node in made.chosen if node.kind in white]
+    float32 = [node for node in heavy if node.dtype == FLOAT32]
+    return Heavy(len(heavy) - len(float32), made.given, len(float32), _held(float32))
 
 
-def _held(decisions: Iterable[Decision]) -> tuple[Held, ...]:
-    counts: Counter[tuple[str, str]] = Counter()
-    texts: dict[tuple[str, str], str] = {}
-    for decision in decisions:
-        key = decision.why.rule, decision.kind
-        counts[key] += 1
-        texts.setdefault(key, decision.why.text)
-    return tuple(Held(rule, kind, count, texts[rule, kind]) for (rule, kind), count in counts.most_common())
+def _held(nodes: Iterable[Chosen]) -> tuple[Held, ...]:
+    groups: dict[tuple[str, str], list[Chosen]] = {}
+    for node in nodes:
+        groups.setdefault((node.why.rule, node.kind), []).append(node)
+    held = [Held(rule, kind, len(group), group[0].name, group[0].why.text) for (rule, kind), group in groups.items()]
+    return tuple(sorted(held, key=lambda item: -item.count))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import ampgraph
 import onnx
 from onnx import ModelProto
 
+import ampgraph
 from ampgraph.numerics import value_types as vt
 from ampgraph.numerics.compare import difference
 from ampgraph.numerics.strict import StrictSession, inlined

@@ -1,0 +1,272 @@
+"""The command line: arguments and printing. What is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .console import guarded, prepare_streams, progress, show, show_json
+from .errors import AmpError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")]
+LevelOption = Annotated[
+    str | None, typer.Option("--level", metavar="LEVEL", help="O0, O1, O2, O3 or auto; O2 if not given.")
+]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", metavar="TYPE", help="float16 or bfloat16; float16 if not given.")
+]
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", metavar="POLICY", help="Whose lists and rules: ampgraph.")
+]
+ListsOption = Annotated[
+    list[str] | None, typer.Option("--lists", metavar="FILE", help="A TOML file merged over the lists; repeatable.")
+]
+Fp32Option = Annotated[
+    list[str] | None, typer.Option("--fp32", metavar="PATTERN", help="Keep these nodes in float32; repeatable.")
+]
+LowOption = Annotated[
+    list[str] | None, typer.Option("--low", metavar="PATTERN", help="Make these nodes low; repeatable.")
+]
+IoOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--io", metavar="keep|low|NAME=low", help="Types of graph inputs and outputs; keep if not given; repeatable."
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target", metavar="TARGET", help="Where it will run: cuda, tensorrt, cann or cpu; cuda if not given."
+    ),
+]
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension, for costs only; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+PATTERNS = "A PATTERN is a node name glob, op:Kind, scope:layers.3.* or value:NAME."
+
+
+@dataclass(frozen=True)
+class Steering:
+    """The options that steer a plan, as given; None where they were not."""
+
+    level: str | None
+    dtype: str | None
+    policy: str | None
+    lists: list[str] | None
+    fp32: list[str] | None
+    low: list[str] | None
+    io: list[str] | None
+    target: str | None
+    dim: list[str] | None
+
+    def given(self) -> list[str]:
+        """The options that the user wrote."""
+        return [f"--{name}" for name, value in vars(self).items() if value]
+
+    def options(self) -> Any:
+        """The planner's options. Raises AmpError for a name that does not exist."""
+        from . import api
+
+        return api._options(
+            self.level or "O2",
+            self.dtype or "float16",
+            self.policy or "ampgraph",
+            self.lists or (),
+            self.fp32 or (),
+            self.low or (),
+            self.target or "cuda",
+            parse_dims(self.dim or ()),
+        )
+
+    def low_io(self, graph: Any) -> frozenset[str]:
+        """The graph inputs and outputs that are to be low."""
+        from . import api
+
+        return api.graph_io(graph, self.io or "keep")
+
+
+def parse_dims(words: Any) -> dict[str, int]:
+    """``["batch=8"]`` as a dictionary."""
+    dims = {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        if not name or not number.isascii() or not number.isdigit() or int(number) < 1:
+            raise AmpError("AMP310", f"--dim {word} is not NAME=N", hint="for example --dim batch=8")
+        dims[name] = int(number)
+    return dims
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"ampgraph {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def ampgraph(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Automatic mixed precision for ONNX models.
+
+    \b
+    ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
+    ampgraph inspect model.O2.onnx --against model.onnx
+    ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
+    ampgraph lists Softmax                      what the lists say of an operator
+    """
+
+
+@app.command(epilog=PATTERNS)
+@guarded
+def convert(
+    model: ModelArgument,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
+    ] = None,
+    level: LevelOption = None,
+    dtype: DtypeOption = None,
+    policy: PolicyOption = None,
+    lists: ListsOption = None,
+    fp32: Fp32Option = None,
+    low: LowOption = None,
+    io: IoOption = None,
+    target: TargetOption = None,
+    dim: DimOption = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", metavar="N", help="Move the model to this opset first.")
+    ] = None,
+    plan_in: Annotated[
+        str | None, typer.Option("--plan-in", metavar="FILE", help="Apply this plan; it says all the options above.")
+    ] = None,
+    plan_out: Annotated[
+        str | None, typer.Option("--plan-out", metavar="FILE", help="Write the plan as JSON, in a dry run too.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert a model to mixed precision.
+
+    \b
+    ampgraph convert model.onnx --level auto -o fast.onnx
+    ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
+    ampgraph convert model.onnx --dry-run --json
+    """
+    from .conversion import Job, run
+    from .report.text import summary_lines
+
+    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
+    with progress() as told:
+        summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run), told)
+    show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
+
+
+@app.command()
+@guarded
+def inspect(
+    model: ModelArgument,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="ORIGINAL", help="The model that it was made from.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show nodes, weights and casts by precision, by layer, and against the original.
+
+    \b
+    ampgraph inspect model.O2.onnx
+    ampgraph inspect model.O2.onnx --against model.onnx
+    """
+    with progress() as told:
+        told.stage("reading")
+        from .report.inspect import inspect as look
+        from .report.text import inspection_lines
+
+        found = look(model, against, told=told.stage)
+    show_json(found.to_dict()) if as_json else show(inspection_lines(found))
+
+
+@app.command(epilog=PATTERNS)
+@guarded
+def explain(
+    model: ModelArgument,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name, a glob that one name matches, or an output's name.")
+    ],
+    level: LevelOption = None,
+    dtype: DtypeOption = None,
+    policy: PolicyOption = None,
+    lists: ListsOption = None,
+    fp32: Fp32Option = None,
+    low: LowOption = None,
+    io: IoOption = None,
+    target: TargetOption = None,
+    dim: DimOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a node has its precision: list and line, guard and number, region, or costs.
+
+    \b
+    ampgraph explain model.onnx /encoder/Add_3
+    ampgraph explain model.onnx 'node_Softmax_*' --level O1
+    """
+    from .conversion import decided
+    from .report.explain import explain as reasons
+    from .report.text import explanation_lines
+
+    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
+    with progress() as told:
+        found = reasons(decided(model, steering, told), node)
+    show_json(found.to_dict()) if as_json else show(explanation_lines(found))
+
+
+@app.command()
+@guarded
+def lists(
+    operator: Annotated[
+        str | None, typer.Argument(metavar="[OPERATOR]", help="An operator or a glob; all if not given.")
+    ] = None,
+    policy: PolicyOption = None,
+    level: LevelOption = None,
+    lists: ListsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the lists in force: class, what the level does with it, why, and which line says so.
+
+    \b
+    ampgraph lists
+    ampgraph lists Softmax --level auto
+    ampgraph lists 'com.microsoft::*' --lists mine.toml
+    """
+    from .oplists import load_level, load_op_lists
+    from .report.listing import list_rows
+    from .report.text import list_lines
+
+    files = lists or []
+    chosen = load_level(level or "O2", files)
+    rows = list_rows(load_op_lists(policy or "ampgraph", files), chosen, operator or "")
+    show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, chosen.name))
+
+
+def main() -> None:
+    """The console entry."""
+    prepare_streams()
+    app(prog_name="ampgraph")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""`ampgraph convert` as steps: read, plan, apply, report, write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from . import api
+from .console import Progress
+from .errors import AmpError, nearest
+from .formats import adapters, onnx_io
+from .formats.onnx_format import OnnxGraph, quiet_collector
+from .oplists import load_op_lists
+from .planner import decide
+from .planner.state import State
+from .plans import Plan
+from .report.census import census, graphs
+from .report.summary import Summary, choices, summarize
+
+if TYPE_CHECKING:
+    from .cli import Steering
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `convert` was asked for."""
+
+    model: str
+    output: str | None
+    steering: Steering
+    opset: int | None = None
+    plan_in: str | None = None
+    plan_out: str | None = None
+    dry_run: bool = False
+
+
+def run(job: Job, told: Progress) -> Summary:
+    """Does the job and reports on it."""
+    given = job.steering.given()
+    if job.plan_in and given:
+        raise AmpError(
+            "AMP404", f"{given[0]} cannot change a plan that is given", hint="leave it away, or leave --plan-in away"
+        )
+    plan = Plan.read(job.plan_in) if job.plan_in else None
+    level = plan.level if plan else job.steering.level or "O2"
+    options = None if plan else job.steering.options()
+    output = Path(job.output) if job.output is not None else api.default_output(job.model, level)
+    with quiet_collector():
+        told.stage("reading")
+        graph, _ = adapters.load(job.model)
+        _refuse_output(output, job, graph)
+        low_io = job.steering.low_io(graph)
+        _check_dims(graph, options.dims if options else {})
+        before = census(graph.model)
+        if job.opset is not None:
+            told.stage(f"moving to opset {job.opset}")
+            graph = api._at_opset(graph, job.opset)
+        told.stage("planning")
+        if options is not None:
+            plan, flow = api._plan(graph, options, low_io)
+        else:
+            assert plan is not None
+            flow = api._follow(plan, graph)
+        lists = options.lists if options else load_op_lists(plan.policy)
+        made = choices(plan, flow, lists)
+        told.stage("converting")
+        changed = api._apply(graph, plan, flow) or job.opset is not None
+        summary = summarize(
+            plan,
+            made,
+            before,
+            census(graph.model),
+            lists,
+            model=job.model,
+            output=None if job.dry_run else str(output),
+            changed=changed,
+        )
+        told.stage("writing")
+        with _plan_file(job.plan_out, plan):
+            if not job.dry_run and changed:
+                onnx_io.save(graph.model, output, told.part)
+            elif not job.dry_run:
+                onnx_io.copy_unchanged(job.model, output)
+    return summary
+
+
+def decided(model: str, steering: Steering, told: Progress) -> State:
+    """Every decision about a model, with its reason."""
+    options = steering.options()
+    with quiet_collector():
+        told.stage("reading")
+        graph, _ = adapters.load(model)
+        low_io = steering.low_io(graph)
+        _check_dims(graph, options.dims)
+        told.stage("planning")
+        graph.prepare()
+        return decide(graph.dataflow(options.dtype, low_io), options)[0]
+
+
+def _refuse_output(output: Path, job: Job, graph: OnnxGraph) -> None:
+    """The input and its data files are never written over, under whatever name."""
+    sources = [Path(job.model), *({Path(job.plan_in)} if job.plan_in else ()), *_data_files(graph.model)]
+    if job.plan_out and _same(Path(job.plan_out), output):
+        raise AmpError(
+            "AMP106", "the plan and the model would go to one file", where=str(output), hint="choose another --plan-out"
+        )
+    for option, path in (("-o", output), ("--plan-out", Path(job.plan_out) if job.plan_out else None)):
+        if path is None:
+            continue
+        if any(_same(path, source) for source in sources):
+            raise AmpError(
+                "AMP106",
+                "the result would be written over the input",
+                where=str(path),
+                hint=f"choose another name with {option}",
+            )
+        if path.is_dir():
+            raise AmpError("AMP105", "is a directory", where=str(path), hint=f"name a file in it with {option}")
+        if not path.parent.is_dir():
+            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+
+
+def _data_files(model: ir.Model) -> set[Path]:
+    tensors = (value.const_value for graph in graphs(model) for value in graph.initializers.values())
+    return {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+
+
+def _same(one: Path, other: Path) -> bool:
+    """One file, through links too."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _check_dims(graph: OnnxGraph, dims: dict[str, int]) -> None:
+    if not dims:
+        return
+    known = set()
+    for part in graphs(graph.model):
+        for value in [*part.inputs, *part.outputs, *(output for node in part for output in node.outputs)]:
+            known |= {str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
+    for name in dims:
+        if name not in known:
+            names = sorted(known)
+            there = f"there are: {', '.join(names[:8])}" if names else "all its dimensions are numbers"
+            raise AmpError(
+                "AMP310", f"--dim {name}: the model has no dimension of that name", hint=nearest(name, names) or there
+            )
+
+
+@contextlib.contextmanager
+def _plan_file(path: str | None, plan: Plan) -> Iterator[None]:
+    """Writes the plan beside its place, and puts it there when the model is written too."""
+    if path is None:
+        yield
+        return
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_text(plan.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(target, error) from error
+        yield
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            raise _unwritable(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> AmpError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+    hint = "choose another place with --plan-out"
+    return AmpError("AMP105", message, where=str(path), hint=f"free some space, or {hint}" if full else hint)

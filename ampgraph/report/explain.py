@@ -1,0 +1,205 @@
+"""Why a node has its precision: each slot's reason, its list, its region, and what the other type would cost."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..errors import AmpError, nearest
+from ..planner.costs import Costs, _extra, _net
+from ..planner.cut import INFINITE, Problem
+from ..planner.state import CUT, HIGH, LOW, State
+from .casts import label
+
+SHOWN = 5  # names in a hint
+SEARCHED = 20_000  # names that a misspelt one is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Bytes that a type costs, a kernel's start included (None: not possible): the values that are cast for it, the
+    weights that are stored for it."""
+
+    bytes: int | None
+    casts: tuple[str, ...]
+    weights: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Both choices, everything around staying as decided."""
+
+    low: Choice
+    float32: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """One slot: what it holds in the file, what was decided and why; ``shared``: nodes that share the decision."""
+
+    slot: str
+    values: tuple[str, ...]
+    dtype: str
+    rule: str
+    reason: str
+    shared: tuple[str, ...] = ()
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The report of `explain`. ``facts``: tensors whose type is not decided, with their type."""
+
+    node: str
+    kind: str
+    scope: str
+    layer: str
+    level: str
+    dtype: str
+    target: str
+    precision: str
+    listed: str
+    listed_at: str
+    listed_reason: str
+    at_level: str
+    region: str
+    slots: tuple[SlotReport, ...]
+    facts: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def find_node(flow: Dataflow, wanted: str) -> Op:
+    """The node of that name, that writes that value, or that the glob matches alone. Raises AmpError AMP308."""
+    for ops in (
+        [op for op in flow.ops if op.name == wanted],
+        [op for op in flow.ops if any(flow.values[v].name == wanted for v in op.outputs)],
+        [op for op in flow.ops if f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}" == wanted],
+        [op for op in flow.ops if fnmatch.fnmatchcase(label(flow, op), wanted)],
+    ):
+        if len(ops) == 1:
+            return ops[0]
+        if ops:
+            shown = ", ".join(_place(flow, op) for op in ops[:SHOWN]) + (" ..." if len(ops) > SHOWN else "")
+            raise AmpError("AMP308", f"'{wanted}' means {len(ops)} nodes", hint=f"name one of them: {shown}")
+    raise AmpError("AMP308", f"no node '{wanted}'", hint=_hint(flow, wanted))
+
+
+def _place(flow: Dataflow, op: Op) -> str:
+    """A name that means this node alone: its own, its first output's, or its place."""
+    names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
+    first = flow.values[op.outputs[0]].name if op.outputs else ""
+    if not names and first and sum(flow.values[v].name == first for o in flow.ops for v in o.outputs) == 1:
+        names = [first]
+    return names[0] if names else f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
+
+
+def _hint(flow: Dataflow, wanted: str) -> str:
+    for value in flow.values:
+        if value.name == wanted and value.producer == NONE:
+            readers = ", ".join(f"'{label(flow, op)}'" for op in list(flow.readers(value.id))[:SHOWN])
+            what = "a stored tensor" if value.weight else "an input"
+            return f"that is {what}, read by {readers or 'nothing'}"
+    names = list(dict.fromkeys(label(flow, op) for op in flow.ops))
+    close = nearest(wanted, names[:SEARCHED])
+    inside = [name for name in names if wanted.lower().strip("*") in name.lower()][:SHOWN]
+    if close or not inside:
+        return close or f"nodes are named like {', '.join(names[:3])}"
+    return f"names that hold it: {', '.join(inside)}"
+
+
+def explain(state: State, wanted: str) -> Explanation:
+    """Explains one node of a decided model."""
+    flow, options = state.flow, state.options
+    op = find_node(flow, wanted)
+    listing = options.lists.of(op.kind)
+    slots = tuple(_slot(state, op, name, unit) for name, unit in op.slots.items())
+    low = any(slot.dtype == options.dtype for slot in slots)
+    given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
+    fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
+    return Explanation(
+        node=label(flow, op),
+        kind=op.kind,
+        scope=flow.scopes[op.scope].path,
+        layer=flow.layer(op),
+        level=options.level.name,
+        dtype=options.dtype,
+        target=options.target,
+        precision=options.dtype if low else FLOAT32 if slots else fallback,
+        listed=listing.cls if listing else "",
+        listed_at=listing.source if listing else "",
+        listed_reason=listing.reason if listing else "",
+        at_level=options.level.of(listing.cls) if listing else "",
+        region=state.region_of_op.get(op.id, ""),
+        slots=slots,
+        facts=_facts(flow, op),
+    )
+
+
+def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
+    decided = {
+        use.value for v in op.inputs if v != NONE for use in flow.uses[v] if use.op == op.id and use.unit != NONE
+    }
+    decided |= {v for v in op.outputs if flow.values[v].unit != NONE}
+    rest = [v for v in dict.fromkeys((*op.inputs, *op.outputs)) if v != NONE and v not in decided]
+    return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
+
+
+def _slot(state: State, op: Op, name: str, unit: int) -> SlotReport:
+    flow, root = state.flow, state.flow.find(unit)
+    values = [
+        v
+        for v in op.inputs
+        if v != NONE
+        and any(use.op == op.id and use.unit != NONE and flow.find(use.unit) == root for use in flow.uses[v])
+    ]
+    values += [v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == root]
+    why = state.why[root]
+    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and flow.find(u.id) == root}
+    return SlotReport(
+        slot=name,
+        values=tuple(dict.fromkeys(flow.values[v].name for v in values)),
+        dtype=state.options.dtype if state.value[root] == LOW else FLOAT32,
+        rule=why.rule if why else "cut",
+        reason=why.text if why else "no neighbour asks for low",
+        shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
+        cost=flip_cost(state, root) if state.rank[root] == CUT else None,
+    )
+
+
+def flip_cost(state: State, root: int) -> Cost:
+    """What each type costs for one unit while all others stay as decided."""
+    costs = Costs(state.flow, state.options.dims)
+    nets = {value: net for value in _touched(state, root) if (net := _net(state, value, costs, {root})) is not None}
+    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
+    problem = Problem(list(nets.values()), {unit: state.value[unit] for unit in others}, {root: 0})
+    for op in state.flow.ops:
+        if any(state.flow.find(unit) == root for unit in op.slots.values()):
+            _extra(state, op, costs, problem)
+    choices = []
+    for side in (LOW, HIGH):
+        price = problem.cost({root: side})
+        paid = [state.flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        choices.append(
+            Choice(
+                price if price < INFINITE else None,
+                tuple(v.name for v in paid if not v.weight),
+                tuple(v.name for v in paid if v.weight),
+            )
+        )
+    return Cost(*choices)
+
+
+def _touched(state: State, root: int) -> list[int]:
+    """The values that a unit reads or writes."""
+    flow = state.flow
+    return [
+        value.id
+        for value in flow.values
+        if (value.unit != NONE and flow.find(value.unit) == root)
+        or any(use.unit != NONE and flow.find(use.unit) == root for use in flow.uses[value.id])
+    ]

@@ -1,0 +1,272 @@
+"""Reports as plain text, a list of lines each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ..dataflow import FLOAT32
+from .casts import CastReport
+from .explain import Choice, Explanation, SlotReport
+from .fusions import Fusions
+from .inspect import OTHER, PRECISIONS, Difference, Inspection, Layer
+from .listing import ListRow
+from .summary import ORDINARY, Held, Summary
+
+EXAMPLES = 3
+CASTS_SHOWN = 40  # more are told in groups; --json lists each
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def _rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
+    """``name  text``, continued lines without a name."""
+    return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({100 * part / whole:.1f} %)" if whole else ""
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The report of `convert`."""
+    rows = [
+        ("model", summary.model),
+        ("result", summary.output or "not written (dry run)"),
+        ("options", f"level {summary.level}, {summary.dtype}, policy {summary.policy}, target {summary.target}"),
+    ]
+    if not summary.changed:
+        rows.append(("", "nothing to lower: the result is the model as it is"))
+    rows += _node_rows(summary) + _heavy_rows(summary)
+    added = summary.casts_after - summary.casts_before
+    rows.append(("casts", f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,})"))
+    rows.append(
+        (
+            "weights",
+            f"{summary.bytes_before:,} -> {summary.bytes_after:,} bytes"
+            + _share(summary.bytes_after, summary.bytes_before),
+        )
+    )
+    rows += _held_rows("guards", summary.guards, "none fired")
+    rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
+    return _rows(rows + _note_rows(summary))
+
+
+def _node_rows(summary: Summary) -> list[tuple[str, str]]:
+    low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
+    rows = [("nodes", f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data")]
+    for dtype, rules in summary.reasons.items():
+        told = ", ".join(f"{count:,} {ORDINARY.get(rule, f'held by guard {rule}')}" for rule, count in rules.items())
+        rows.append(("", f"{dtype}: {told}"))
+    return rows
+
+
+def _heavy_rows(summary: Summary) -> list[tuple[str, str]]:
+    heavy = summary.heavy
+    total = heavy.low + heavy.float32 + heavy.given
+    given = f", {heavy.given:,} of them low in the file already" if heavy.given else ""
+    rows = [("heavy", f"{heavy.low + heavy.given:,} of {total:,} low{given}")]
+    return rows + [("", _held(held)) for held in heavy.held]
+
+
+def _held_rows(title: str, held: Sequence[Held], none: str = "") -> list[tuple[str, str]]:
+    if not held:
+        return [(title, none)] if none else []
+    told = [_held(item) for item in held]
+    return list(zip([title] + [""] * (len(told) - 1), told, strict=True))
+
+
+def _held(held: Held) -> str:
+    more = " ..." if held.count > 1 else ""
+    return f"{held.count:,} {held.kind} float32 ({held.first}{more}): {held.text}"
+
+
+def _note_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Notes by topic; what the rows above said already is left out."""
+    topics: dict[str, list[str]] = {}
+    for note in summary.notes:
+        if not (note["topic"] == "unlisted" and summary.unlisted):
+            where = f"{note['where']}: " if note["where"] else ""
+            topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
+    rows = []
+    for topic, told in topics.items():
+        rows += list(zip([topic, *[""] * EXAMPLES], told[:EXAMPLES], strict=False))
+        if len(told) > EXAMPLES:
+            rows.append(("", f"and {len(told) - EXAMPLES:,} more"))
+    return rows
+
+
+# -- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def inspection_lines(found: Inspection) -> list[str]:
+    """The report of `inspect`."""
+    size = f"{_plural(found.file_nodes, 'node')}, opset {found.opset}, {found.weight_bytes:,} bytes of weights"
+    lines = [f"{found.model}: {size}", "", f"{'':12}{'nodes':>9}{'heavy':>9}{'weights':>9}{'bytes':>17}"]
+    names = [n for n in (*PRECISIONS, OTHER) if found.nodes.get(n) or found.weights.get(n)]
+    names += [n for n in found.weights if n not in names]
+    for name in names:
+        stored = found.weights.get(name)
+        lines.append(
+            f"{name:12}{found.nodes.get(name, 0):>9,}{found.heavy.get(name, 0):>9,}"
+            f"{stored.count if stored else 0:>9,}{stored.bytes if stored else 0:>17,}"
+        )
+    if found.unknown:
+        lines.append(f"no schema known for: {', '.join(found.unknown)}")
+    lines += ["", *_cast_lines(found.casts), "", "layers", *_layer_lines(found.layers)]
+    if found.difference:
+        lines += ["", *_difference_lines(found.difference)]
+    return lines + (["", *_fusion_lines(found.fusions)] if found.fusions else [])
+
+
+def _cast_lines(casts: Sequence[CastReport]) -> list[str]:
+    if len(casts) <= CASTS_SHOWN:
+        return [f"casts: {len(casts)}"] + [f"  {c.source} -> {c.target}  {c.reason}" for c in casts]
+    groups: dict[tuple[str, str, str], list[CastReport]] = {}
+    for cast in casts:
+        groups.setdefault((cast.source, cast.target, cast.sort), []).append(cast)
+    lines = [f"casts: {len(casts):,}, in groups (--json lists each)"]
+    for (source, target, sort), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        lines.append(f"  {source} -> {target}  {sort}: {len(members):,}")
+        lines += [f"    {member.reason}" for member in members[:EXAMPLES]]
+    return lines
+
+
+def _counts(nodes: Counter[str] | dict[str, int]) -> str:
+    return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
+
+
+def _layer_lines(layer: Layer, depth: int = 1) -> list[str]:
+    """The tree; numbered neighbours that are alike share a line."""
+    lines = [f"  (all){'':13} {_counts(layer.nodes)}"] if depth == 1 else []
+    for names, child in _alike(list(layer.children.values())):
+        name = "  " * depth + names
+        lines.append(f"{name:<20} {_counts(child.nodes)}" + (" each" if "-" in names and names != child.name else ""))
+        lines += _layer_lines(child, depth + 1)
+    return lines
+
+
+def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:
+    groups: list[list[Layer]] = []
+    for child in children:
+        last = groups[-1][-1] if groups else None
+        if (
+            last
+            and last.name.isdigit()
+            and child.name.isdigit()
+            and int(child.name) == int(last.name) + 1
+            and _shape(last) == _shape(child)
+        ):
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+    return [(g[0].name if len(g) == 1 else f"{g[0].name}-{g[-1].name}", g[0]) for g in groups]
+
+
+def _shape(layer: Layer) -> object:
+    return dict(layer.nodes), [(name, _shape(child)) for name, child in layer.children.items()]
+
+
+def _difference_lines(found: Difference) -> list[str]:
+    size = f"{found.nodes:+,} nodes, {found.casts:+,} casts, {found.bytes:+,} bytes of weights"
+    lines = [f"against {found.original}: {size}"]
+    for (kind, before, now), names in found.changed.items():
+        lines.append(f"  {len(names):>6,} {kind}: {before} -> {now}")
+    for what, counts in (("only in the original", found.gone), ("only here", found.new)):
+        if counts:
+            lines.append(f"  {what}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+    return lines if len(lines) > 1 else [*lines, "  no node changed its precision"]
+
+
+def _fusion_lines(found: Fusions) -> list[str]:
+    if found.after is None and found.before is None:
+        return [f"fused operators: not looked for: {found.note}"]
+    lines = [f"fused operators that {found.runtime} finds (CPU provider, extended)"]
+    kinds = sorted({*(found.after or {}), *(found.before or {})})
+    for kind in kinds:
+        before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
+        lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")
+    if not kinds:
+        lines.append("  none")
+    return lines + ([f"  {found.note}"] if found.note else [])
+
+
+# -- explain and lists ------------------------------------------------------------------------------------------------
+
+
+def explanation_lines(found: Explanation) -> list[str]:
+    """The report of `explain`."""
+    rows = [
+        ("node", f"{found.kind} '{found.node}' is {found.precision}"),
+        ("options", f"level {found.level}, {found.dtype}, target {found.target}"),
+    ]
+    if found.scope:
+        rows.append(("scope", found.scope))
+    if found.layer:
+        rows.append(("layer", found.layer))
+    if found.listed:
+        told = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
+        rows.append(("list", f"{found.listed_at}: {told}"))
+    else:
+        rows.append(("list", f"{found.kind} is in no list"))
+    if found.region:
+        rows.append(("region", found.region))
+    for slot in found.slots:
+        rows += _slot_rows(slot, found.dtype)
+    if not found.slots:
+        rows.append(("", "nothing to decide: it has no float32 tensor"))
+    if found.facts:
+        rows.append(("given", ", ".join(f"'{name}' {dtype}" for name, dtype in found.facts)))
+    return _rows(rows)
+
+
+def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
+    rows = [
+        (f"slot {slot.slot}", f"{slot.dtype}, by {slot.rule}: {slot.reason}"),
+        ("", f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}"),
+    ]
+    if slot.shared:
+        more = f" and {len(slot.shared) - EXAMPLES} more" if len(slot.shared) > EXAMPLES else ""
+        rows.append(("", f"decided together with {', '.join(slot.shared[:EXAMPLES])}{more}"))
+    if slot.cost:
+        rows.append(("", "with the neighbours as they are:"))
+        rows += [
+            ("", f"  {name} costs {_cost(choice)}")
+            for name, choice in ((low, slot.cost.low), (FLOAT32, slot.cost.float32))
+        ]
+    return rows
+
+
+def _cost(choice: Choice) -> str:
+    if choice.bytes is None:
+        return "more than any cast: it is not possible here"
+    told = [
+        f"{what} {', '.join(map(repr, names))}"
+        for what, names in (("casts", choice.casts), ("stores", choice.weights))
+        if names
+    ]
+    return ", ".join([f"{choice.bytes:,} bytes", *told])
+
+
+def list_lines(rows: Sequence[ListRow], level: str) -> list[str]:
+    """The report of `lists`: a table, or one operator in full."""
+    if len(rows) == 1:
+        return _one_operator(rows[0], level)
+    table = [("operator", "class", f"at {level}", "source", "reason")]
+    table += [(row.operator, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in rows]
+    widths = [max(len(line[column]) for line in table) for column in range(4)]
+    return ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(4)), line[4]]) for line in table]
+
+
+def _one_operator(row: ListRow, level: str) -> list[str]:
+    said = [("operator", row.operator), ("class", row.cls or "in no list"), (f"at {level}", row.at_level)]
+    if row.cls:
+        said += [("reason", row.reason), ("source", row.source)]
+    said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
+    said += [("one type", ", ".join(group)) for group in row.tied]
+    return _rows(said)
