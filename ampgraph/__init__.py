@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan"]
 
-_HOME = {"AmpError": "errors", "Plan": "plans", "apply": "api", "convert": "api", "inspect": "report.inspect", "plan": "api"}
+_HOME = {
+    "AmpError": "errors",
+    "Plan": "plans",
+    "apply": "api",
+    "convert": "api",
+    "inspect": "report.inspect",
+    "plan": "api",
+}
 
 if TYPE_CHECKING:
     from .api import apply, convert, plan

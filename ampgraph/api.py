@@ -23,11 +23,22 @@ from .plans import Plan
 DTYPES = ("float16", "bfloat16")
 
 
-def convert(model: Any, level: str = "O2", *, dtype: str = "float16", policy: str = "ampgraph",
-            lists: str | os.PathLike | Sequence[str | os.PathLike] | None = None, fp32: Iterable[str] = (),
-            low: Iterable[str] = (), io: str | Sequence[str] = "keep", target: str = "cuda",
-            dims: Mapping[str, int] | None = None, plan: Plan | None = None, opset: int | None = None,
-            output: str | os.PathLike | None = None) -> Any:
+def convert(
+    model: Any,
+    level: str = "O2",
+    *,
+    dtype: str = "float16",
+    policy: str = "ampgraph",
+    lists: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
+    fp32: Iterable[str] = (),
+    low: Iterable[str] = (),
+    io: str | Sequence[str] = "keep",
+    target: str = "cuda",
+    dims: Mapping[str, int] | None = None,
+    plan: Plan | None = None,
+    opset: int | None = None,
+    output: str | os.PathLike | None = None,
+) -> Any:
     """Converts a model to mixed precision; the caller's object is never changed.
 
     Args:
@@ -36,8 +47,8 @@ def convert(model: Any, level: str = "O2", *, dtype: str = "float16", policy: st
         dtype: float16 or bfloat16.
         policy: whose lists and rules; ``ampgraph`` is there.
         lists: TOML files merged over the policy's lists.
-        fp32, low: patterns of nodes to keep in float32 or to make low: a node name glob, ``op:Kind``, ``scope:layers.3.*``
-            or ``value:NAME``.
+        fp32, low: patterns of nodes to keep in float32 or to make low: a node name glob,
+            ``op:Kind``, ``scope:layers.3.*`` or ``value:NAME``.
         io: ``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.
         target: cuda, tensorrt, cann or cpu: whose kernels count.
         dims: sizes of symbolic dimensions, for costs only.
@@ -68,9 +79,19 @@ def convert(model: Any, level: str = "O2", *, dtype: str = "float16", policy: st
         return output
 
 
-def plan(model: Any, level: str = "O2", *, dtype: str = "float16", policy: str = "ampgraph", lists: Any = None,
-         fp32: Iterable[str] = (), low: Iterable[str] = (), io: str | Sequence[str] = "keep", target: str = "cuda",
-         dims: Mapping[str, int] | None = None) -> Plan:
+def plan(
+    model: Any,
+    level: str = "O2",
+    *,
+    dtype: str = "float16",
+    policy: str = "ampgraph",
+    lists: Any = None,
+    fp32: Iterable[str] = (),
+    low: Iterable[str] = (),
+    io: str | Sequence[str] = "keep",
+    target: str = "cuda",
+    dims: Mapping[str, int] | None = None,
+) -> Plan:
     """The plan that `convert` would apply; arguments as there."""
     with quiet_collector():
         graph, _ = adapters.load(model)
@@ -90,13 +111,30 @@ def write(graph: OnnxGraph, output: str | os.PathLike, unchanged_source: Any = N
         onnx_io.save(graph.model, output)
 
 
-def _options(level: str, dtype: str, policy: str, lists: Any, fp32: Iterable[str], low: Iterable[str], target: str,
-             dims: Mapping[str, int] | None) -> Options:
+def _options(
+    level: str,
+    dtype: str,
+    policy: str,
+    lists: Any,
+    fp32: Iterable[str],
+    low: Iterable[str],
+    target: str,
+    dims: Mapping[str, int] | None,
+) -> Options:
     if dtype not in DTYPES:
         raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
-    files = [lists] if isinstance(lists, (str, os.PathLike)) else list(lists or ())
-    return Options(level=load_level(level, files), lists=load_op_lists(policy, files), kernels=load_kernels(target),
-                   dtype=dtype, policy=policy, target=target, fp32=_words(fp32), low=_words(low), dims=dict(dims or {}))
+    files = [Path(f) for f in ([lists] if isinstance(lists, (str, os.PathLike)) else lists or ())]
+    return Options(
+        level=load_level(level, files),
+        lists=load_op_lists(policy, files),
+        kernels=load_kernels(target),
+        dtype=dtype,
+        policy=policy,
+        target=target,
+        fp32=_words(fp32),
+        low=_words(low),
+        dims=dict(dims or {}),
+    )
 
 
 def _words(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -146,7 +184,11 @@ def _follow(plan: Plan, graph: OnnxGraph) -> Dataflow:
     """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
     graph.prepare()
     if plan.digest.split(":")[0] != graph.digest():
-        raise AmpError("AMP403", "the plan was made for another model", hint="make a plan for this model, or give the one it was made for")
+        raise AmpError(
+            "AMP403",
+            "the plan was made for another model",
+            hint="make a plan for this model, or give the one it was made for",
+        )
     low_io = frozenset(plan.digest.split(":", 1)[1].split(",")) if ":" in plan.digest else frozenset()
     flow = graph.dataflow(plan.dtype, low_io)
     if plan.rewrites:
@@ -178,8 +220,11 @@ def _at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     try:
         proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
     except Exception as error:  # the converter raises many kinds for operators it cannot move
-        raise AmpError("AMP307", f"cannot be moved to opset {opset}: {str(error).splitlines()[0]}",
-                       hint="leave --opset away, or export the model at that opset") from error
+        raise AmpError(
+            "AMP307",
+            f"cannot be moved to opset {opset}: {str(error).splitlines()[0]}",
+            hint="leave --opset away, or export the model at that opset",
+        ) from error
     return OnnxGraph(onnx_io.deserialize(proto, None))
 
 

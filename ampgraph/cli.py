@@ -75,20 +75,20 @@ class Steering:
 
     def given(self) -> list[str]:
         """The options that the user wrote."""
-        return [f"--{name}" for name, value in vars(self).items() if value]
+        return [f"--{name}" for name, value in vars(self).items() if value not in (None, [])]
 
     def options(self) -> Any:
         """The planner's options. Raises AmpError for a name that does not exist."""
         from . import api
 
         return api._options(
-            self.level or "O2",
-            self.dtype or "float16",
-            self.policy or "ampgraph",
+            "O2" if self.level is None else self.level,
+            "float16" if self.dtype is None else self.dtype,
+            "ampgraph" if self.policy is None else self.policy,
             self.lists or (),
             self.fp32 or (),
             self.low or (),
-            self.target or "cuda",
+            "cuda" if self.target is None else self.target,
             parse_dims(self.dim or ()),
         )
 
@@ -224,13 +224,12 @@ def explain(
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx 'node_Softmax_*' --level O1
     """
-    from .conversion import decided
-    from .report.explain import explain as reasons
+    from .conversion import explained
     from .report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
     with progress() as told:
-        found = reasons(decided(model, steering, told), node)
+        found = explained(model, node, steering, told)
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
 
 
@@ -257,8 +256,8 @@ def lists(
     from .report.text import list_lines
 
     files = lists or []
-    chosen = load_level(level or "O2", files)
-    rows = list_rows(load_op_lists(policy or "ampgraph", files), chosen, operator or "")
+    chosen = load_level("O2" if level is None else level, files)
+    rows = list_rows(load_op_lists("ampgraph" if policy is None else policy, files), chosen, operator or "")
     show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, chosen.name))
 
 

@@ -18,10 +18,11 @@ from .errors import AmpError, nearest
 from .formats import adapters, onnx_io
 from .formats.onnx_format import OnnxGraph, quiet_collector
 from .oplists import load_op_lists
-from .planner import decide
-from .planner.state import State
+from .passes.rewrite_regions import RewriteRegions
+from .planner import decide, find_rewrites
 from .plans import Plan
 from .report.census import census, graphs
+from .report.explain import Explanation, explain, replaced_nodes
 from .report.summary import Summary, choices, summarize
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def run(job: Job, told: Progress) -> Summary:
             "AMP404", f"{given[0]} cannot change a plan that is given", hint="leave it away, or leave --plan-in away"
         )
     plan = Plan.read(job.plan_in) if job.plan_in else None
-    level = plan.level if plan else job.steering.level or "O2"
     options = None if plan else job.steering.options()
+    level = options.level.name if options else plan.level if plan else ""
     output = Path(job.output) if job.output is not None else api.default_output(job.model, level)
     with quiet_collector():
         told.stage("reading")
@@ -91,8 +92,8 @@ def run(job: Job, told: Progress) -> Summary:
     return summary
 
 
-def decided(model: str, steering: Steering, told: Progress) -> State:
-    """Every decision about a model, with its reason."""
+def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:
+    """One node's decisions, as `convert` with these options would make them."""
     options = steering.options()
     with quiet_collector():
         told.stage("reading")
@@ -101,7 +102,14 @@ def decided(model: str, steering: Steering, told: Progress) -> State:
         _check_dims(graph, options.dims)
         told.stage("planning")
         graph.prepare()
-        return decide(graph.dataflow(options.dtype, low_io), options)[0]
+        flow = graph.dataflow(options.dtype, low_io)
+        rewrites = find_rewrites(flow, options)
+        replaced = replaced_nodes(flow, rewrites)
+        if rewrites:
+            RewriteRegions(tuple(rewrites))(graph, flow)
+            flow = graph.dataflow(options.dtype, low_io)
+        state, _ = decide(flow, options)
+        return explain(state, node, replaced)
 
 
 def _refuse_output(output: Path, job: Job, graph: OnnxGraph) -> None:

@@ -1,8 +1,8 @@
 """The format-neutral, read-only snapshot that the planner sees.
 
-A *unit* is what is decided: normally one (operator, slot); several where the graph forces one type on them (the state of
-a loop, the elements of a sequence). Every float32 tensor that an operator reads or writes belongs to a unit; every other
-tensor is a fact and has none (``NONE``).
+A *unit* is what is decided: normally one (operator, slot); several where the graph forces one type on them (the
+state of a loop, the elements of a sequence). Every float32 tensor that an operator reads or writes belongs to a unit;
+every other tensor is a fact and has none (``NONE``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Op:
 
 @dataclass(slots=True)
 class Unit:
-    """One undecided type. ``admits`` are the types that the schema allows; ``fixed`` says why it is not decided at all."""
+    """One undecided type. ``admits`` are the types that the schema allows; ``fixed`` says why nothing is decided."""
 
     id: int
     op: int
@@ -106,8 +106,13 @@ class WeightReader(Protocol):
 class Dataflow:
     """Values, operators and units of one model. Using it after an edit of the model is an error of the caller."""
 
-    def __init__(self, weights: WeightReader, attribute: Callable[[Op, str], Any], layer: Callable[[Op], str],
-                 read_shape: Callable[[Value], Shape | None]) -> None:
+    def __init__(
+        self,
+        weights: WeightReader,
+        attribute: Callable[[Op, str], Any],
+        layer: Callable[[Op], str],
+        read_shape: Callable[[Value], Shape | None],
+    ) -> None:
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.units: list[Unit] = []

@@ -1,9 +1,9 @@
 """The lists as data: which class an operator belongs to, what a level does with it, what a target's kernels admit.
 
-    lists = load_op_lists(extra=["mine.toml"])
-    lists.of("Conv")                                   # Listing(cls='white', reason='...', source='ampgraph.toml:14')
-    load_level("O2").kept                              # 'float32'
-    load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel came with opset 22
+lists = load_op_lists(extra=["mine.toml"])
+lists.of("Conv")                                   # Listing(cls='white', reason='...', source='ampgraph.toml:14')
+load_level("O2").kept                              # 'float32'
+load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel came with opset 22
 """
 
 from __future__ import annotations

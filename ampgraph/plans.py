@@ -1,4 +1,4 @@
-"""The decisions as data: what becomes low, why, where the casts go. JSON both ways; nothing else is needed to apply it."""
+"""The decisions as data: what becomes low, why, where the casts go. JSON both ways."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The reason of a decision. ``rule`` is one word to count by (``list``, ``schema``, ``kernel``, ``weight``, ``index``,
-    ``eps``, ``user``, ``cut`` ...), ``text`` the sentence that a person reads."""
+    """The reason of a decision. ``rule`` is one word to count by (``list``, ``schema``, ``kernel``, ``weight``,
+    ``index``, ``eps``, ``user``, ``cut`` ...), ``text`` the sentence that a person reads."""
 
     rule: str
     text: str
@@ -24,7 +24,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One slot of one operator: ``scope`` and ``index`` place it in the file, ``index`` -1 is the border of the scope."""
+    """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 
     scope: str
     index: int
@@ -36,7 +36,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CastEdge:
-    """``value`` of ``scope`` cast once to ``to``, for the listed uses: (scope, op index or -1 for an output, position)."""
+    """``value`` of ``scope`` cast once to ``to`` for its uses: (scope, op index or -1 for an output, position)."""
 
     scope: str
     value: str
@@ -46,8 +46,8 @@ class CastEdge:
 
 @dataclass(frozen=True, slots=True)
 class WeightEdit:
-    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32`` (floor only).
-    Finite elements below ``floor`` become ``floor``."""
+    """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
+    (floor only). Finite elements below ``floor`` become ``floor``."""
 
     scope: str
     value: str
@@ -58,7 +58,7 @@ class WeightEdit:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator. ``nodes`` are indices in ``scope``, the last one gives the result."""
+    """A decomposed norm written as its standard operator. ``nodes``: indices in ``scope``, the result's last."""
 
     scope: str
     kind: str
@@ -79,7 +79,7 @@ class Note:
 
 @dataclass
 class Plan:
-    """Everything that `apply` does to a model, and why. A plan fits the model it was made for and no other (``digest``).
+    """Everything that `apply` does to a model, and why. A plan fits the one model that has its ``digest``.
 
     Indices count the nodes of a scope after ``rewrites``.
     """
@@ -113,7 +113,7 @@ class Plan:
             "decisions": rows,
             **{key: [asdict(item) for item in getattr(self, key)] for key in ("casts", "weights", "rewrites", "notes")},
         }
-        return json.dumps(data, indent=None, separators=(",", ":"), ensure_ascii=False).replace('],[', '],\n[') + "\n"
+        return json.dumps(data, indent=None, separators=(",", ":"), ensure_ascii=False).replace("],[", "],\n[") + "\n"
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
@@ -121,8 +121,12 @@ class Plan:
         try:
             data = json.loads(text)
             if data["ampgraph_plan"] != FORMAT:
-                raise AmpError("AMP401", f"plan format {data['ampgraph_plan']} is not {FORMAT}", where=where,
-                               hint="make the plan again with this version")
+                raise AmpError(
+                    "AMP401",
+                    f"plan format {data['ampgraph_plan']} is not {FORMAT}",
+                    where=where,
+                    hint="make the plan again with this version",
+                )
             whys = [Why(*row) for row in data["reasons"]]
             head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
             return Plan(
@@ -130,13 +134,19 @@ class Plan:
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
-                rewrites=[Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
-                          for row in data["rewrites"]],
+                rewrites=[
+                    Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
+                    for row in data["rewrites"]
+                ],
                 notes=[Note(**row) for row in data["notes"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise AmpError("AMP401", "is not an ampgraph plan, or was edited into something else", where=where,
-                           hint="write one with `ampgraph convert MODEL --plan-out FILE`") from error
+            raise AmpError(
+                "AMP401",
+                "is not an ampgraph plan, or was edited into something else",
+                where=where,
+                hint="write one with `ampgraph convert MODEL --plan-out FILE`",
+            ) from error
 
     @staticmethod
     def read(path: str | Path) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..errors import AmpError
-from ..plans import Plan
+from ..plans import CastEdge, Plan, WeightEdit
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,13 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
     for d in plan.decisions:
         for path in owners(d.scope):
-            inside[path].append((d.scope[len(path):], d.index, d.slot, d.dtype))
-    for item in (*plan.casts, *plan.weights):
+            inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
+    edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
+    edits += [(edit, (edit.store, edit.floor)) for edit in plan.weights]
+    for item, rest in edits:
         for path in owners(item.scope):
-            uses = tuple((scope[len(path):], op, position) for scope, op, position in item.uses)
-            rest = (item.to,) if hasattr(item, "to") else (item.store, item.floor)
-            inside[path].append((item.scope[len(path):], item.value, uses, *rest))
+            uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)
+            inside[path].append((item.scope[len(path) :], item.value, uses, *rest))
     return {path: tuple(rows) for path, rows in inside.items()}
 
 
@@ -76,23 +77,31 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
     for d in plan.decisions:
         if d.dtype == FLOAT32:
             continue
-        unit = slots.get((d.scope, d.index, d.slot))
-        if unit is None:
-            raise AmpError("AMP402", f"the plan decides {d.kind} {d.scope}/{d.index} ({d.slot}), which this model does not have",
-                           hint="a plan fits the model it was made for: make it again")
-        low.add(unit)
+        found = slots.get((d.scope, d.index, d.slot))
+        if found is None:
+            raise AmpError(
+                "AMP402",
+                f"the plan decides {d.kind} {d.scope}/{d.index} ({d.slot}), which this model does not have",
+                hint="a plan fits the model it was made for: make it again",
+            )
+        low.add(found)
     return low
 
 
 def _find(values: dict[tuple[str, str], Value], scope: str, name: str) -> Value:
     if (scope, name) not in values:
-        raise AmpError("AMP402", f"the plan names value '{name}' in scope '{scope}', which this model does not have",
-                       hint="a plan fits the model it was made for: make it again")
+        raise AmpError(
+            "AMP402",
+            f"the plan names value '{name}' in scope '{scope}', which this model does not have",
+            hint="a plan fits the model it was made for: make it again",
+        )
     return values[scope, name]
 
 
 def _pin(editor: Any, flow: Dataflow, value: Value, low: set[int]) -> None:
     """An output that follows its input's type by default must say so when the input goes low and it does not."""
     op: Op = flow.ops[value.producer]
-    if op.kind in ("RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli") and any(u in low for u in op.slots.values()):
+    if op.kind in ("RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli") and any(
+        u in low for u in op.slots.values()
+    ):
         editor.keep_type(op, FLOAT32)

@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass whose fields are its options; valid graph in, valid graph out; a second run changes nothing."""
+"""A pass is a frozen dataclass: its fields are its options, valid graph in and out, a second run changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removes casts that do nothing any more: given float32-to-low ones whose source is low now, given widenings nobody reads."""
+"""Removes casts that do nothing any more: those of the file whose source is low now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Change
 
 @dataclass(frozen=True)
 class FuseCasts:
-    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays a rounding."""
+    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays."""
 
     low: str = "float16"
 

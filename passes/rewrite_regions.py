@@ -20,6 +20,10 @@ class RewriteRegions:
         if self.rewrites:
             editor = graph.editor(flow, {})
             for item in self.rewrites:
-                attributes: dict[str, int | float] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
+                attributes: dict[str, int | float] = {
+                    "axis": item.axis,
+                    "epsilon": float(item.epsilon),
+                    "stash_type": 1,
+                }
                 editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
         return Change(len(self.rewrites))

@@ -18,6 +18,9 @@ class VerifyTypes:
     def __call__(self, graph: Any) -> Change:
         new = [conflict for conflict in graph.dataflow().conflicts if conflict not in self.known]
         if new:
-            raise AmpError("AMP901", f"the converted model would be invalid: {new[0]}",
-                           hint="this is a defect of ampgraph: please report it with the model; --fp32 on that node avoids it")
+            raise AmpError(
+                "AMP901",
+                f"the converted model would be invalid: {new[0]}",
+                hint="this is a defect of ampgraph: please report it with the model; --fp32 on that node avoids it",
+            )
         return Change(0)

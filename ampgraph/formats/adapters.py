@@ -33,8 +33,11 @@ def load(model: Any) -> tuple[OnnxGraph, Callable[[OnnxGraph], Any]]:
         return _from_graphsurgeon(model)
     if type(model).__name__ == "ONNXProgram":
         return _from_torch(model)
-    raise AmpError("AMP104", f"cannot convert a {type(model).__name__}",
-                   hint="give a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram")
+    raise AmpError(
+        "AMP104",
+        f"cannot convert a {type(model).__name__}",
+        hint="give a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram",
+    )
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -44,8 +47,11 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _as_proto_or_ir(model: ir.Model) -> Any:
-    external = any(isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)
-                   for g in onnx_io.all_graphs(model) for v in g.initializers.values())
+    external = any(
+        isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)
+        for g in onnx_io.all_graphs(model)
+        for v in g.initializers.values()
+    )
     return model if external else ir.to_proto(model)
 
 

@@ -65,8 +65,17 @@ def _scan(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: An
     _results(builder, op, node, scope, env, body, first_output=0, states=states)
 
 
-def _results(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any, body: Scope, *,
-             first_output: int, states: list[int]) -> None:
+def _results(
+    builder: DataflowBuilder,
+    op: Op,
+    node: ir.Node,
+    scope: Scope,
+    env: Any,
+    body: Scope,
+    *,
+    first_output: int,
+    states: list[int],
+) -> None:
     """Outputs of a loop: the final states, then what was stacked."""
     for position, inner in enumerate(body.outputs[first_output:]):
         value = builder.flow.values[inner]
@@ -93,8 +102,9 @@ def _leaves(builder: DataflowBuilder, body: Scope, index: int, value: int, unit:
     builder._use(item, NONE, index, unit if item.dtype == FLOAT32 else NONE, body.id)
 
 
-def _writes(builder: DataflowBuilder, op: Op, native: ir.Value, scope: Scope, env: Any, dtype: str, container: str,
-            unit: int) -> None:
+def _writes(
+    builder: DataflowBuilder, op: Op, native: ir.Value, scope: Scope, env: Any, dtype: str, container: str, unit: int
+) -> None:
     value = builder._value(native, scope.id, env, dtype, container=container, producer=op.id, unit=unit)
     op.outputs.append(value.id)
 

@@ -1,4 +1,4 @@
-"""Builds the Dataflow of an ONNX model: element types by propagation (a file's annotations can be stale), slots, units."""
+"""Builds the Dataflow of an ONNX model: slots, units, and types by propagation (annotations in a file can be stale)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ class DataflowBuilder:
         container, dtype = declared_type(native)
         value = self._value(native, scope.id, env, dtype, container=container)
         if dtype == FLOAT32:
-            value.unit = self.flow.new_unit(NONE, f"undefined {value.name}", _NO_TYPES, fixed="nothing in the model defines it")
+            value.unit = self.flow.new_unit(
+                NONE, f"undefined {value.name}", _NO_TYPES, fixed="nothing in the model defines it"
+            )
         return value
 
     def _use(self, value: Value, op: int, index: int, unit: int, scope: int, given: bool = False) -> None:
@@ -142,7 +144,9 @@ class DataflowBuilder:
                     found = table.get(native)
                     inputs[position] = self._lookup(native, scope, env).id if found is None else found
             domain = node.domain
-            op = Op(len(flow.ops), kind_of(domain, node.op_type), scope.id, index, node.name or "", inputs, [], native=node)
+            op = Op(
+                len(flow.ops), kind_of(domain, node.op_type), scope.id, index, node.name or "", inputs, [], native=node
+            )
             flow.ops.append(op)
             if functions and (domain, node.op_type, node.overload) in functions:
                 self._call(op, node, scope, env)
@@ -151,8 +155,11 @@ class DataflowBuilder:
             else:
                 self._plain(op, node, scope, env)
             if len(flow.ops) > MAX_OPS:
-                raise AmpError("AMP203", f"more than {MAX_OPS:,} nodes once functions are expanded",
-                               hint="functions that call functions multiply: flatten or simplify the model first")
+                raise AmpError(
+                    "AMP203",
+                    f"more than {MAX_OPS:,} nodes once functions are expanded",
+                    hint="functions that call functions multiply: flatten or simplify the model first",
+                )
 
     def _plain(self, op: Op, node: ir.Node, scope: Scope, env: _Environment) -> None:
         opset = env.opsets.get(node.domain, self.flow.opset or 1)
@@ -186,8 +193,7 @@ class DataflowBuilder:
             container, dtype = self._output_type(op, node, group)
         unit = NONE
         if dtype == FLOAT32:
-            unit = self.flow.new_unit(op.id, group.slot, self._admitted(group, container), version=version,
-                                      opset=opset)
+            unit = self.flow.new_unit(op.id, group.slot, self._admitted(group, container), version=version, opset=opset)
             op.slots[group.slot] = unit
         for position in group.inputs:
             if op.inputs[position] != NONE:
@@ -269,7 +275,9 @@ class DataflowBuilder:
         value = self._value(node.outputs[0], scope.id, env, dtype, producer=op.id, weight=weight)
         op.outputs.append(value.id)
         if dtype == FLOAT32 and not weight:
-            value.unit = op.slots["T"] = self.flow.new_unit(op.id, "T", _NO_TYPES, fixed="its value comes from the caller")
+            value.unit = op.slots["T"] = self.flow.new_unit(
+                op.id, "T", _NO_TYPES, fixed="its value comes from the caller"
+            )
 
     def _opaque(self, op: Op, node: ir.Node, scope: Scope, env: _Environment, why: str) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
@@ -291,8 +299,16 @@ class DataflowBuilder:
 
     # -- bodies and functions ---------------------------------------------------------------------------------------
 
-    def _body(self, op: Op, name: str, graph: ir.Graph, scope: Scope, env: _Environment, times: int,
-              formals: list[tuple[str, str, int]]) -> Scope:
+    def _body(
+        self,
+        op: Op,
+        name: str,
+        graph: ir.Graph,
+        scope: Scope,
+        env: _Environment,
+        times: int,
+        formals: list[tuple[str, str, int]],
+    ) -> Scope:
         """Builds a body whose formal inputs have the given (container, type, unit)."""
         path = f"{scope.path}/{op.index}:{op.kind}.{name}"
         body = self._scope(path, scope.id, op.id, "body", scope.times * times, graph, env)
@@ -356,7 +372,11 @@ class DataflowBuilder:
         path = f"{scope.path}/{op.index}:{op.kind}()"
         body = self._scope(path, scope.id, op.id, "function", scope.times, function, inner)
         for position, native in enumerate(function.inputs):
-            actual = self.flow.values[op.inputs[position]] if position < len(op.inputs) and op.inputs[position] != NONE else None
+            actual = (
+                self.flow.values[op.inputs[position]]
+                if position < len(op.inputs) and op.inputs[position] != NONE
+                else None
+            )
             container, dtype = (actual.container, actual.dtype) if actual else ("", "")
             unit = self.interface_unit(op, f"in{position}", dtype, container)
             if actual:
@@ -369,8 +389,15 @@ class DataflowBuilder:
             unit = self.interface_unit(op, f"out{position}", result.dtype, result.container)
             self._use(result, NONE, position, unit, body.id)
             if position < len(node.outputs):
-                outer = self._value(node.outputs[position], scope.id, env, result.dtype, container=result.container,
-                                    producer=op.id, unit=unit)
+                outer = self._value(
+                    node.outputs[position],
+                    scope.id,
+                    env,
+                    result.dtype,
+                    container=result.container,
+                    producer=op.id,
+                    unit=unit,
+                )
                 op.outputs.append(outer.id)
                 if result.container and unit != NONE:
                     self.flow.merge((unit, result.unit))

@@ -1,4 +1,4 @@
-"""Edits an ONNX model in place, by handles of its dataflow. Names it makes are unique in every scope, and repeatable."""
+"""Edits an ONNX model in place, by handles of its dataflow. New names are unique in every scope, and repeatable."""
 
 from __future__ import annotations
 
@@ -95,13 +95,23 @@ class OnnxEditor:
         if value.low_source != NONE:
             return self.value(self.flow.values[value.low_source])
         for use in self.flow.uses[value.id]:
-            if use.given_cast and use.scope == value.scope and self.flow.values[self.flow.ops[use.op].outputs[0]].dtype == to:
+            if (
+                use.given_cast
+                and use.scope == value.scope
+                and self.flow.values[self.flow.ops[use.op].outputs[0]].dtype == to
+            ):
                 return self.value(self.flow.values[self.flow.ops[use.op].outputs[0]])
         return None
 
     def _new_cast(self, value: Value, native: ir.Value, to: str) -> ir.Value:
-        node = ir.Node("", "Cast", [native], [ir.AttrInt64("to", IR_TYPES[to].value)], num_outputs=1,
-                       name=self.fresh(f"{value.name}_to_{to}"))
+        node = ir.Node(
+            "",
+            "Cast",
+            [native],
+            [ir.AttrInt64("to", IR_TYPES[to].value)],
+            num_outputs=1,
+            name=self.fresh(f"{value.name}_to_{to}"),
+        )
         result = node.outputs[0]
         result.name = self.fresh(f"{value.name}_{to}")
         result.type, result.shape = ir.TensorType(IR_TYPES[to]), native.shape
@@ -143,14 +153,22 @@ class OnnxEditor:
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(node, safe=True)
 
-    def replace(self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]) -> None:
+    def replace(
+        self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]
+    ) -> None:
         """Puts one operator in the place of several; ``nodes`` ends with the one whose result it takes over."""
         ops = [self._ops[self._scopes[scope], index] for index in nodes]
         last = self.node(ops[-1])
         graph = self._graph_of(self.flow.values[ops[-1].outputs[0]])
         known = {v.name: self.value(v) for op in ops for i in op.inputs if i != NONE for v in [self.flow.values[i]]}
-        new = ir.Node("", kind, [known[name] for name in inputs], [ir.Attr(k, _attribute_type(v), v) for k, v in attributes.items()],
-                      num_outputs=1, name=self.fresh(f"{last.name or last.outputs[0].name}_{kind}"))
+        new = ir.Node(
+            "",
+            kind,
+            [known[name] for name in inputs],
+            [ir.Attr(k, _attribute_type(v), v) for k, v in attributes.items()],
+            num_outputs=1,
+            name=self.fresh(f"{last.name or last.outputs[0].name}_{kind}"),
+        )
         for key in LAYER_KEYS:
             if key in last.metadata_props:
                 new.metadata_props[key] = last.metadata_props[key]
@@ -162,7 +180,7 @@ class OnnxEditor:
         graph.remove([self.node(op) for op in reversed(ops)], safe=True)
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy for ``uses``, ``float32`` floors it."""
+        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy, ``float32`` only floors."""
         native = self.value(value)
         source = stored_tensor(native)
         assert source is not None
@@ -188,7 +206,9 @@ class OnnxEditor:
         tensor.name = name
         producer = native.producer()
         if producer is not None:
-            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=self.fresh(f"{name}_node"))
+            node = ir.Node(
+                "", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=self.fresh(f"{name}_node")
+            )
             self._graph_of(value).insert_after(producer, node)
             copy = node.outputs[0]
             copy.name = name

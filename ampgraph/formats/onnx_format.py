@@ -72,7 +72,9 @@ class OnnxGraph:
             self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
         for function in self.model.functions.values():
             if "" not in function.opset_imports:
-                function.opset_imports[""] = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
+                function.opset_imports[""] = self.model.opset_imports.get(
+                    "", self.model.opset_imports.get("ai.onnx", 13)
+                )
 
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
@@ -81,8 +83,10 @@ class OnnxGraph:
             parts = [str(sorted(graph.opset_imports.items()))]
             parts += [f"{v.name}:{declared_type(v)}" for v in [*graph.inputs, *graph.outputs]]
             for node in graph:
-                parts.append(f"{node.domain}:{node.op_type}:{[v.name if v else '' for v in node.inputs]}"
-                             f"{[v.name for v in node.outputs]}")
+                parts.append(
+                    f"{node.domain}:{node.op_type}:{[v.name if v else '' for v in node.inputs]}"
+                    f"{[v.name for v in node.outputs]}"
+                )
             for name, value in graph.initializers.items():
                 tensor = value.const_value
                 if tensor is not None:

@@ -37,13 +37,19 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     except FileNotFoundError:
         raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
     except OSError as error:
-        raise AmpError("AMP101", f"cannot be read: {error.strerror}", where=str(path), hint="check its permissions") from None
+        raise AmpError(
+            "AMP101", f"cannot be read: {error.strerror}", where=str(path), hint="check its permissions"
+        ) from None
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError:
-        raise AmpError("AMP102", "is not an ONNX model, or is cut short", where=str(path),
-                       hint="export it again, or compare its size with the original") from None
+        raise AmpError(
+            "AMP102",
+            "is not an ONNX model, or is cut short",
+            where=str(path),
+            hint="export it again, or compare its size with the original",
+        ) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     check_tensors(proto, path.parent, str(path))
@@ -55,8 +61,12 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
-        raise AmpError("AMP102", f"cannot be understood: {str(error).splitlines()[0]}", where=where,
-                       hint="onnx.checker.check_model names the fault") from error
+        raise AmpError(
+            "AMP102",
+            f"cannot be understood: {str(error).splitlines()[0]}",
+            where=where,
+            hint="onnx.checker.check_model names the fault",
+        ) from error
     if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
@@ -75,8 +85,12 @@ def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
         expected = _expected_bytes(tensor, where)
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
-                raise AmpError("AMP102", f"tensor '{tensor.name}' says {expected:,} bytes and holds {len(tensor.raw_data):,}",
-                               where=where, hint="the file is damaged: export it again")
+                raise AmpError(
+                    "AMP102",
+                    f"tensor '{tensor.name}' says {expected:,} bytes and holds {len(tensor.raw_data):,}",
+                    where=where,
+                    hint="the file is damaged: export it again",
+                )
             continue
         entry = {e.key: e.value for e in tensor.external_data}
         location = entry.get("location", "")
@@ -88,18 +102,28 @@ def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
         except ValueError:
             offset = length = -1
         if offset < 0 or length != expected or offset + length > sizes[location]:
-            raise AmpError("AMP103", f"tensor '{tensor.name}' wants {length:,} bytes at {offset:,} of '{location}', which has "
-                           f"{sizes[location]:,}; its shape needs {expected:,}", where=where,
-                           hint="the data file does not belong to this model, or is cut short")
+            raise AmpError(
+                "AMP103",
+                f"tensor '{tensor.name}' wants {length:,} bytes at {offset:,} of '{location}', which has "
+                f"{sizes[location]:,}; its shape needs {expected:,}",
+                where=where,
+                hint="the data file does not belong to this model, or is cut short",
+            )
 
 
 def _external_size(location: str, folder: Path, root: str, where: str, name: str) -> int:
     real = os.path.realpath(os.path.join(folder, location))
     if not location or os.path.isabs(location) or os.path.commonpath([root, real]) != root:
-        raise AmpError("AMP103", f"external data of tensor '{name}' lies outside the model's folder: '{location}'", where=where,
-                       hint="move the data file beside the model")
+        raise AmpError(
+            "AMP103",
+            f"external data of tensor '{name}' lies outside the model's folder: '{location}'",
+            where=where,
+            hint="move the data file beside the model",
+        )
     if not os.path.isfile(real):
-        raise AmpError("AMP103", f"external data file '{location}' is missing", where=where, hint="copy it beside the model")
+        raise AmpError(
+            "AMP103", f"external data file '{location}' is missing", where=where, hint="copy it beside the model"
+        )
     return os.path.getsize(real)
 
 
@@ -108,8 +132,12 @@ def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
     for dim in tensor.dims:
         count *= dim
     if count < 0 or count > 1 << 50 or any(dim < 0 for dim in tensor.dims):
-        raise AmpError("AMP102", f"tensor '{tensor.name}' has an absurd shape {list(tensor.dims)}", where=where,
-                       hint="the file is damaged: export it again")
+        raise AmpError(
+            "AMP102",
+            f"tensor '{tensor.name}' has an absurd shape {list(tensor.dims)}",
+            where=where,
+            hint="the file is damaged: export it again",
+        )
     try:
         return -(-count * ir.DataType(tensor.data_type).bitwidth // 8)
     except (TypeError, ValueError):
@@ -136,7 +164,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
 
     The data file is named after its content, so it never overwrites one that is in use; the rename of the model file is
-    the commit. Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing is left behind then.
+    the commit. Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
     """
     path = Path(path)
     with _whole_or_nothing(path) as temporary:
@@ -192,9 +220,12 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
         yield temporary
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise AmpError("AMP105", "the disk is full" if full else f"cannot be written: {error.strerror or error}",
-                       where=str(path), hint="free some space, or choose another place with -o" if full
-                       else "choose another place with -o") from error
+        raise AmpError(
+            "AMP105",
+            "the disk is full" if full else f"cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="free some space, or choose another place with -o" if full else "choose another place with -o",
+        ) from error
     finally:
         for leftover in made.values():
             leftover.unlink(missing_ok=True)
@@ -202,9 +233,10 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
 
 def _external_values(model: ir.Model) -> list[ir.Value]:
     """The initializers that go to a data file."""
-    values = [v for g in all_graphs(model) for v in g.initializers.values() if v.const_value is not None]
-    large = [v for v in values if v.const_value.nbytes >= EXTERNAL_FROM]
-    if sum(v.const_value.nbytes for v in large) > INLINE_LIMIT:
+    values = [v for g in all_graphs(model) for v in g.initializers.values()]
+    sizes = {v: v.const_value.nbytes for v in values if v.const_value is not None}
+    large = [v for v, size in sizes.items() if size >= EXTERNAL_FROM]
+    if sum(sizes[v] for v in large) > INLINE_LIMIT:
         return large
     return [v for v in large if isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)]
 
@@ -212,7 +244,7 @@ def _external_values(model: ir.Model) -> list[ir.Value]:
 def _write_data(values: list[ir.Value], path: Path, temporary: Path, progress: Progress | None) -> str:
     """Streams the tensors to one file and points the values at it; returns the file's final name."""
     digest, places, position = hashlib.blake2b(digest_size=8), [], 0
-    total = sum(v.const_value.nbytes for v in values)  # type: ignore[union-attr]
+    total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     with open(temporary, "wb") as file:
         for value in values:
             padding = -position % ALIGN
@@ -229,6 +261,13 @@ def _write_data(values: list[ir.Value], path: Path, temporary: Path, progress: P
     for value, (offset, length) in zip(values, places, strict=True):
         tensor = value.const_value
         assert tensor is not None
-        value.const_value = ir.ExternalTensor(name, offset, length, tensor.dtype, shape=tensor.shape,  # type: ignore[arg-type]
-                                              name=tensor.name or value.name or "", base_dir=path.parent)
+        value.const_value = ir.ExternalTensor(
+            name,
+            offset,
+            length,
+            tensor.dtype,
+            shape=tensor.shape,  # type: ignore[arg-type]
+            name=tensor.name or value.name or "",
+            base_dir=path.parent,
+        )
     return name

@@ -83,7 +83,7 @@ def layout(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> 
     for name, (ins, outs) in positions.items():
         constraint = found.constraints.get(name.split("@")[0])
         literal = None if constraint is not None else element(name.split(":", 1)[1])
-        admits = allowed(constraint) if constraint is not None else frozenset((literal,))  # type: ignore[arg-type]
+        admits = allowed(constraint) if constraint is not None else frozenset(filter(None, (literal,)))
         groups.append(Group(name, tuple(ins), tuple(outs), admits, literal))
     return Layout(kind_of(domain, op_type), found.since_version, tuple(groups), groups[0] if len(groups) == 1 else None)
 

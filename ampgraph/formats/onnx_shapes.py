@@ -51,7 +51,7 @@ def infer(model: ir.Model) -> dict[str, Shape]:
             proto.graph.initializer.append(ir.serde.serialize_tensor(tensor))
         elif value.name not in listed:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, tensor.dtype.value, dims))
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
     proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
     proto.graph.output.extend(ir.serde.serialize_value(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())

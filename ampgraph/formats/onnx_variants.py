@@ -1,4 +1,4 @@
-"""Functions that are called with different decisions get a copy for each; the editor then edits one call of each copy."""
+"""Functions that are called with different decisions get a copy for each; one call of each copy is edited."""
 
 from __future__ import annotations
 

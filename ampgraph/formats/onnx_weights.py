@@ -73,8 +73,14 @@ class RoundedTensor(ir.LazyTensor):
     """
 
     def __init__(self, source: ir.TensorProtocol, dtype: str, floor: float | None = None) -> None:
-        super().__init__(self._round, IR_TYPES[dtype], source.shape, name=source.name,  # type: ignore[arg-type]
-                         doc_string=source.doc_string, metadata_props=dict(source.metadata_props))
+        super().__init__(
+            self._round,
+            IR_TYPES[dtype],
+            ir.Shape(source.shape),
+            name=source.name,
+            doc_string=source.doc_string,
+            metadata_props=dict(source.metadata_props),
+        )
         self.source, self.low, self.floor = source, LOW_TYPES[dtype], floor
 
     def _round(self) -> ir.Tensor:

@@ -57,5 +57,7 @@ def _cut(state: State) -> None:
     solution = solve(problem)
     for root in free:
         low = solution.get(root, problem.fixed.get(root, HIGH)) == LOW
-        text = "costs least in the low type, with its neighbours" if low else "costs least in float32, with its neighbours"
+        text = (
+            "costs least in the low type, with its neighbours" if low else "costs least in float32, with its neighbours"
+        )
         state.set(root, LOW if low else HIGH, CUT, Why("cut", text))

@@ -11,7 +11,7 @@ UseKey = tuple[str, int, int]
 
 
 def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
-    """Writes down what ``state`` decided. ``floors``: mask constants and the value that replaces their lowest elements."""
+    """Writes down what ``state`` decided. ``floors``: by mask constant, what replaces its lowest elements."""
     options, flow = state.options, state.flow
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     plan.decisions = _decisions(state)
@@ -75,4 +75,6 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
         plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
-        plan.notes.append(Note("weight", value.name, "read in both types and above 1 MB: stored once in float32, cast when it runs"))
+        plan.notes.append(
+            Note("weight", value.name, "read in both types and above 1 MB: stored once in float32, cast when it runs")
+        )

@@ -107,10 +107,14 @@ def _invalid(state: State, unit: Unit, kind: str) -> Why | None:
         if "::" not in kind:
             later = first_opset_admitting(kind, slot, max(unit.version, 1), options.dtype)
             if later:
-                return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
+                return Why(
+                    "opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does"
+                )
         return Why("schema", f"the schema of {kind}-{unit.version} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
-        return Why("kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})")
+        return Why(
+            "kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        )
     return None
 
 

@@ -8,8 +8,30 @@ from ..dataflow import NONE, Dataflow
 from .cut import INFINITE, LAUNCH, Net, Problem, Tally
 from .state import FREE, LOW, State
 
-SAME_SIZE = {"Relu", "Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Neg", "Abs", "LeakyRelu", "Clip",
-             "Sigmoid", "Tanh", "Erf", "Gelu", "Dropout", "Cast", "Softmax", "LayerNormalization", "Floor", "Ceil", "Round"}
+SAME_SIZE = {
+    "Relu",
+    "Transpose",
+    "Reshape",
+    "Identity",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Neg",
+    "Abs",
+    "LeakyRelu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "Erf",
+    "Gelu",
+    "Dropout",
+    "Cast",
+    "Softmax",
+    "LayerNormalization",
+    "Floor",
+    "Ceil",
+    "Round",
+}
 """Operators whose result has as many elements as their first input."""
 
 STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
@@ -104,7 +126,9 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
         if net is not None:
             nets.append(net)
             sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times))
-    fixed = {u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided}
+    fixed = {
+        u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided
+    }
     tally = Tally(nets, fixed, sorted(undecided))
     settled: dict[int, int] = {}
     work = sorted(undecided)
@@ -140,7 +164,10 @@ def _extra(state: State, op, costs: Costs, problem: Problem) -> None:
             continue
         values = {v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == unit}
         values |= {
-            v for v in op.inputs if v != NONE and not flow.values[v].weight
+            v
+            for v in op.inputs
+            if v != NONE
+            and not flow.values[v].weight
             and any(u.op == op.id and u.unit != NONE and flow.find(u.unit) == unit for u in flow.uses[v])
         }
         problem.extra[unit] += sum(2 * costs.elements(v) for v in values) * flow.scopes[op.scope].times

@@ -1,8 +1,8 @@
 """The minimum cut: the cheapest types for the units that nothing else decided.
 
-Costs are bytes moved, plus a constant for each kernel started. A value costs a Cast when a reader's type differs from its
-writer's, once however many readers there are; a stored tensor costs what must stay float32 or be stored twice. Among
-cheapest plans the one with the smallest float32 side is taken, so that plans are unique.
+Costs are bytes moved, plus a constant for each kernel started. A value costs a Cast when a reader's type differs from
+its writer's, once however many readers there are; a stored tensor costs what must stay float32 or be stored twice.
+Among cheapest plans the one with the smallest float32 side is taken, so that plans are unique.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INFINITE = 1 << 80
 class Net:
     """A value: ``up`` is paid when its writer is low and some reader float32, ``down`` in the opposite case.
 
-    For a stored tensor ``writer`` is None: ``up`` is paid when some reader is float32, ``down`` when some reader is low.
+    For a stored tensor ``writer`` is None: ``up`` is paid when some reader is float32, ``down`` when one is low.
     """
 
     writer: int | None

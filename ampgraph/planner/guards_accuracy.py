@@ -10,8 +10,18 @@ from .state import ACCURACY, State, describe
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
 LONG_SUM = {"float16": 2048, "bfloat16": 256}  # integers are exact up to here
-SUMS = {"ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
-        "GlobalAveragePool", "GlobalLpPool", "com.microsoft::ReduceSumInteger"}
+SUMS = {
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "GlobalAveragePool",
+    "GlobalLpPool",
+    "com.microsoft::ReduceSumInteger",
+}
 PREFIX = {"CumSum", "CumProd"}
 SENSITIVE = {"Sqrt", "Log", "Reciprocal", "Div", "Pow"}
 THROUGH = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Cast", "Slice", "Flatten", "Mul"}
@@ -71,7 +81,8 @@ def _eps(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     if eps >= state.options.smallest_normal and not (divides and state.options.dtype == "float16"):
         return None
     further = _reaches(flow, end, {"Div", "Reciprocal"}, set()) if end.kind == "Sqrt" else []
-    text = f"eps {eps:g} is lost in {state.options.dtype} (smallest normal {state.options.smallest_normal:.3g}) before {end.kind}"
+    normal = f"smallest normal {state.options.smallest_normal:.3g}"
+    text = f"eps {eps:g} is lost in {state.options.dtype} ({normal}) before {end.kind}"
     return Why("eps", text), [op, *chain, *further]
 
 
@@ -126,7 +137,10 @@ def _prefix_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     if op.kind not in PREFIX:
         return None
     limit = LONG_SUM[state.options.dtype]
-    return Why("cumsum", f"{op.kind} is exact up to {limit:,} in {state.options.dtype}, and every later element inherits the error"), [op]
+    return Why(
+        "cumsum",
+        f"{op.kind} is exact up to {limit:,} in {state.options.dtype}, and every later element inherits the error",
+    ), [op]
 
 
 def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:

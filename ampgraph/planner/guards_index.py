@@ -27,7 +27,9 @@ def guard_indices(state: State) -> None:
         elif op.kind == "Cast":
             state.hold(op, VALIDITY, why)
         if held:
-            state.notes.append(Note("index", describe(flow, op), f"{held} node{'s' * (held > 1)} of index arithmetic stay float32"))
+            state.notes.append(
+                Note("index", describe(flow, op), f"{held} node{'s' * (held > 1)} of index arithmetic stay float32")
+            )
 
 
 def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | None:
@@ -52,8 +54,26 @@ def _integer_valued(flow: Dataflow) -> set[int]:
         if not op.outputs or not op.inputs or op.inputs[0] == NONE:
             continue
         source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-        if op.kind == "Cast" and target.dtype == FLOAT32 and source.dtype.startswith(("int", "uint")) or op.kind in ("Floor", "Ceil", "Round", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Transpose", "Add",
-                         "Sub") and op.inputs[0] in found:
+        if (
+            op.kind == "Cast"
+            and target.dtype == FLOAT32
+            and source.dtype.startswith(("int", "uint"))
+            or op.kind
+            in (
+                "Floor",
+                "Ceil",
+                "Round",
+                "Identity",
+                "Reshape",
+                "Unsqueeze",
+                "Squeeze",
+                "Expand",
+                "Transpose",
+                "Add",
+                "Sub",
+            )
+            and op.inputs[0] in found
+        ):
             found.add(target.id)
     return found
 

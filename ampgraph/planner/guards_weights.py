@@ -11,8 +11,27 @@ from ..plans import Note, Why
 from .state import HIGH, VALIDITY, State
 
 MASK_PATH = {
-    "Add", "Where", "Expand", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Concat", "Identity", "Gather",
-    "GatherND", "GatherElements", "Flatten", "Tile", "Trilu", "Split", "Cast", "ConstantOfShape", "ScatterND", "ScatterElements",
+    "Add",
+    "Where",
+    "Expand",
+    "Reshape",
+    "Transpose",
+    "Unsqueeze",
+    "Squeeze",
+    "Slice",
+    "Concat",
+    "Identity",
+    "Gather",
+    "GatherND",
+    "GatherElements",
+    "Flatten",
+    "Tile",
+    "Trilu",
+    "Split",
+    "Cast",
+    "ConstantOfShape",
+    "ScatterND",
+    "ScatterElements",
 }
 MASK_END = {"Softmax", "LogSoftmax"}
 ATTENTION_MASK = {"Attention": 3}
@@ -38,9 +57,8 @@ def guard_weights(state: State) -> dict[int, float]:
         if value.dtype != FLOAT32 or not (value.weight or _filled(flow, value)):
             continue
         uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
-        if value.weight and all(state.is_high(u.unit) for u in uses):
-            if not _small(flow, value):
-                continue  # nobody will read it low: not worth reading it here
+        if value.weight and all(state.is_high(u.unit) for u in uses) and not _small(flow, value):
+            continue  # nobody will read it low: not worth reading it here
         key = flow.weights.key(value)
         if key not in extents:
             extents[key] = _extent(state, value)
@@ -53,7 +71,9 @@ def guard_weights(state: State) -> dict[int, float]:
         elif extent.flushed > FLUSHED_LIMIT:
             _hold(state, value, f"{extent.flushed:.0%} of it would flush to zero in {options.dtype}", hazard=False)
         elif extent.flushed > NAMED_FROM and not all(state.is_high(u.unit) for u in uses):
-            state.notes.append(Note("weight", value.name, f"{extent.flushed:.1%} of its elements flush to zero in {options.dtype}"))
+            state.notes.append(
+                Note("weight", value.name, f"{extent.flushed:.1%} of its elements flush to zero in {options.dtype}")
+            )
     return floors
 
 
@@ -86,7 +106,8 @@ def _extent(state: State, value: Value) -> Extent:
         largest = max(largest, top)
         if top > options.largest:
             below |= bool((part[np.isfinite(part)] < -options.largest).any()) and not bool(
-                (part[np.isfinite(part)] > options.largest).any())
+                (part[np.isfinite(part)] > options.largest).any()
+            )
         small = int(np.count_nonzero(magnitude <= tiny))
         if small:
             flushed += int(np.count_nonzero(magnitude[magnitude <= tiny]))
@@ -158,7 +179,10 @@ def reads_low(state: State, value: int) -> bool:
 
 def report_floors(state: State, floors: dict[int, float]) -> None:
     for value, floor in sorted(floors.items()):
-        state.notes.append(Note("mask", state.flow.values[value].name,
-                                f"elements below the {state.options.dtype} minimum become {floor:g}: it only feeds Softmax"))
-
-
+        state.notes.append(
+            Note(
+                "mask",
+                state.flow.values[value].name,
+                f"elements below the {state.options.dtype} minimum become {floor:g}: it only feeds Softmax",
+            )
+        )

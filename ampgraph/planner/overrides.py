@@ -56,11 +56,17 @@ def _in_scope(layer: str, match) -> bool:
 def _hint(flow: Dataflow, pattern: str) -> str:
     sort, _, rest = pattern.partition(":")
     if sort == "op":
-        return nearest(rest, sorted({op.kind for op in flow.ops if op.slots})) or "see `ampgraph inspect` for the operators"
+        return (
+            nearest(rest, sorted({op.kind for op in flow.ops if op.slots}))
+            or "see `ampgraph inspect` for the operators"
+        )
     if sort == "scope":
-        return nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"
+        return (
+            nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"
+        )
     if sort == "value":
         return nearest(rest, [v.name for v in flow.values][:50000]) or "values are named as in the file"
-    return nearest(pattern, [op.name for op in flow.ops if op.name][:50000]) or "nodes are named as in the file; op:, scope: and value: are other ways"
-
-
+    return (
+        nearest(pattern, [op.name for op in flow.ops if op.name][:50000])
+        or "nodes are named as in the file; op:, scope: and value: are other ways"
+    )

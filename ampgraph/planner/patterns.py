@@ -58,7 +58,11 @@ class Matcher:
         if len(uses) != 1 or uses[0].op == NONE:
             return None
         op = self.flow.ops[uses[0].op]
-        if op.kind in ("Cast", "Identity") and op.kind not in kinds and self.flow.values[op.outputs[0]].dtype == FLOAT32:
+        if (
+            op.kind in ("Cast", "Identity")
+            and op.kind not in kinds
+            and self.flow.values[op.outputs[0]].dtype == FLOAT32
+        ):
             self.passed.append(op)
             return self.sole_reader(op.outputs[0], *kinds)
         return op if op.kind in kinds else None

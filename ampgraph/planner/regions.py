@@ -24,7 +24,6 @@ def tie_regions(state: State) -> None:
 
 
 def _tie(state: State, region: Region) -> None:
-    flow = state.flow
     governing = region.ops[0].kind if region.kind == "Bias" else region.kind
     for op in region.ops:
         state.region_of_op[op.id] = region.kind
@@ -57,11 +56,15 @@ def _in_range(state: State, region: Region) -> bool:
     import numpy as np
 
     array = state.flow.weights.array(state.flow.values[region.bias], limit=1 << 20)
-    return array is not None and array.size > 0 and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= state.options.largest
+    return (
+        array is not None
+        and array.size > 0
+        and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= state.options.largest
+    )
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """Decomposed norms that would be low: written as the standard operator they keep float32 inside, and need no cast."""
+    """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
     return [r for region in find_regions(flow) if (r := _rewrite(flow, options, region)) is not None]
 
 
@@ -69,16 +72,30 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     since = STANDARD_SINCE.get(region.kind, 0)
     level = options.level
     inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
-    if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE or region.reduced is None:
+    if (
+        not since
+        or flow.opset < since
+        or not (inside or level.kept == "low")
+        or region.scale == NONE
+        or region.reduced is None
+    ):
         return None
     if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
         return None
     scope = flow.scopes[region.result.scope]
     ids = {op.id for op in region.ops}
-    private = all(use.op in ids for op in region.ops if op is not region.result for v in op.outputs for use in flow.uses[v])
+    private = all(
+        use.op in ids for op in region.ops if op is not region.result for v in op.outputs for use in flow.uses[v]
+    )
     shape = flow.shape(region.source)
     width = flow.weights.size(flow.values[region.scale])
-    if scope.kind == "function" or not private or any(op.scope != scope.id for op in region.ops) or not shape or shape[-1] != width:
+    if (
+        scope.kind == "function"
+        or not private
+        or any(op.scope != scope.id for op in region.ops)
+        or not shape
+        or shape[-1] != width
+    ):
         return None
     if len(flow.shape(region.scale) or ()) != 1:
         return None
@@ -101,5 +118,3 @@ def _axis(flow: Dataflow, region: Region) -> int | None:
         return None
     axis = int(axes[0])
     return axis if axis < 0 else axis - len(shape)
-
-

@@ -58,12 +58,17 @@ class State:
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
         """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
         root = self.flow.find(unit)
-        if rank < self.rank[root] or (rank == self.rank[root] and self.value[root] != FREE and
-                                      not (value == HIGH and self.value[root] == LOW)):
+        if rank < self.rank[root] or (
+            rank == self.rank[root] and self.value[root] != FREE and not (value == HIGH and self.value[root] == LOW)
+        ):
             return False
         if rank == USER and self.rank[root] == USER and self.value[root] not in (FREE, value):
-            raise AmpError("AMP306", "asked for in both precisions", where=self.place(unit),
-                           hint="make the --fp32 and --low patterns disjoint")
+            raise AmpError(
+                "AMP306",
+                "asked for in both precisions",
+                where=self.place(unit),
+                hint="make the --fp32 and --low patterns disjoint",
+            )
         self.value[root], self.rank[root], self.why[root] = value, rank, why
         return True
 
@@ -86,7 +91,8 @@ class State:
 
     def hold(self, op: Op, rank: int, why: Why) -> bool:
         """Keeps every slot of an operator in float32."""
-        return any([self.set(unit, HIGH, rank, why) for unit in op.slots.values()])
+        effects = [self.set(unit, HIGH, rank, why) for unit in op.slots.values()]
+        return any(effects)
 
     def is_high(self, unit: int) -> bool:
         return unit != NONE and self.value[self.flow.find(unit)] == HIGH

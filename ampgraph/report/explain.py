@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..errors import AmpError, nearest
 from ..planner.costs import Costs, _extra, _net
 from ..planner.cut import INFINITE, Problem
 from ..planner.state import CUT, HIGH, LOW, State
+from ..plans import Rewrite
 from .casts import label
 
 SHOWN = 5  # names in a hint
@@ -37,7 +39,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """One slot: what it holds in the file, what was decided and why; ``shared``: nodes that share the decision."""
+    """Slots with one decision: what they hold in the file, what was decided and why; ``shared``: other nodes with it."""
 
     slot: str
     values: tuple[str, ...]
@@ -112,12 +114,32 @@ def _hint(flow: Dataflow, wanted: str) -> str:
     return f"names that hold it: {', '.join(inside)}"
 
 
-def explain(state: State, wanted: str) -> Explanation:
-    """Explains one node of a decided model."""
+def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> dict[str, tuple[str, str]]:
+    """Names of nodes and values that rewrites take away -> (the operator instead, the value that it writes)."""
+    paths = {scope.path: scope.id for scope in flow.scopes}
+    ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
+    names: dict[str, tuple[str, str]] = {}
+    for rewrite in rewrites:
+        scope = paths[rewrite.scope]
+        result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
+        for index in rewrite.nodes:
+            op = ops[scope, index]
+            for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
+                names[name] = rewrite.kind, result
+    return names
+
+
+def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
+    """Explains one node of a decided model. ``replaced``: names that a rewrite took away."""
     flow, options = state.flow, state.options
-    op = find_node(flow, wanted)
+    kind, result = (replaced or {}).get(wanted, ("", wanted))
+    op = find_node(flow, result)
+    region = f"its region is written as one {kind}" if kind else state.region_of_op.get(op.id, "")
     listing = options.lists.of(op.kind)
-    slots = tuple(_slot(state, op, name, unit) for name, unit in op.slots.items())
+    together: dict[int, list[str]] = {}
+    for name, unit in op.slots.items():
+        together.setdefault(flow.find(unit), []).append(name)
+    slots = tuple(_slot(state, op, ", ".join(names), root) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -134,7 +156,7 @@ def explain(state: State, wanted: str) -> Explanation:
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
         at_level=options.level.of(listing.cls) if listing else "",
-        region=state.region_of_op.get(op.id, ""),
+        region=region,
         slots=slots,
         facts=_facts(flow, op),
     )
@@ -149,8 +171,8 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot(state: State, op: Op, name: str, unit: int) -> SlotReport:
-    flow, root = state.flow, state.flow.find(unit)
+def _slot(state: State, op: Op, name: str, root: int) -> SlotReport:
+    flow = state.flow
     values = [
         v
         for v in op.inputs

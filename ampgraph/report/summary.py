@@ -90,6 +90,7 @@ class Summary:
     casts_after: int
     weights_before: dict[str, Stored]
     weights_after: dict[str, Stored]
+    rewrites: dict[str, int] = field(default_factory=dict)
     guards: tuple[Held, ...] = ()
     opset: tuple[Held, ...] = ()
     unlisted: tuple[Held, ...] = ()
@@ -175,6 +176,7 @@ def summarize(
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
+        rewrites=dict(Counter(rewrite.kind for rewrite in plan.rewrites)),
         guards=_held(node for node in float32 if node.why.rule not in ORDINARY),
         opset=_held(node for node in float32 if node.why.rule == "opset"),
         unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),

@@ -52,6 +52,8 @@ def summary_lines(summary: Summary) -> list[str]:
             + _share(summary.bytes_after, summary.bytes_before),
         )
     )
+    for kind, count in summary.rewrites.items():
+        rows.append(("rewrites", f"{_plural(count, 'group')} of nodes written as one {kind} each"))
     rows += _held_rows("guards", summary.guards, "none fired")
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
     return _rows(rows + _note_rows(summary))
@@ -141,14 +143,19 @@ def _counts(nodes: Counter[str] | dict[str, int]) -> str:
     return ", ".join(f"{nodes[name]:,} {name}" for name in (*PRECISIONS, OTHER) if nodes.get(name))
 
 
-def _layer_lines(layer: Layer, depth: int = 1) -> list[str]:
+def _layer_lines(layers: Layer) -> list[str]:
     """The tree; numbered neighbours that are alike share a line."""
-    lines = [f"  (all){'':13} {_counts(layer.nodes)}"] if depth == 1 else []
-    for names, child in _alike(list(layer.children.values())):
-        name = "  " * depth + names
-        lines.append(f"{name:<20} {_counts(child.nodes)}" + (" each" if "-" in names and names != child.name else ""))
-        lines += _layer_lines(child, depth + 1)
-    return lines
+    rows = [("  (all)", _counts(layers.nodes)), *_layer_rows(layers, 1)]
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {counts}" for name, counts in rows]
+
+
+def _layer_rows(layer: Layer, depth: int) -> list[tuple[str, str]]:
+    rows = []
+    for name, child in _alike(list(layer.children.values())):
+        rows.append(("  " * depth + name, _counts(child.nodes) + ("" if name == child.name else " each")))
+        rows += _layer_rows(child, depth + 1)
+    return rows
 
 
 def _alike(children: list[Layer]) -> list[tuple[str, Layer]]:

@@ -19,7 +19,7 @@ CONTRIB = HERE.parent / "schemas" / "com_microsoft.json"
 FLOATS = ("float", "float16", "bfloat16", "double")
 SOURCE = "ONNX Runtime 1.25-dev, docs/OperatorKernels.md"
 
-HEADS = {
+HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
         "missing": "float32",
