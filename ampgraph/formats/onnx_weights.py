@@ -76,7 +76,7 @@ class RoundedTensor(ir.LazyTensor):
         super().__init__(
             self._round,
             IR_TYPES[dtype],
-            ir.Shape(source.shape),
+            ir.Shape(source.shape.numpy()),
             name=source.name,
             doc_string=source.doc_string,
             metadata_props=dict(source.metadata_props),

@@ -39,7 +39,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """Slots with one decision: what they hold in the file, what was decided and why; ``shared``: other nodes with it."""
+    """Slots with one decision: what they hold, what was decided and why; ``shared``: other nodes with it."""
 
     slot: str
     values: tuple[str, ...]
