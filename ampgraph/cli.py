@@ -167,11 +167,11 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --dry-run --json
     """
-    from .conversion import Job, run
+    from .conversion import Job, faults_told, run
     from .report.text import summary_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
-    with progress() as told:
+    with progress() as told, faults_told(model):
         summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run), told)
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
 
@@ -191,11 +191,12 @@ def inspect(
     ampgraph inspect model.O2.onnx
     ampgraph inspect model.O2.onnx --against model.onnx
     """
-    with progress() as told:
-        told.stage("reading")
-        from .report.inspect import inspect as look
-        from .report.text import inspection_lines
+    from .conversion import faults_told
+    from .report.inspect import inspect as look
+    from .report.text import inspection_lines
 
+    with progress() as told, faults_told(model, against):
+        told.stage("reading")
         found = look(model, against, told=told.stage)
     show_json(found.to_dict()) if as_json else show(inspection_lines(found))
 
@@ -224,11 +225,11 @@ def explain(
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx 'node_Softmax_*' --level O1
     """
-    from .conversion import explained
+    from .conversion import explained, faults_told
     from .report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
-    with progress() as told:
+    with progress() as told, faults_told(model):
         found = explained(model, node, steering, told)
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
 

@@ -26,6 +26,7 @@ def guarded(command: Command) -> Command:
             command(*args, **kwargs)
             sys.stdout.flush()
         except AmpError as error:
+            _trace()
             told = AmpError(error.code, error.message, where=error.where)
             fail(2, str(told), *([f"hint: {error.hint}"] if error.hint else []))
         except KeyboardInterrupt:
@@ -51,11 +52,16 @@ def fail(code: int, *lines: str) -> NoReturn:
     sys.exit(code)
 
 
-def _unexpected(error: Exception, known: str = "") -> NoReturn:
+def _trace() -> None:
+    """Where it happened, for those who ask."""
     if os.environ.get("AMPGRAPH_DEBUG") == "1":
         import traceback
 
         traceback.print_exc()
+
+
+def _unexpected(error: Exception, known: str = "") -> NoReturn:
+    _trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
     told = (str(error).strip().splitlines() or [""])[0]

@@ -92,6 +92,42 @@ def run(job: Job, told: Progress) -> Summary:
     return summary
 
 
+@contextlib.contextmanager
+def faults_told(*models: str | None) -> Iterator[None]:
+    """Where something fails that should not, tells whether the model was valid to begin with."""
+    import logging
+
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
+            raise
+        for model in models:
+            fault = _fault(model) if model is not None else ""
+            if fault:
+                raise AmpError(
+                    "AMP204",
+                    f"cannot be used, and onnx.checker finds it invalid: {fault}",
+                    where=str(model),
+                    hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
+                ) from error
+        raise
+
+
+def _fault(model: str) -> str:
+    """The first thing that onnx.checker says against a model, or an empty string."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # the checker raises several kinds
+        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(": ")
+    return ""
+
+
 def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:
     """One node's decisions, as `convert` with these options would make them."""
     options = steering.options()

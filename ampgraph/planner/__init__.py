@@ -29,6 +29,15 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
 
 def decide(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     """Every unit decided, with the reasons, and the floors of mask constants (by value)."""
+    state, floors = judge(flow, options)
+    _cut(state)
+    floors = {value: floor for value, floor in floors.items() if reads_low(state, value)}
+    report_floors(state, floors)
+    return state, floors
+
+
+def judge(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
+    """All that lists, regions, patterns and guards decide; what they leave FREE is the cut's."""
     state = State(flow, options)
     classify(state)
     tie_regions(state)
@@ -37,9 +46,6 @@ def decide(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     guard_accuracy(state)
     floors = guard_weights(state)
     spread_hazards(state)
-    _cut(state)
-    floors = {value: floor for value, floor in floors.items() if reads_low(state, value)}
-    report_floors(state, floors)
     return state, floors
 
 

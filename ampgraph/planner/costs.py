@@ -48,20 +48,33 @@ class Costs:
         found = self._elements.get(value)
         if found is None:
             item = self.flow.values[value]
-            found = self.flow.weights.size(item) if item.weight else math.prod(self.flow.dims(value, self.named))
+            root = _size_class(self.flow, value)
+            if item.weight:
+                found = self.flow.weights.size(item)
+            elif root != value and not self._is_static(value):
+                found = self.elements(root)  # a guess must be the same on both sides of a Transpose
+            else:
+                found = math.prod(self.flow.dims(value, self.named))
             self._elements[value] = found = max(found, 1)
         return found
+
+    def _is_static(self, value: int) -> bool:
+        shape = self.flow.shape(value)
+        return shape is not None and all(isinstance(dim, int) for dim in shape)
 
     def cast(self, value: int) -> int:
         """A Cast reads 4 and writes 2 bytes an element, or the reverse."""
         return (6 * self.elements(value) + LAUNCH) * self.flow.scopes[self.flow.values[value].scope].times
 
 
-def build_problem(state: State, costs: Costs) -> Problem:
-    """Nets and costs around the free units. Shapes are asked for only where a choice depends on them."""
+def build_problem(state: State, costs: Costs, settle: bool = True) -> Problem:
+    """Nets and costs around the free units. Shapes are asked for only where a choice depends on them.
+
+    Without ``settle`` every choice is left to the solver: slower, and the same.
+    """
     flow = state.flow
     undecided = {u for unit in flow.units if state.value[u := flow.find(unit.id)] == FREE}
-    settled = _settle_by_sign(state, undecided)
+    settled = _settle_by_sign(state, undecided) if settle else {}
     problem = Problem(fixed=dict(settled))
     remaining = undecided - set(settled)
     for value in flow.values if remaining else ():

@@ -1,0 +1,53 @@
+"""What cannot be run here is still checked: bfloat16, and the targets whose kernels live elsewhere.
+
+Every backend case converts, passes the checker where the original does, keeps its interface, and converts again to the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import ampgraph
+import onnx
+import pytest
+
+from conformance.cases import case, index
+from conformance.checks import LEVELS
+
+CHUNKS = 8
+WAYS = [("bfloat16", "cpu"), ("bfloat16", "cuda"), ("float16", "cuda"), ("float16", "tensorrt")]
+
+
+def _valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError):
+        return False
+    return True
+
+
+def _faults(name: str, dtype: str, target: str) -> list[str]:
+    model = case(name).proto()
+    good, faults = _valid(model), []
+    for level in LEVELS:
+        where = f"{name} at {level} in {dtype} for {target}"
+        once = ampgraph.convert(model, level=level, dtype=dtype, target=target)
+        if good and not _valid(once):
+            faults.append(f"{where}: the checker refuses it")
+        if list(once.graph.input) != list(model.graph.input) or list(once.graph.output) != list(model.graph.output):
+            faults.append(f"{where}: its inputs or outputs changed")
+        again = ampgraph.convert(once, level=level, dtype=dtype, target=target)
+        if again.SerializeToString(deterministic=True) != once.SerializeToString(deterministic=True):
+            faults.append(f"{where}: converting again changes it")
+    return faults
+
+
+@pytest.mark.parametrize(("dtype", "target"), WAYS)
+def test_sample(dtype: str, target: str) -> None:
+    assert [f for name in sorted(index().ops)[::40] for f in _faults(name, dtype, target)] == []
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(("dtype", "target"), WAYS)
+def test_all(dtype: str, target: str, chunk: int) -> None:
+    assert [f for name in sorted(index().ops)[chunk::CHUNKS] for f in _faults(name, dtype, target)] == []

@@ -1,0 +1,152 @@
+"""The cut against brute force and greedy propagation, on problems and on graphs; converting again changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import onnx.printer
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import ampgraph
+from ampgraph.api import _options as options_of
+from ampgraph.formats import adapters
+from ampgraph.planner import judge
+from ampgraph.planner.costs import Costs, build_problem
+from ampgraph.planner.cut import INFINITE, Net, Problem, solve
+from ampgraph.planner.state import FREE, HIGH, LOW
+from planner.graphs import random_models
+from planner.support import LEVELS
+
+SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+QUICK = settings(max_examples=150, **SHARED)
+GRAPHS = settings(max_examples=100, **SHARED)
+FIXED_LOW, FIXED_HIGH = 1_000_000, 1_000_001
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 9) -> Problem:
+    """Small problems: nets with and without a writer, fixed units of both sides, rounding that is forbidden."""
+    free = list(range(draw(st.integers(1, most))))
+    units = st.sampled_from([*free, FIXED_LOW, FIXED_HIGH])
+    prices = st.integers(0, 6)
+    nets = []
+    for _ in range(draw(st.integers(1, 12))):
+        writer = draw(st.none() | units)
+        readers = draw(st.frozensets(units, min_size=1, max_size=4))
+        up = draw(prices | st.just(INFINITE)) if writer is not None else draw(prices)
+        nets.append(Net(writer, readers, up, draw(prices)))
+    extra = {unit: draw(prices) for unit in free if draw(st.booleans())}
+    return Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH}, extra)
+
+
+def free_units(problem: Problem) -> list[int]:
+    units = {u for net in problem.nets for u in (*net.readers, net.writer) if u is not None} | set(problem.extra)
+    return sorted(units - set(problem.fixed))
+
+
+def brute_force(problem: Problem) -> tuple[int, list[dict[int, int]]]:
+    """The least cost, and every assignment that has it."""
+    units, best, found = free_units(problem), None, []
+    for sides in itertools.product((LOW, HIGH), repeat=len(units)):
+        solution = dict(zip(units, sides, strict=True))
+        cost = problem.cost(solution)
+        if best is None or cost < best:
+            best, found = cost, []
+        if cost == best:
+            found.append(solution)
+    assert best is not None
+    return best, found
+
+
+def high_side(solution: dict[int, int]) -> frozenset[int]:
+    return frozenset(unit for unit, side in solution.items() if side == HIGH)
+
+
+def greedy(problem: Problem, need_all: bool) -> dict[int, int]:
+    """Propagation from the fixed units: low where a neighbour (or every decided one) is low, else float32."""
+    sides = dict(problem.fixed)
+    for unit in free_units(problem):
+        around = [
+            sides[other]
+            for net in problem.nets
+            if unit in net.readers or unit == net.writer
+            for other in (*net.readers, net.writer)
+            if other is not None and other in sides
+        ]
+        low = bool(around) and (all if need_all else any)(side == LOW for side in around)
+        sides[unit] = LOW if low else HIGH
+    return {unit: side for unit, side in sides.items() if unit not in problem.fixed}
+
+
+@QUICK
+@given(problems())
+def test_the_cut_is_the_cheapest_with_the_smallest_float32_side(problem: Problem) -> None:
+    solution = solve(problem)
+    cost, optimal = brute_force(problem)
+    assert problem.cost(solution) == cost
+    smallest = min(map(high_side, optimal), key=len)
+    assert all(smallest <= high_side(other) for other in optimal), "the smallest side is not unique: the test is wrong"
+    assert high_side(solution) == smallest
+
+
+@QUICK
+@given(problems(most=30), st.booleans())
+def test_the_cut_is_never_dearer_than_propagation(problem: Problem, need_all: bool) -> None:
+    assert problem.cost(solve(problem)) <= problem.cost(greedy(problem, need_all))
+
+
+def test_a_value_is_cast_once_for_all_its_readers() -> None:
+    """Two low readers of a float32 value share a Cast; a third, free one between them and float32 joins."""
+    shared = Net(FIXED_HIGH, frozenset({FIXED_LOW, 0}), 5, 5)
+    back = Net(0, frozenset({FIXED_HIGH}), 4, 4)
+    onward = Net(0, frozenset({1}), 3, 3)
+    last = Net(1, frozenset({FIXED_LOW}), 3, 3)
+    assert solve(Problem([shared, back, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: HIGH, 1: LOW}
+    assert solve(Problem([shared, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: LOW, 1: LOW}
+
+
+def test_values_with_thousands_of_readers_are_quick() -> None:
+    readers = range(5000)
+    nets = [Net(FIXED_HIGH, frozenset(readers), 3, 3), Net(FIXED_LOW, frozenset(readers), 2, 2)]
+    nets += [Net(unit, frozenset({FIXED_LOW if unit % 2 else FIXED_HIGH}), 4, 5) for unit in readers]
+    nets += [Net(unit, frozenset({unit + 1}), 2, 2) for unit in readers[:-1]]
+    start = time.process_time()
+    solution = solve(Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH}))
+    assert len(solution) == 5000
+    assert time.process_time() - start < 5
+
+
+def judged(model, level: str, dims: dict[str, int] | None = None):
+    graph, _ = adapters.load(model)
+    graph.prepare()
+    flow = graph.dataflow("float16")
+    options = options_of(level, "float16", "ampgraph", None, (), (), "cuda", dims)
+    return judge(flow, options)[0]
+
+
+@GRAPHS
+@given(random_models(most=10), st.sampled_from(("O1", "O2", "auto")))
+def test_what_is_settled_without_sizes_is_what_the_sizes_say(model, level: str) -> None:
+    note(onnx.printer.to_text(model))
+    state = judged(model, level)
+    costs = Costs(state.flow, {})
+    whole, quick = build_problem(state, costs, settle=False), build_problem(state, costs)
+    free = {u for unit in state.flow.units if state.value[u := state.flow.find(unit.id)] == FREE}
+    assert set(free_units(whole)) == free
+    solution = {unit: (quick.fixed | solve(quick))[unit] for unit in free}
+    assert solution == solve(whole)
+    if len(free) <= 10:
+        cost, optimal = brute_force(whole)
+        assert whole.cost(solution) == cost
+        assert high_side(solution) == min(map(high_side, optimal), key=len)
+
+
+@GRAPHS
+@given(random_models(most=16), st.sampled_from(LEVELS), st.sampled_from(("float16", "bfloat16")))
+def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:
+    note(onnx.printer.to_text(model))
+    once = ampgraph.convert(model, level, dtype=dtype)
+    twice = ampgraph.convert(once, level, dtype=dtype)
+    assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
