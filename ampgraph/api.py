@@ -74,7 +74,7 @@ def convert(
             flow = _follow(plan, graph)
         changed = _apply(graph, plan, flow) or opset is not None
         if output is None:
-            return back(graph)
+            return back(graph, changed)
         write(graph, output, model if not changed and isinstance(model, (str, os.PathLike)) else None)
         return output
 
@@ -217,6 +217,7 @@ def _at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
         raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
+    folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
         proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
     except Exception as error:  # the converter raises many kinds for operators it cannot move
@@ -225,7 +226,7 @@ def _at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             f"cannot be moved to opset {opset}: {str(error).splitlines()[0]}",
             hint="leave --opset away, or export the model at that opset",
         ) from error
-    return OnnxGraph(onnx_io.deserialize(proto, None))
+    return OnnxGraph(onnx_io.deserialize(proto, None if folder is None else Path(folder)))
 
 
 def default_output(path: str | os.PathLike, level: str) -> Path:

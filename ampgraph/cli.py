@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .console import guarded, prepare_streams, progress, show, show_json
+from .console import INTERRUPTED, Interrupted, done, fail, guarded, prepare_streams, progress, show, show_json
 from .errors import AmpError
 
 app = typer.Typer(
@@ -173,6 +173,7 @@ def convert(
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
     with progress() as told, faults_told(model):
         summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run), told)
+        done()
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
 
 
@@ -265,7 +266,12 @@ def lists(
 def main() -> None:
     """The console entry."""
     prepare_streams()
-    app(prog_name="ampgraph")
+    try:
+        app(prog_name="ampgraph")
+    except Interrupted:
+        fail(INTERRUPTED, "interrupted")
+    finally:
+        done()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ Command = TypeVar("Command", bound=Callable[..., None])
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, as a kind that only this module catches: typer would end without a word."""
+
+
 def guarded(command: Command) -> Command:
     """Turns what a command raises into one message and an exit code; a user's mistake never shows a traceback."""
 
@@ -25,11 +29,12 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
+            done()
         except AmpError as error:
             _trace()
             told = AmpError(error.code, error.message, where=error.where)
             fail(2, str(told), *([f"hint: {error.hint}"] if error.hint else []))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):
             fail(INTERRUPTED, "interrupted")
         except BrokenPipeError:
             _drop(sys.stdout)
@@ -79,14 +84,26 @@ def _drop(stream: Any) -> None:
 
 
 def prepare_streams() -> None:
-    """Any name can be printed, and an ended process cleans up as after Ctrl-C."""
+    """Any name can be printed; Ctrl-C and a request to end both clean up."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda got, frame: sys.exit(128 + got))
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise Interrupted
+
+
+def done() -> None:
+    """From here on Ctrl-C comes too late to undo anything, and is not heard."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def plain(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -110,7 +110,7 @@ def faults_told(*models: str | None) -> Iterator[None]:
             if fault:
                 raise AmpError(
                     "AMP204",
-                    f"cannot be used, and onnx.checker finds it invalid: {fault}",
+                    f"cannot be used, and a check of the file finds a fault in it: {fault}",
                     where=str(model),
                     hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
                 ) from error
@@ -123,9 +123,20 @@ def _fault(model: str) -> str:
 
     try:
         onnx.checker.check_model(model, full_check=True)
+        return "it holds names that are no text" if _no_text(onnx.load(model, load_external_data=False)) else ""
     except Exception as error:  # the checker raises several kinds
         return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(": ")
-    return ""
+
+
+def _no_text(message: Any) -> bool:
+    """Whether a string field of a protobuf message, however deep, is not UTF-8."""
+    for field, value in message.ListFields():
+        items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
+            return True
+        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
+            return True
+    return False
 
 
 def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:

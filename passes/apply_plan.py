@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
@@ -44,22 +44,22 @@ class ApplyPlan:
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
     """What the plan does inside each function call, relative to it: calls with equal signatures share one function."""
-    paths = [scope.path for scope in flow.scopes if scope.kind == "function"]
-    if not paths:
-        return {}
-    inside: dict[str, list[Hashable]] = defaultdict(list)
+    paths = {scope.path for scope in flow.scopes if scope.kind == "function"}
+    inside: dict[str, list[Hashable]] = {path: [] for path in paths}
 
+    @cache
     def owners(scope: str) -> list[str]:
-        return [p for p in paths if scope == p or scope.startswith(p + "/")]
+        parts = scope.split("/")
+        return [path for n in range(2, len(parts) + 1) if (path := "/".join(parts[:n])) in paths]
 
-    for d in plan.decisions:
-        for path in owners(d.scope):
-            inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
-    edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
-    edits += [(edit, (edit.store, edit.floor)) for edit in plan.weights]
-    for item, rest in edits:
+    for d in plan.decisions if paths else ():
+        if d.dtype != FLOAT32:
+            for path in owners(d.scope):
+                inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
+    for item in (*plan.casts, *plan.weights) if paths else ():
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)
+            rest = (item.to,) if hasattr(item, "to") else (item.store, item.floor)
             inside[path].append((item.scope[len(path) :], item.value, uses, *rest))
     return {path: tuple(rows) for path, rows in inside.items()}
 

@@ -1,12 +1,11 @@
-"""Removes casts that do nothing any more: those of the file whose source is low now."""
+"""Removes given casts that do nothing any more: of a value that is low now, or read by nobody now."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataflow import Dataflow
-from ..formats.onnx_weights import IR_TYPES
+from ..dataflow import Dataflow, Op
 from .base import Change
 
 
@@ -17,13 +16,11 @@ class FuseCasts:
     low: str = "float16"
 
     def __call__(self, editor: Any, before: Dataflow) -> Change:
-        count = 0
-        for op in before.ops:
-            if op.kind != "Cast" or not editor.variants.leader[op.scope]:
-                continue
-            node = editor.node(op)
-            source, dtype = before.values[op.inputs[0]], node.inputs[0].dtype
-            if source.dtype == "float32" and dtype is not None and dtype == node.outputs[0].dtype == IR_TYPES[self.low]:
-                editor.bypass(op)
-                count += 1
-        return Change(count)
+        casts = [op for op in before.ops if op.kind == "Cast" and editor.variants.leader[op.scope]]
+        return Change(sum(self._fuse(editor, before, op) for op in casts))
+
+    def _fuse(self, editor: Any, before: Dataflow, op: Op) -> bool:
+        source, target = before.values[op.inputs[0]], before.values[op.outputs[0]]
+        if source.dtype == "float32" and target.dtype == self.low:
+            return editor.reads(op) == self.low and editor.bypass(op)
+        return target.low_source >= 0 and bool(before.uses[target.id]) and editor.drop_unread(op)

@@ -15,19 +15,25 @@ from . import onnx_io
 from .onnx_format import OnnxGraph
 
 
-def load(model: Any) -> tuple[OnnxGraph, Callable[[OnnxGraph], Any]]:
+Back = Callable[[OnnxGraph, bool], Any]
+"""Turns a graph into the caller's kind of model; told whether anything changed."""
+
+
+def load(model: Any) -> tuple[OnnxGraph, Back]:
     """The graph of a model, and a function that turns a graph back into the caller's kind.
 
     Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
-    onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Raises AmpError AMP104 for anything else.
+    onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed, the model comes back
+    as it was. Raises AmpError AMP104 for anything else.
     """
     if isinstance(model, (str, os.PathLike)):
-        return OnnxGraph.load(model), lambda graph: _as_proto_or_ir(graph.model)
+        return OnnxGraph.load(model), lambda graph, changed: _of_path(graph.model, Path(model), changed)
     if isinstance(model, onnx.ModelProto):
         onnx_io.check_tensors(model, Path("."), "model")
-        return OnnxGraph(onnx_io.deserialize(_copy(model), None)), lambda graph: ir.to_proto(graph.model)
+        graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
+        return graph, lambda graph, changed: ir.to_proto(graph.model) if changed else _copy(model)
     if isinstance(model, ir.Model):
-        return OnnxGraph(model.clone()), lambda graph: graph.model
+        return OnnxGraph(model.clone()), lambda graph, changed: graph.model if changed else model.clone()
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
         return _from_graphsurgeon(model)
@@ -46,24 +52,25 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _as_proto_or_ir(model: ir.Model) -> Any:
-    external = any(
-        isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)
-        for g in onnx_io.all_graphs(model)
-        for v in g.initializers.values()
-    )
-    return model if external else ir.to_proto(model)
+def _of_path(model: ir.Model, path: Path, changed: bool) -> Any:
+    if any(True for _ in onnx_io.external_tensors(model)):
+        return model
+    return ir.to_proto(model) if changed else onnx.load(path)
 
 
-def _from_graphsurgeon(model: Any) -> tuple[OnnxGraph, Callable[[OnnxGraph], Any]]:
+def _from_graphsurgeon(model: Any) -> tuple[OnnxGraph, Back]:
     import onnx_graphsurgeon as gs
 
     proto = gs.export_onnx(model.copy())
-    return OnnxGraph(onnx_io.deserialize(proto, None)), lambda graph: gs.import_onnx(ir.to_proto(graph.model))
+
+    def back(graph: OnnxGraph, changed: bool) -> Any:
+        return gs.import_onnx(ir.to_proto(graph.model)) if changed else model.copy()
+
+    return OnnxGraph(onnx_io.deserialize(proto, None)), back
 
 
-def _from_torch(program: Any) -> tuple[OnnxGraph, Callable[[OnnxGraph], Any]]:
-    def back(graph: OnnxGraph) -> Any:
-        return type(program)(graph.model, program.exported_program)
+def _from_torch(program: Any) -> tuple[OnnxGraph, Back]:
+    def back(graph: OnnxGraph, changed: bool) -> Any:
+        return type(program)(graph.model if changed else program.model.clone(), program.exported_program)
 
     return OnnxGraph(program.model.clone()), back

@@ -193,7 +193,10 @@ class DataflowBuilder:
             container, dtype = self._output_type(op, node, group)
         unit = NONE
         if dtype == FLOAT32:
-            unit = self.flow.new_unit(op.id, group.slot, self._admitted(group, container), version=version, opset=opset)
+            admits, fixed = self._admitted(group, container), ""
+            if op.kind == "ConstantOfShape" and any(a.is_ref() for a in node.attributes.values()):
+                fixed = "its value comes from the caller"
+            unit = self.flow.new_unit(op.id, group.slot, admits, fixed=fixed, version=version, opset=opset)
             op.slots[group.slot] = unit
         for position in group.inputs:
             if op.inputs[position] != NONE:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from .onnx_dataflow import declared_type
 from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .onnx_variants import Variants
 from .onnx_weights import IR_TYPES, RoundedTensor, stored_tensor
@@ -24,6 +25,8 @@ class OnnxEditor:
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._first: dict[int, ir.Node | None] = {}
+        self._outputs = [value.name for value in model.graph.outputs]
+        self._types: dict[ir.Value, str] = {}  # what was retyped or made here
 
     # -- handles ----------------------------------------------------------------------------------------------------
 
@@ -50,7 +53,9 @@ class OnnxEditor:
     def retype(self, value: Value, dtype: str) -> None:
         """The value now has this element type; attributes that name the type of its operator's output follow."""
         native = self.value(value)
-        native.type = _with_element(native.type, IR_TYPES[dtype], value.container)
+        self._types[native] = dtype
+        if native.producer() is not None or self.flow.scopes[value.scope].kind != "function":
+            native.type = _with_element(native.type, IR_TYPES[dtype], value.container)  # a formal has none in a file
         if value.producer != NONE:
             self._type_attribute(self.flow.ops[value.producer], dtype)
 
@@ -86,10 +91,31 @@ class OnnxEditor:
             self.node(self._ops[scope, index]).replace_input_with(position, result)
             return
         graph = self.variants.graph(scope, self.flow.scopes[scope].native)
-        old = graph.outputs[position]
-        if scope == 0 and result.name != old.name:
-            old.name, result.name = self.fresh(f"{old.name}_{old.dtype.name.lower()}"), old.name  # type: ignore[union-attr]
+        if scope == 0:
+            result = self._as_output(graph, position, result)
+        elif not _is_made_in(graph, result):  # no runtime takes a value from outside as the result of a body
+            result = self._identity(graph, result, result.shape)
         graph.outputs[position] = result
+
+    def _as_output(self, graph: ir.Graph | ir.Function, position: int, result: ir.Value) -> ir.Value:
+        """``result`` with the name and the declared shape of an output of the model."""
+        old, name = graph.outputs[position], self._outputs[position]
+        if result.name == name:
+            return result  # an output that is listed twice
+        if result.is_graph_input() or result.is_graph_output():  # it has a name of its own
+            result = self._identity(graph, result, old.shape)
+        if old.name == name:
+            old.name = self.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
+        result.name, result.shape = name, old.shape
+        return result
+
+    def _identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        name = self.fresh(f"{source.name}_result")
+        node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
+        result = node.outputs[0]
+        result.name, result.type, result.shape = name, source.type, shape
+        graph.append(node)
+        return result
 
     def _existing_cast(self, value: Value, to: str) -> ir.Value | None:
         if value.low_source != NONE:
@@ -100,7 +126,9 @@ class OnnxEditor:
                 and use.scope == value.scope
                 and self.flow.values[self.flow.ops[use.op].outputs[0]].dtype == to
             ):
-                return self.value(self.flow.values[self.flow.ops[use.op].outputs[0]])
+                given = self.node(self.flow.ops[use.op])
+                self._place(value, given)  # other readers may come before it
+                return given.outputs[0]
         return None
 
     def _new_cast(self, value: Value, native: ir.Value, to: str) -> ir.Value:
@@ -115,43 +143,65 @@ class OnnxEditor:
         result = node.outputs[0]
         result.name = self.fresh(f"{value.name}_{to}")
         result.type, result.shape = ir.TensorType(IR_TYPES[to]), native.shape
+        self._types[result] = to
         producer = native.producer()
-        if producer is not None:
-            for key in LAYER_KEYS:
-                if key in producer.metadata_props:
-                    node.metadata_props[key] = producer.metadata_props[key]
-            self._graph_of(value).insert_after(producer, node)
-        else:
-            self._prepend(value, node)
+        for key in LAYER_KEYS:
+            if producer is not None and key in producer.metadata_props:
+                node.metadata_props[key] = producer.metadata_props[key]
+        self._place(value, node)
         return result
+
+    def reads(self, op: Op) -> str:
+        """The element type that an operator's first input has now."""
+        source = self.node(op).inputs[0]
+        assert source is not None
+        return self._types.get(source) or declared_type(source)[1]
 
     def _graph_of(self, value: Value) -> ir.Graph | ir.Function:
         return self.variants.graph(value.scope, self.flow.scopes[value.scope].native)
 
-    def _prepend(self, value: Value, node: ir.Node) -> None:
-        """Before the first node that was there, after casts made earlier."""
-        graph = self._graph_of(value)
-        if value.scope not in self._first:
-            self._first[value.scope] = next(iter(graph), None)
-        first = self._first[value.scope]
-        if first is None:
-            graph.append(node)
-        else:
+    def _place(self, value: Value, node: ir.Node) -> None:
+        """Behind what makes ``value``; else before the first node that was there, after casts made earlier."""
+        graph, producer = self._graph_of(value), self.value(value).producer()
+        first = self._first.setdefault(value.scope, next(iter(graph), None)) if producer is None else None
+        if node is first:
+            return
+        if node.graph is not None:
+            graph.remove(node)
+        if producer is not None:
+            graph.insert_after(producer, node)
+        elif first is not None:
             graph.insert_before(first, node)
+        else:
+            graph.append(node)
 
-    def bypass(self, op: Op) -> None:
-        """Removes a one-input operator that does nothing any more; its readers read its input."""
+    def bypass(self, op: Op) -> bool:
+        """Removes a one-input operator that does nothing any more; its readers read its input.
+
+        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        """
         node = self.node(op)
         source, target = node.inputs[0], node.outputs[0]
         assert source is not None
         graph = self._graph_of(self.flow.values[op.outputs[0]])
-        outputs = [i for i, output in enumerate(graph.outputs) if output is target]
-        if outputs and op.scope == 0:
-            if source.producer() is None or source.is_graph_output():
-                return  # the border needs a name of its own: the Cast stays, and costs nothing
-            source.name, target.name = target.name, self.fresh(f"{target.name}_given")
+        if any(output is target for output in graph.outputs):
+            if not _is_made_in(graph, source) or (op.scope == 0 and source.is_graph_output()):
+                return False
+            if op.scope == 0:
+                name, source.shape = target.name, target.shape
+                target.name = self.fresh(f"{name}_given")
+                source.name = name
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(node, safe=True)
+        return True
+
+    def drop_unread(self, op: Op) -> bool:
+        """Removes an operator whose only result is read by nobody."""
+        node = self.node(op)
+        if node.outputs[0].uses() or node.outputs[0].is_graph_output():
+            return False
+        self._graph_of(self.flow.values[op.outputs[0]]).remove(node, safe=True)
+        return True
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]
@@ -217,6 +267,11 @@ class OnnxEditor:
             native.graph.register_initializer(copy)  # type: ignore[union-attr]
         copy.type, copy.shape = ir.TensorType(IR_TYPES[dtype]), tensor.shape
         return copy
+
+
+def _is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.graph is getattr(graph, "graph", graph)
 
 
 def _attribute_type(value: int | float) -> ir.AttributeType:

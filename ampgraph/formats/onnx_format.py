@@ -14,6 +14,7 @@ from ..dataflow import Dataflow, Op
 from . import onnx_io
 from .onnx_dataflow import DataflowBuilder, declared_type, dtype_name
 from .onnx_editor import OnnxEditor
+from .onnx_schemas import schema
 from .onnx_shapes import OnnxShapes
 from .onnx_variants import Variants
 from .onnx_weights import OnnxWeights
@@ -70,11 +71,11 @@ class OnnxGraph:
     def import_default_domain(self) -> None:
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
+        version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
         for function in self.model.functions.values():
-            if "" not in function.opset_imports:
-                function.opset_imports[""] = self.model.opset_imports.get(
-                    "", self.model.opset_imports.get("ai.onnx", 13)
-                )
+            own = function.opset_imports.get("")
+            if own is None or (own != version and _admits_cast_of(function, own, version)):
+                function.opset_imports[""] = version
 
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
@@ -117,6 +118,16 @@ def _is_sorted(graph: ir.Graph) -> bool:
                 return False
         seen.add(node)
     return True
+
+
+def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
+    """Whether only a Cast tells the function's opset from the model's: onnx refuses an operator of both versions."""
+
+    def differs(op_type: str) -> bool:
+        mine, others = schema("", op_type, own), schema("", op_type, version)
+        return mine is None or others is None or mine.since_version != others.since_version
+
+    return differs("Cast") and not any(node.domain == "" and differs(node.op_type) for node in function.all_nodes())
 
 
 def _opset_of_ir(ir_version: int) -> int:

@@ -231,6 +231,15 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
             leftover.unlink(missing_ok=True)
 
 
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """The stored tensors whose bytes lie in data files."""
+    for graph in all_graphs(model):
+        for value in graph.initializers.values():
+            tensor = getattr(value.const_value, "source", value.const_value)
+            if isinstance(tensor, ir.ExternalTensor):
+                yield tensor
+
+
 def _external_values(model: ir.Model) -> list[ir.Value]:
     """The initializers that go to a data file."""
     values = [v for g in all_graphs(model) for v in g.initializers.values()]

@@ -40,7 +40,7 @@ class Variants:
             self.leader[scope.id] = False
         variant, mapping = chosen[key]
         self._maps[scope.id] = mapping
-        if leads_caller and variant is not function:
+        if leads_caller:  # also where it stays the original: a copied caller calls what its original was pointed at
             node = self.node(call.scope, call.native)
             node.op_type, node.domain, node.overload = variant.name, variant.domain, variant.overload
 

@@ -13,7 +13,7 @@ UNARY = ("Relu", "Sigmoid", "Exp", "Neg", "Identity", "Softmax", "Tanh")
 BINARY = ("Add", "Mul", "Sub", "Where")
 KINDS = (
     *("MatMul", "Weighted", "Biased", "Unary", "Unary", "Binary", "Binary", "Transpose", "Reshape", "Slice", "Concat"),
-    *("LayerNormalization", "Cast", "Rounding", "Pooled", "Constant"),
+    *("LayerNormalization", "Cast", "Rounding", "Pooled", "Constant", "MovedWeight"),
 )
 
 
@@ -70,13 +70,21 @@ class Builder:
             chosen, other = self.draw(st.sampled_from(BINARY)), self.pick(rows, dtype)
             self.emit(chosen, [*(["c"] if chosen == "Where" else []), name, other[0]], rows, dtype)  # type: ignore[index]
         elif kind == "LayerNormalization":
-            self.emit(kind, [name, "b", "b"], rows, dtype, axis=-1)
+            self.normalise(name, rows)
         elif kind == "Constant" and dtype == FLOAT:
             value = helper.make_tensor("value", FLOAT, [1], [self.draw(st.sampled_from((0.5, 3.0)))])
             self.nodes.append(helper.make_node("Constant", [], [f"k{len(self.nodes)}"], value=value))
             self.emit("Mul", [name, self.nodes[-1].output[0]], rows, dtype)
         else:
             self.move(kind, name, rows, dtype)
+
+    def normalise(self, name: str, rows: int) -> None:
+        """LayerNormalization, sometimes with its mean, which is smaller than its data."""
+        self.emit("LayerNormalization", [name, "b", "b"], rows, FLOAT, axis=-1)
+        if self.draw(st.booleans()):
+            mean = f"m{len(self.nodes)}"
+            self.nodes[-1].output.append(mean)
+            self.emit("Sub", [name, mean], rows, FLOAT)
 
     def move(self, kind: str, name: str, rows: int, dtype: int) -> None:
         """What changes type or shape and nothing else."""
@@ -89,6 +97,8 @@ class Builder:
         elif kind == "Concat" and rows < self.width:
             other = self.pick(rows, dtype)
             self.emit(kind, [name, other[0]], self.width, dtype, axis=0)  # type: ignore[index]
+        elif kind == "MovedWeight":
+            self.emit(self.draw(st.sampled_from(("Identity", "Transpose"))), ["w0"], self.width, FLOAT)
         elif kind == "Cast":
             self.emit(kind, [name], rows, FLOAT16 if dtype == FLOAT else FLOAT, to=FLOAT16 if dtype == FLOAT else FLOAT)
         elif kind == "Rounding":
