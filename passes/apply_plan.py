@@ -56,10 +56,11 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
         if d.dtype != FLOAT32:
             for path in owners(d.scope):
                 inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
-    for item in (*plan.casts, *plan.weights) if paths else ():
+    edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
+    edits += [(edit, (edit.store, edit.floor)) for edit in plan.weights]
+    for item, rest in edits if paths else ():
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)
-            rest = (item.to,) if hasattr(item, "to") else (item.store, item.floor)
             inside[path].append((item.scope[len(path) :], item.value, uses, *rest))
     return {path: tuple(rows) for path, rows in inside.items()}
 

@@ -133,12 +133,12 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     """Units that are low whatever the sizes are: every net around them is no dearer for it."""
     flow = state.flow
     nets: list[Net] = []
-    sizes: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
     for value in flow.values:
         net = _net(state, value.id, None, undecided)
         if net is not None:
             nets.append(net)
-            sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times))
+            sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times, value.weight))
     fixed = {
         u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided
     }
@@ -150,7 +150,7 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
         for unit in work:
             if unit in tally.side:
                 continue
-            worst: dict[tuple[int, int], int] = {}
+            worst: dict[tuple[int, int, bool], int] = {}
             for number in tally.by_unit[unit]:
                 worst[sizes[number]] = worst.get(sizes[number], 0) + tally.delta(number, unit)[1]
             if all(cost <= 0 for cost in worst.values()):
@@ -164,6 +164,8 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
 def _size_class(flow: Dataflow, value: int) -> int:
     """A value of the same size further up, through operators that keep the number of elements."""
     while (op := flow.writer(value)) is not None and op.kind in SAME_SIZE and op.inputs[0] != NONE:
+        if op.outputs[0] != value:
+            break  # a second result: the mean of a norm
         value = op.inputs[0]
     return value
 

@@ -198,7 +198,7 @@ def _fusion_lines(found: Fusions) -> list[str]:
     for kind in kinds:
         before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
         lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")
-    if not kinds:
+    if not kinds and not found.note:
         lines.append("  none")
     return lines + ([f"  {found.note}"] if found.note else [])
 

@@ -1,0 +1,67 @@
+"""One installed name, every package folder named, and no second identity of any module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+
+
+def _settings() -> dict:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        return tomllib.load(file)["tool"]["setuptools"]
+
+
+def test_pyproject_names_every_package_folder() -> None:
+    settings = _settings()
+    mapping = settings["package-dir"]
+    named = {mapping.get(name, name.replace(".", "/")) for name in settings["packages"]}
+    tops = ("ampgraph", "passes", "op_lists", "models")
+    found = {
+        str(init.parent.relative_to(ROOT))
+        for top in tops
+        for init in (ROOT / top).rglob("__init__.py")
+        if not any(part.is_symlink() for part in [init.parent, *init.parent.parents])
+    }
+    assert named == found
+
+
+def test_a_plain_name_never_enters_sys_modules() -> None:
+    code = (
+        "import sys, ampgraph, ampgraph.api, ampgraph.passes.apply_plan, ampgraph.op_lists, ampgraph.models\n"
+        "ampgraph.convert, ampgraph.inspect\n"
+        "print(sorted({'passes', 'op_lists', 'models'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_links_point_at_the_folders() -> None:
+    for name in ("passes", "op_lists", "models"):
+        assert (ROOT / "ampgraph" / name).resolve() == ROOT / name
+
+
+@pytest.mark.conformance
+def test_a_wheel_works_without_the_checkout(tmp_path: Path) -> None:
+    """Built and unpacked elsewhere: what a user of the package index gets."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    wheel = next(tmp_path.glob("ampgraph-*.whl"))
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import ampgraph; from importlib import resources\n"
+        "assert ampgraph.__file__.startswith(sys.argv[1]), ampgraph.__file__\n"
+        "model = str(resources.files('ampgraph.models') / 'digits_cnn.onnx')\n"
+        "print(len(ampgraph.plan(model).decisions) > 0)"
+    )
+    run = [sys.executable, "-I", "-c", code, str(tmp_path / "site")]
+    assert subprocess.run(run, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.strip() == "True"
