@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .console import INTERRUPTED, Interrupted, done, fail, guarded, prepare_streams, progress, show, show_json
+from .console import done, guarded, main, progress, show, show_json
 from .errors import AmpError
+
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     add_completion=False,
@@ -261,18 +263,3 @@ def lists(
     chosen = load_level("O2" if level is None else level, files)
     rows = list_rows(load_op_lists("ampgraph" if policy is None else policy, files), chosen, operator or "")
     show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, chosen.name))
-
-
-def main() -> None:
-    """The console entry."""
-    prepare_streams()
-    try:
-        app(prog_name="ampgraph")
-    except Interrupted:
-        fail(INTERRUPTED, "interrupted")
-    finally:
-        done()
-
-
-if __name__ == "__main__":
-    main()

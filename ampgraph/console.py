@@ -83,6 +83,19 @@ def _drop(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def main() -> None:
+    """The console entry: Ctrl-C is heard before anything slow is imported."""
+    prepare_streams()
+    try:
+        from .cli import app
+
+        app(prog_name="ampgraph")
+    except Interrupted:
+        fail(INTERRUPTED, "interrupted")
+    finally:
+        done()
+
+
 def prepare_streams() -> None:
     """Any name can be printed; Ctrl-C and a request to end both clean up."""
     for stream in (sys.stdout, sys.stderr):

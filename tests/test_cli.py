@@ -1,26 +1,17 @@
-"""The command line: what each command prints, and that no bad input ends in a traceback or a half-written file."""
+"""The command line: what each command prints."""
 
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
+from onnx import TensorProto, numpy_helper
 
-from ampgraph import cli, console
-from ampgraph.formats import onnx_io
-
-MODELS = Path(__file__).resolve().parents[1] / "models"
-NAMES = ("digits_cnn", "digits_transformer")
-COMMAND = (sys.executable, "-m", "ampgraph.cli")
+from ampgraph import cli
 
 
 @pytest.fixture
@@ -44,37 +35,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def process(*words, **more):
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, **more)
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def data_model(path, count=4096, location="data.bin"):
-    """A MatMul whose weight lies in a data file; returns the data's path."""
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count, 4], data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", location), ("offset", "0"), ("length", str(count * 16))):
-        weight.external_data.add(key=key, value=value)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")], "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", count])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
-    data = path.parent / location
-    if not data.exists():
-        data.parent.mkdir(exist_ok=True)
-        with open(data, "wb") as file:
-            for _ in range(count // 4096):
-                file.write(np.full(4 * 4096, 0.5, np.float32).tobytes())
-    return data
-
-
-# -- commands that work -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_convert_writes_beside_the_input_and_says_what_it_did(amp, folder, name):
     source = folder / f"{name}.onnx"
@@ -95,7 +55,9 @@ def test_convert_json_agrees_with_the_file(amp, folder, name):
     assert code == 0 and report["output"] == str(folder / "out.onnx") and report["changed"]
     assert report["casts_after"] == sum(node.op_type == "Cast" for node in made.graph.node)
     constants = [a for node in made.graph.node if node.op_type == "Constant" for a in node.attribute]
-    stored = sum(numpy_helper.to_array(t).nbytes for t in [*made.graph.initializer, *(a.t for a in constants if a.HasField("t"))])
+    stored = sum(
+        numpy_helper.to_array(t).nbytes for t in [*made.graph.initializer, *(a.t for a in constants if a.HasField("t"))]
+    )
     stored += sum(8 * len(a.ints) for a in constants) + sum(8 for a in constants if a.name == "value_int")
     assert report["bytes_after"] == stored < report["bytes_before"]
     assert report["heavy"]["float32"] == 0 and report["heavy"]["low"] > 0
@@ -134,7 +96,9 @@ def test_operators_held_back_by_the_opset_are_named(amp, folder):
 
 def test_patterns_and_dims_reach_the_plan(amp, folder):
     source = folder / "digits_transformer.onnx"
-    _, out, _ = amp("convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run")
+    _, out, _ = amp(
+        "convert", source, "--fp32", "op:Softmax", "--fp32", "scope:layers.0.attention", "--json", "--dry-run"
+    )
     rules = json.loads(out)["reasons"]["float32"]
     assert rules["user"] > 1
 
@@ -177,7 +141,7 @@ def test_inspect_tells_casts_of_the_file_apart(amp, folder):
 def test_inspect_shows_layers_as_a_tree(amp, folder):
     _, out, _ = amp("inspect", folder / "digits_transformer.onnx")
     lines = out.splitlines()
-    tree = lines[lines.index("layers"):]
+    tree = lines[lines.index("layers") :]
     assert any(line.startswith("    0-1 ") and line.endswith("each") for line in tree)  # two equal layers share a line
     assert any(line.startswith("      attention ") for line in tree)
 
@@ -230,7 +194,8 @@ def test_lists(amp, folder):
 
 
 def test_help_is_light():
-    probe = "import sys, ampgraph.cli as c\ntry: c.app(['--help'], prog_name='ampgraph')\nexcept SystemExit as e: assert not e.code\n"
+    probe = "import sys, ampgraph.cli as c\ntry: c.app(['--help'], prog_name='ampgraph')\n"
+    probe += "except SystemExit as e: assert not e.code\n"
     probe += "print([m for m in ('onnx', 'numpy', 'onnx_ir', 'rich', 'networkx') if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0 and "convert" in done.stdout
@@ -246,255 +211,18 @@ def test_help_and_version(amp):
         assert code == 0 and f"ampgraph {command}" in out
 
 
-# -- bad input --------------------------------------------------------------------------------------------------------
-
-
-def refused(result, code, *words):
-    """One error line and one hint on stderr, nothing on stdout."""
-    status, out, err = result
-    lines = err.strip().splitlines()
-    assert (status, out) == (2, "")
-    assert len(lines) == 2 and lines[0].startswith(f"error[{code}]: ") and lines[1].startswith("hint: "), err
-    assert "Traceback" not in err
-    for word in words:
-        assert word in err
-
-
-def write_garbage(folder):
-    (folder / "m.onnx").write_bytes(b"not a model at all" * 50)
-
-
-def write_truncated(folder):
-    (folder / "m.onnx").write_bytes((MODELS / "digits_cnn.onnx").read_bytes()[:70_000])
-
-
-def write_empty(folder):
-    (folder / "m.onnx").write_bytes(b"")
-
-
-def write_no_data(folder):
-    data_model(folder / "m.onnx").unlink()
-
-
-def write_short_data(folder):
-    data = data_model(folder / "m.onnx")
-    data.write_bytes(data.read_bytes()[:1000])
-
-
-def _changed(folder, **entries):
-    data_model(folder / "m.onnx")
-    model = onnx.load(folder / "m.onnx", load_external_data=False)
-    tensor = model.graph.initializer[0]
-    for entry in tensor.external_data:
-        entry.value = str(entries.get(entry.key, entry.value))
-    if "dims" in entries:
-        tensor.dims[:] = entries["dims"]
-    (folder / "m.onnx").write_bytes(model.SerializeToString())
-
-
-def write_parent(folder):
-    (folder.parent / "outside.bin").write_bytes(bytes(4096 * 16))
-    _changed(folder, location="../outside.bin")
-
-
-def write_absolute(folder):
-    _changed(folder, location="/etc/hostname")
-
-
-def write_symlink(folder):
-    outside = folder.parent / "elsewhere.bin"
-    outside.write_bytes(bytes(4096 * 16))
-    data_model(folder / "m.onnx").unlink()
-    (folder / "data.bin").symlink_to(outside)
-
-
-def write_long(folder):
-    _changed(folder, length=1 << 62)
-
-
-def write_huge(folder):
-    _changed(folder, dims=[1 << 40, 1 << 20])
-
-
-def write_negative(folder):
-    _changed(folder, dims=[-4, -4096])
-
-
-BAD_FILES = {
-    "garbage": (write_garbage, "AMP102"), "truncated": (write_truncated, "AMP102"), "empty": (write_empty, "AMP102"),
-    "directory": (lambda folder: (folder / "m.onnx").mkdir(), "AMP101"), "missing": (lambda folder: None, "AMP101"),
-    "data missing": (write_no_data, "AMP103"), "data cut short": (write_short_data, "AMP103"),
-    "data above": (write_parent, "AMP103"), "data elsewhere": (write_absolute, "AMP103"),
-    "data through a link": (write_symlink, "AMP103"), "absurd length": (write_long, "AMP103"),
-    "absurd shape": (write_huge, "AMP102"), "negative shape": (write_negative, "AMP102"),
-}
-
-
-@pytest.mark.parametrize("command", ["convert", "inspect", "explain"])
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_refused(amp, tmp_path, name, command):
-    folder = tmp_path / "models"
-    folder.mkdir()
-    make, code = BAD_FILES[name]
-    make(folder)
-    before = contents(tmp_path)
-    refused(amp(command, folder / "m.onnx", *(["product"] if command == "explain" else [])), code, "m.onnx")
-    assert contents(tmp_path) == before
-
-
-BAD_OPTIONS = {
-    "level": (["--level", "O5"], "AMP302"), "dtype": (["--dtype", "flaot16"], "AMP301"),
-    "policy": (["--policy", "apex"], "AMP303"), "target": (["--target", "cdua"], "AMP304"),
-    "pattern": (["--fp32", "no_such_node"], "AMP305"), "kind": (["--low", "op:Comv"], "AMP305"),
-    "scope": (["--fp32", "scope:layer.9"], "AMP305"), "value": (["--low", "value:nothing"], "AMP305"),
-    "both": (["--fp32", "op:Conv", "--low", "op:Conv"], "AMP306"), "io": (["--io", "imgae=low"], "AMP305"),
-    "opset": (["--opset", "999"], "AMP307"), "dim": (["--dim", "batch"], "AMP310"), "dim name": (["--dim", "bacth=3"], "AMP310"),
-    "no list": (["--lists", "missing.toml"], "AMP301"), "no plan": (["--plan-in", "missing.json"], "AMP401"),
-    "empty level": (["--level", ""], "AMP302"),
-}
-
-
-XFAIL = {
-    "both": "State.set returns before it compares: a unit asked for in both precisions is not noticed",
-    "no list": "the message about a list that cannot be read has no hint",
-}
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=XFAIL[name])] if name in XFAIL else [])
-    for name in BAD_OPTIONS
-])
-def test_a_bad_option_is_refused(amp, folder, name):
-    words, code = BAD_OPTIONS[name]
-    before = contents(folder)
-    refused(amp("convert", folder / "digits_cnn.onnx", *words), code)
-    assert contents(folder) == before
-
-
-def test_usage_errors_exit_2():
-    for words in (("convert",), ("convert", "m.onnx", "--no-such"), ("nothing",), ("convert", "m.onnx", "--opset", "x")):
-        done = process(*words)
-        assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-        assert "Usage: ampgraph" in done.stderr
-
-
-def test_plans_are_refused_for_other_models_and_beside_options(amp, folder):
-    plan = folder / "plan.json"
-    amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--plan-out", plan)
-    refused(amp("convert", folder / "digits_transformer.onnx", "--plan-in", plan), "AMP403")
-    refused(amp("convert", folder / "digits_cnn.onnx", "--plan-in", plan, "--level", "O1"), "AMP404", "--level")
-    plan.write_text("{}")
-    refused(amp("convert", folder / "digits_cnn.onnx", "--plan-in", plan), "AMP401")
-
-
-def test_the_input_is_never_written_over(amp, folder):
-    source = folder / "digits_cnn.onnx"
-    (folder / "soft.onnx").symlink_to(source)
-    os.link(source, folder / "hard.onnx")
-    data_model(folder / "m.onnx")
-    before = contents(folder)
-    for output in (source, folder / "soft.onnx", folder / "hard.onnx", folder / ".." / folder.name / source.name):
-        refused(amp("convert", source, "-o", output), "AMP106")
-    refused(amp("convert", source, "--plan-out", source), "AMP106")
-    refused(amp("convert", folder / "m.onnx", "-o", folder / "data.bin"), "AMP106")
-    refused(amp("convert", source, "-o", folder / "x", "--plan-out", folder / "x"), "AMP106")
-    assert contents(folder) == before
-
-
-def test_places_that_cannot_be_written(amp, folder):
-    source = folder / "digits_cnn.onnx"
-    before = contents(folder)
-    refused(amp("convert", source, "-o", folder / "none" / "out.onnx"), "AMP105", "does not exist")
-    refused(amp("convert", source, "-o", folder), "AMP105", "is a directory")
-    refused(amp("convert", source, "--plan-out", folder / "none" / "plan.json"), "AMP105")
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("words", [(), ("--level", "O0"), ("--plan-out", "plan.json")])
-def test_a_full_disk_leaves_nothing_behind(amp, folder, monkeypatch, words):
-    from errno import ENOSPC
-
-    def full(*args, **kwargs):
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.chdir(folder)
-    before = contents(folder)
-    monkeypatch.setattr(os, "replace", full)
-    refused(amp("convert", "digits_cnn.onnx", *words), "AMP105", "full")
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("name", ["digits_cnn.onnx", "m.onnx"])
-def test_a_write_that_really_fails_leaves_nothing_behind(folder, name):
-    data_model(folder / "m.onnx", count=65536)
-    before = contents(folder)
-    done = process("convert", folder / name, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
-    refused((done.returncode, done.stdout, done.stderr), "AMP105", "cannot be written")
-    assert contents(folder) == before
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_report_that_cannot_be_written():
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "lists"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error[AMP105]") and len(done.stderr.splitlines()) == 2
-
-
-def test_a_closed_pipe_is_quiet():
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run([*COMMAND, "lists"], stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
-    assert done.returncode == console.PIPE_CLOSED and done.stderr == ""
-
-
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
-@pytest.mark.parametrize("moment", ["early", "writing"])
-def test_ctrl_c_leaves_nothing_behind(tmp_path, sent, code, moment):
-    data_model(tmp_path / "m.onnx", count=4096 * 1500)  # 98 MB
-    before = sorted(os.listdir(tmp_path))
-    running = subprocess.Popen([*COMMAND, "convert", tmp_path / "m.onnx"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    if moment == "early":
-        time.sleep(0.4)
-    while moment == "writing" and running.poll() is None and time.monotonic() < deadline:
-        if any(name.endswith(".tmp") for name in os.listdir(tmp_path)):
-            break
-        time.sleep(0.001)
-    running.send_signal(sent)
-    out, err = running.communicate(timeout=60)
-    assert running.returncode == code and out == "" and "Traceback" not in err
-    assert err == ("interrupted\n" if sent == signal.SIGINT else "")
-    assert sorted(os.listdir(tmp_path)) == before
-
-
-def test_a_defect_is_told_in_one_line(amp, folder, monkeypatch):
-    def broken(*args, **kwargs):
-        raise ZeroDivisionError("oh\nno")
-
-    monkeypatch.setattr(onnx_io, "save", broken)
-    monkeypatch.delenv("AMPGRAPH_DEBUG", raising=False)
-    refused(amp("convert", folder / "digits_cnn.onnx"), "AMP900", "ZeroDivisionError: oh: this is a defect of ampgraph")
-    monkeypatch.setenv("AMPGRAPH_DEBUG", "1")
-    assert "Traceback" in amp("convert", folder / "digits_cnn.onnx")[2]
-
-
-def test_names_cannot_steer_the_terminal(amp, tmp_path):
-    data_model(tmp_path / "m.onnx")
-    model = onnx.load(tmp_path / "m.onnx")
-    model.graph.node[0].name = "a\x1b[31mred\nerror[AMP999]: forged"
-    onnx.save(model, tmp_path / "named.onnx")
-    _, out, _ = amp("explain", tmp_path / "named.onnx", "y")
-    assert "\x1b" not in out and "\\x1b[31mred\\nerror" in out
-
-
 def test_progress_on_a_terminal_only(folder):
     pty = pytest.importorskip("pty")
     source = folder / "digits_cnn.onnx"
     assert process("convert", source).stderr == ""
     main, side = pty.openpty()
-    running = subprocess.Popen([*COMMAND, "convert", source, "--json"], stdout=subprocess.PIPE, stderr=side, text=True,
-                               env={**os.environ, "TERM": "xterm"})
+    running = subprocess.Popen(
+        [*COMMAND, "convert", source, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=side,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+    )
     os.close(side)
     out = running.communicate(timeout=60)[0]
     shown = os.read(main, 100_000).decode()

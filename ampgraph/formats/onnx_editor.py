@@ -70,6 +70,10 @@ class OnnxEditor:
             fill = given.numpy() if given is not None else [0.0]
             tensor = ir.tensor(fill, dtype=IR_TYPES[FLOAT32])
             node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(tensor, dtype))
+        elif op.kind == "Optional" and "type" in node.attributes:
+            kind = _with_element(node.attributes["type"].value.type, IR_TYPES[dtype])
+            shape = node.attributes["type"].value.shape
+            node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, shape))
         elif op.kind in DTYPE_ATTRIBUTES:
             name = DTYPE_ATTRIBUTES[op.kind]
             follows = op.kind in FOLLOWS_INPUT or op.kind in ("DequantizeLinear", "QuantizeLinear")

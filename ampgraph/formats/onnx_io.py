@@ -15,6 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ..errors import AmpError
+from . import onnx_proto
 from .onnx_weights import tensor_chunks
 
 INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
@@ -57,7 +58,15 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
-    """An onnx_ir model of a proto; AMP102 where the proto makes no sense."""
+    """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
+    if proto.training_info:
+        raise AmpError(
+            "AMP107",
+            "holds training information, which mixed precision for inference would lose",
+            where=where,
+            hint="export the inference graph, or clear training_info",
+        )
+    onnx_proto.densify(proto, where)
     try:
         model = ir.from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
@@ -67,8 +76,11 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="onnx.checker.check_model names the fault",
         ) from error
+    for tensor in onnx_proto.tensors(proto):
+        if tensor.metadata_props:
+            del tensor.metadata_props[:]  # the model has them too, and would write both
     if folder is not None:
-        for graph in all_graphs(model):
+        for graph in [*all_graphs(model), *(f.graph for f in model.functions.values())]:
             ir.external_data.set_base_dir(graph, folder)
     return model
 
@@ -81,7 +93,7 @@ def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
     """Refuses tensors whose bytes are missing, too many, or outside the model's folder."""
     sizes: dict[str, int] = {}
     root = os.path.realpath(folder)
-    for tensor in _tensors(proto.graph):
+    for tensor in onnx_proto.tensors(proto):
         expected = _expected_bytes(tensor, where)
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
@@ -144,19 +156,6 @@ def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
         return len(tensor.raw_data)  # strings have no fixed size
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                yield attribute.t
-            elif attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _tensors(attribute.g)
-            elif attribute.type == onnx.AttributeProto.GRAPHS:
-                for body in attribute.graphs:
-                    yield from _tensors(body)
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +193,7 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
-    locations = {e.value for t in _tensors(proto.graph) for e in t.external_data if e.key == "location"}
+    locations = {e.value for t in onnx_proto.tensors(proto) for e in t.external_data if e.key == "location"}
     with _whole_or_nothing(path) as temporary:
         for number, location in enumerate(sorted(locations)):
             target = path.parent / location

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
 from ..errors import AmpError, nearest
+from ..oplists import Listing
 from ..planner.costs import Costs, _extra, _net
 from ..planner.cut import INFINITE, Problem
 from ..planner.state import CUT, HIGH, LOW, State
@@ -66,6 +67,7 @@ class Explanation:
     listed_at: str
     listed_reason: str
     at_level: str
+    kernel: str
     region: str
     slots: tuple[SlotReport, ...]
     facts: tuple[tuple[str, str], ...]
@@ -139,6 +141,7 @@ def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] |
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
         together.setdefault(flow.find(unit), []).append(name)
+    inside = _inside(state, op.kind, listing)
     slots = tuple(_slot(state, op, ", ".join(names), root) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
@@ -155,11 +158,20 @@ def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] |
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
-        at_level=options.level.of(listing.cls) if listing else "",
+        at_level="cut" if inside else options.level.of(listing.cls) if listing else "",
+        kernel=inside,
         region=region,
         slots=slots,
         facts=_facts(flow, op),
     )
+
+
+def _inside(state: State, kind: str, listing: Listing | None) -> str:
+    """What the target's kernel does in float32, where that leaves the operator to the cut."""
+    level, kernels = state.options.level, state.options.kernels
+    if level.float32_inside != "cut" or listing is None or listing.cls not in ("black", "kept"):
+        return ""
+    return kernels.float32_inside.get(kind, "")
 
 
 def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:

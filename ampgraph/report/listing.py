@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import AmpError, nearest
-from ..oplists import Level, OpLists
+from ..oplists import TARGETS, Level, OpLists, load_kernels
 from ..oplists_validate import known_operators, plain
 
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """One operator; an empty ``cls``: it is in no list and stays float32."""
+    """One operator; an empty ``cls``: it is in no list and stays float32. ``inside``: targets whose kernel computes in
+    float32 on low data, where that leaves the operator to the cut at this level."""
 
     operator: str
     cls: str
@@ -22,6 +23,7 @@ class ListRow:
     source: str
     float32_slots: dict[str, str]
     tied: tuple[tuple[str, ...], ...]
+    inside: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -54,5 +56,9 @@ def _row(lists: OpLists, level: Level, kind: str) -> ListRow:
     slots = dict(lists.float32_slots.get(kind, {}))
     tied = tuple(tuple(sorted(group)) for group in lists.tied.get(kind, ()))
     if listing is None:
-        return ListRow(kind, "", "float32", "in no list", "", slots, tied)
-    return ListRow(kind, listing.cls, level.of(listing.cls), listing.reason, listing.source, slots, tied)
+        return ListRow(kind, "", "float32", "in no list", "", slots, tied, {})
+    inside = {}
+    if level.float32_inside == "cut" and listing.cls in ("black", "kept"):
+        kernels = {target: load_kernels(target).float32_inside for target in TARGETS}
+        inside = {target: reasons[kind] for target, reasons in kernels.items() if kind in reasons}
+    return ListRow(kind, listing.cls, level.of(listing.cls), listing.reason, listing.source, slots, tied, inside)

@@ -193,13 +193,15 @@ def _difference_lines(found: Difference) -> list[str]:
 def _fusion_lines(found: Fusions) -> list[str]:
     if found.after is None and found.before is None:
         return [f"fused operators: not looked for: {found.note}"]
-    lines = [f"fused operators that {found.runtime} finds (CPU provider, extended)"]
+    lines = [f"fused operators that {found.runtime} finds ({found.provider})"]
     kinds = sorted({*(found.after or {}), *(found.before or {})})
     for kind in kinds:
         before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
         lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")
     if not kinds and not found.note:
         lines.append("  none")
+    if found.provider == "CPUExecutionProvider" and kinds:
+        lines.append("  the CPU provider fuses few low nodes; on CUDA more survive")
     return lines + ([f"  {found.note}"] if found.note else [])
 
 
@@ -221,6 +223,8 @@ def explanation_lines(found: Explanation) -> list[str]:
         rows.append(("list", f"{found.listed_at}: {told}"))
     else:
         rows.append(("list", f"{found.kind} is in no list"))
+    if found.kernel:
+        rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
     if found.region:
         rows.append(("region", found.region))
     for slot in found.slots:
@@ -274,6 +278,7 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
     said = [("operator", row.operator), ("class", row.cls or "in no list"), (f"at {level}", row.at_level)]
     if row.cls:
         said += [("reason", row.reason), ("source", row.source)]
+    said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
     said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
     said += [("one type", ", ".join(group)) for group in row.tied]
     return _rows(said)

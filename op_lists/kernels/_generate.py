@@ -50,6 +50,10 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "EyeLike": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "RandomNormal": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "RandomNormalLike": {"float16": "no kernel writes float16 unless its input is float16"},
+            "RandomUniform": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "RandomUniformLike": {"float16": "no kernel writes float16 unless its input is float16"},
             "ScatterElements": {
                 "float16": "the kernel refuses to add and multiply float16 values",
                 "attribute": "reduction",

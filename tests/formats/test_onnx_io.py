@@ -27,9 +27,12 @@ def external(name="w", location="data.bin", offset=0, length=None, dims=(4096, 4
 def model_of(*weights, nodes=(), functions=()):
     """x @ w, as a proto."""
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", weights[0].name if weights else "x"], ["y"]), *nodes], "g",
+        [helper.make_node("MatMul", ["x", weights[0].name if weights else "x"], ["y"]), *nodes],
+        "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4096])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])], list(weights))
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        list(weights),
+    )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=list(functions))
 
@@ -107,7 +110,9 @@ def test_data_inside_the_folder_passes(folder):
         check(model_of(external(location=location)), folder)
 
 
-@pytest.mark.parametrize("location", ["../out.bin", "/etc/hostname", "", "sub/../../out.bin", "link/out.bin", "link.bin"])
+@pytest.mark.parametrize(
+    "location", ["../out.bin", "/etc/hostname", "", "sub/../../out.bin", "link/out.bin", "link.bin"]
+)
 def test_data_outside_the_folder_is_refused(folder, location):
     VALUES.tofile(folder.parent / "out.bin")
     (folder / "sub").mkdir()
@@ -123,19 +128,22 @@ def test_a_folder_beside_with_the_same_beginning_is_outside(folder):
     refused("AMP103", model_of(external(location=f"../{beside.name}/data.bin")), folder)
 
 
-@pytest.mark.parametrize(("entries", "code"), [
-    ({"location": "none.bin"}, "AMP103"),
-    ({"length": 1 << 62}, "AMP103"),
-    ({"length": 100}, "AMP103"),
-    ({"length": -1}, "AMP103"),
-    ({"length": "many"}, "AMP103"),
-    ({"offset": -16}, "AMP103"),
-    ({"offset": 16}, "AMP103"),
-    ({"offset": 1 << 62}, "AMP103"),
-    ({"dims": (4097, 4)}, "AMP103"),
-    ({"dims": (1 << 40, 1 << 20)}, "AMP102"),
-    ({"dims": (-1, -16384)}, "AMP102"),
-])
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ({"location": "none.bin"}, "AMP103"),
+        ({"length": 1 << 62}, "AMP103"),
+        ({"length": 100}, "AMP103"),
+        ({"length": -1}, "AMP103"),
+        ({"length": "many"}, "AMP103"),
+        ({"offset": -16}, "AMP103"),
+        ({"offset": 16}, "AMP103"),
+        ({"offset": 1 << 62}, "AMP103"),
+        ({"dims": (4097, 4)}, "AMP103"),
+        ({"dims": (1 << 40, 1 << 20)}, "AMP102"),
+        ({"dims": (-1, -16384)}, "AMP102"),
+    ],
+)
 def test_sizes_that_cannot_be_are_refused(folder, entries, code):
     refused(code, model_of(external(**entries)), folder)
 
@@ -156,13 +164,15 @@ def test_tensors_in_bodies_are_checked(folder):
     refused("AMP103", model_of(external(), nodes=[constant]), folder)
 
 
-@pytest.mark.xfail(strict=True, reason="check_tensors does not look into functions")
 def test_tensors_in_functions_are_checked(folder):
     VALUES.tofile(folder.parent / "out.bin")
     constant = helper.make_node("Constant", [], ["k"], value=external("k", location="../out.bin"))
     function = helper.make_function("own", "F", ["a"], ["k"], [constant], [helper.make_opsetid("", 18)])
-    refused("AMP103", model_of(external(), nodes=[helper.make_node("F", ["x"], ["f"], domain="own")],
-                               functions=[function]), folder)
+    refused(
+        "AMP103",
+        model_of(external(), nodes=[helper.make_node("F", ["x"], ["f"], domain="own")], functions=[function]),
+        folder,
+    )
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -206,7 +216,11 @@ def test_a_result_can_be_written_over_itself(folder):
 
 @pytest.mark.xfail(strict=True, reason="any 16 characters are taken for a digest")
 def test_save_leaves_files_of_others_alone(folder):
-    for name in ("out.onnx.saved-on-a-monday.data", "out.onnx.sixteen_letters_.data", "other.onnx.0123456789abcdef.data"):
+    for name in (
+        "out.onnx.saved-on-a-monday.data",
+        "out.onnx.sixteen_letters_.data",
+        "other.onnx.0123456789abcdef.data",
+    ):
         (folder / name).write_bytes(b"keep")
     before = set(os.listdir(folder))
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 
+import numpy as np
+import onnx
 import onnx.printer
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from ampgraph.planner.costs import Costs, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.state import FREE, HIGH, LOW
 from planner.graphs import random_models
-from planner.support import LEVELS
+from planner.support import LEVELS, converted, decisions, dtype_of, parse
 
 SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 QUICK = settings(max_examples=150, **SHARED)
@@ -148,5 +150,36 @@ def test_what_is_settled_without_sizes_is_what_the_sizes_say(model, level: str) 
 def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:
     note(onnx.printer.to_text(model))
     once = ampgraph.convert(model, level, dtype=dtype)
+    onnx.checker.check_model(once, full_check=True)
     twice = ampgraph.convert(once, level, dtype=dtype)
     assert twice.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
+def test_a_moved_weight_and_its_copy_have_prices_of_their_own() -> None:
+    """Storing 64 bytes twice is cheaper than a kernel; counted as if a byte of each weighed the same it is not."""
+    model = parse(
+        "g (float[4,4] x) => (float[4,4] v, float[4,4] y) { v = Identity (w)  y = MatMul (x, w) }",
+        weights={"w": np.ones((4, 4), np.float32)},
+    )
+    assert decisions(converted(model, "O2")) == "Cast>f16 Identity:f32 MatMul:f16 Cast>f32"
+
+
+def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
+    """The small side of a Concat is cast, not the large one."""
+    model = parse(
+        """g (float[64,4096] x) => (float[64,8] p, float[64,4097] q) {
+            y, mean = LayerNormalization <axis = -1> (x, b)  s = Sigmoid (mean)
+            f = Concat <axis = 1> (y, s)  p = MatMul (f, w)  q = LayerNormalization <axis = -1> (f, c)
+        }""",
+        weights={
+            "b": np.ones(4096, np.float32),
+            "c": np.ones(4097, np.float32),
+            "w": np.ones((4097, 8), np.float32),
+        },
+    )
+    assert dtype_of(converted(model, "O2"), "Concat") == "f32"
+
+
+def test_a_given_cast_serves_readers_that_stand_before_it() -> None:
+    model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
+    assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"

@@ -1,0 +1,5 @@
+"""`python -m ampgraph`."""
+
+from .console import main
+
+main()
