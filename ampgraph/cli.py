@@ -81,9 +81,9 @@ class Steering:
 
     def options(self) -> Any:
         """The planner's options. Raises AmpError for a name that does not exist."""
-        from . import api
+        from . import pipeline
 
-        return api._options(
+        return pipeline.build_options(
             "O2" if self.level is None else self.level,
             "float16" if self.dtype is None else self.dtype,
             "ampgraph" if self.policy is None else self.policy,
@@ -96,9 +96,9 @@ class Steering:
 
     def low_io(self, graph: Any) -> frozenset[str]:
         """The graph inputs and outputs that are to be low."""
-        from . import api
+        from . import pipeline
 
-        return api.graph_io(graph, self.io or "keep")
+        return pipeline.low_interface(graph, self.io or "keep")
 
 
 def parse_dims(words: Any) -> dict[str, int]:
@@ -169,7 +169,8 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --dry-run --json
     """
-    from .conversion import Job, faults_told, run
+    from .checks import faults_told
+    from .conversion import Job, run
     from .report.text import summary_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
@@ -194,7 +195,7 @@ def inspect(
     ampgraph inspect model.O2.onnx
     ampgraph inspect model.O2.onnx --against model.onnx
     """
-    from .conversion import faults_told
+    from .checks import faults_told
     from .report.inspect import inspect as look
     from .report.text import inspection_lines
 
@@ -228,7 +229,8 @@ def explain(
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx 'node_Softmax_*' --level O1
     """
-    from .conversion import explained, faults_told
+    from .checks import faults_told
+    from .conversion import explained
     from .report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)

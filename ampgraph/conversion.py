@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from . import api
+from . import pipeline
+from .checks import refuse_overwriting, same_file
 from .console import Progress
+from .dataflow import Dataflow
 from .errors import AmpError, nearest
 from .formats import adapters, onnx_io
 from .formats.onnx_format import OnnxGraph, quiet_collector
 from .oplists import load_op_lists
-from .passes.rewrite_regions import RewriteRegions
-from .planner import decide, find_rewrites
-from .plans import Plan
+from .planner import Options, decide, find_rewrites
+from .plans import Plan, Rewrite
 from .report.census import census, graphs
 from .report.explain import Explanation, explain, replaced_nodes
 from .report.summary import Summary, choices, summarize
@@ -52,7 +53,7 @@ def run(job: Job, told: Progress) -> Summary:
     plan = Plan.read(job.plan_in) if job.plan_in else None
     options = None if plan else job.steering.options()
     level = options.level.name if options else plan.level if plan else ""
-    output = Path(job.output) if job.output is not None else api.default_output(job.model, level)
+    output = Path(job.output) if job.output is not None else pipeline.default_output(job.model, level)
     with quiet_collector():
         told.stage("reading")
         graph, _ = adapters.load(job.model)
@@ -62,17 +63,17 @@ def run(job: Job, told: Progress) -> Summary:
         before = census(graph.model)
         if job.opset is not None:
             told.stage(f"moving to opset {job.opset}")
-            graph = api._at_opset(graph, job.opset)
+            graph = pipeline.at_opset(graph, job.opset)
         told.stage("planning")
         if options is not None:
-            plan, flow = api._plan(graph, options, low_io)
+            plan, flow = pipeline.planned(graph, options, low_io)
         else:
             assert plan is not None
-            flow = api._follow(plan, graph)
+            flow = pipeline.followed(plan, graph)
         lists = options.lists if options else load_op_lists(plan.policy)
         made = choices(plan, flow, lists)
         told.stage("converting")
-        changed = api._apply(graph, plan, flow) or job.opset is not None
+        changed = pipeline.applied(graph, plan, flow) or job.opset is not None
         summary = summarize(
             plan,
             made,
@@ -92,53 +93,6 @@ def run(job: Job, told: Progress) -> Summary:
     return summary
 
 
-@contextlib.contextmanager
-def faults_told(*models: str | None) -> Iterator[None]:
-    """Where something fails that should not, tells whether the model was valid to begin with."""
-    import logging
-
-    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
-            raise
-        for model in models:
-            fault = _fault(model) if model is not None else ""
-            if fault:
-                raise AmpError(
-                    "AMP204",
-                    f"cannot be used, and a check of the file finds a fault in it: {fault}",
-                    where=str(model),
-                    hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
-                ) from error
-        raise
-
-
-def _fault(model: str) -> str:
-    """The first thing that onnx.checker says against a model, or an empty string."""
-    import onnx
-
-    try:
-        onnx.checker.check_model(model, full_check=True)
-        return "it holds names that are no text" if _no_text(onnx.load(model, load_external_data=False)) else ""
-    except Exception as error:  # the checker raises several kinds
-        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(": ")
-
-
-def _no_text(message: Any) -> bool:
-    """Whether a string field of a protobuf message, however deep, is not UTF-8."""
-    for field, value in message.ListFields():
-        items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
-        if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
-            return True
-        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
-            return True
-    return False
-
-
 def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:
     """One node's decisions, as `convert` with these options would make them."""
     options = steering.options()
@@ -149,52 +103,27 @@ def explained(model: str, node: str, steering: Steering, told: Progress) -> Expl
         _check_dims(graph, options.dims)
         told.stage("planning")
         graph.prepare()
-        flow = graph.dataflow(options.dtype, low_io)
-        rewrites = find_rewrites(flow, options)
-        replaced = replaced_nodes(flow, rewrites)
-        if rewrites:
-            RewriteRegions(tuple(rewrites))(graph, flow)
-            flow = graph.dataflow(options.dtype, low_io)
+        replaced = replaced_nodes(*_before_rewrites(graph, options, low_io))
+        flow, _ = pipeline.prepare(graph, options, low_io)
         state, _ = decide(flow, options)
         return explain(state, node, replaced)
 
 
+def _before_rewrites(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+    flow = graph.dataflow(options.dtype, low_io)
+    return flow, find_rewrites(flow, options)
+
+
 def _refuse_output(output: Path, job: Job, graph: OnnxGraph) -> None:
     """The input and its data files are never written over, under whatever name."""
-    sources = [Path(job.model), *({Path(job.plan_in)} if job.plan_in else ()), *_data_files(graph.model)]
-    if job.plan_out and _same(Path(job.plan_out), output):
+    sources = [Path(job.model), *([Path(job.plan_in)] if job.plan_in else ())]
+    if job.plan_out and same_file(Path(job.plan_out), output):
         raise AmpError(
             "AMP106", "the plan and the model would go to one file", where=str(output), hint="choose another --plan-out"
         )
-    for option, path in (("-o", output), ("--plan-out", Path(job.plan_out) if job.plan_out else None)):
-        if path is None:
-            continue
-        if any(_same(path, source) for source in sources):
-            raise AmpError(
-                "AMP106",
-                "the result would be written over the input",
-                where=str(path),
-                hint=f"choose another name with {option}",
-            )
-        if path.is_dir():
-            raise AmpError("AMP105", "is a directory", where=str(path), hint=f"name a file in it with {option}")
-        if not path.parent.is_dir():
-            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
-
-
-def _data_files(model: ir.Model) -> set[Path]:
-    tensors = (value.const_value for graph in graphs(model) for value in graph.initializers.values())
-    return {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
-
-
-def _same(one: Path, other: Path) -> bool:
-    """One file, through links too."""
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
+    refuse_overwriting(graph.model, output, sources, "-o")
+    if job.plan_out:
+        refuse_overwriting(graph.model, Path(job.plan_out), sources, "--plan-out")
 
 
 def _check_dims(graph: OnnxGraph, dims: dict[str, int]) -> None:

@@ -27,3 +27,8 @@ def nearest(name: str, known: list[str]) -> str:
     lower = {k.lower(): k for k in known}
     match = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return f"did you mean '{lower[match[0]]}'?" if match else ""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(": ")

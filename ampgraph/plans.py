@@ -89,6 +89,7 @@ class Plan:
     dtype: str
     policy: str
     target: str
+    low_io: list[str] = field(default_factory=list)  # graph inputs and outputs that become low
     decisions: list[Decision] = field(default_factory=list)
     casts: list[CastEdge] = field(default_factory=list)
     weights: list[WeightEdit] = field(default_factory=list)
@@ -106,14 +107,28 @@ class Plan:
         rows = []
         for d in self.decisions:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
-        data = {
-            "ampgraph_plan": FORMAT,
-            **{key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target")},
+        head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
+        tables = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
             **{key: [asdict(item) for item in getattr(self, key)] for key in ("casts", "weights", "rewrites", "notes")},
         }
-        return json.dumps(data, indent=None, separators=(",", ":"), ensure_ascii=False).replace("],[", "],\n[") + "\n"
+        parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
+        parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
+        return "{" + ",\n".join(parts) + "}\n"
+
+    def check(self) -> None:
+        """Raises ValueError for words that no plan has."""
+        types = {"float32", self.dtype}
+        good = self.dtype in ("float16", "bfloat16")
+        good &= all(d.dtype in types and isinstance(d.index, int) for d in self.decisions)
+        good &= all(c.to in types for c in self.casts)
+        good &= all(w.store in ("low", "both", "float32") for w in self.weights)
+        good &= all(w.floor is None or isinstance(w.floor, (int, float)) for w in self.weights)
+        for r in self.rewrites:
+            good &= bool(r.nodes) and isinstance(r.axis, int) and isinstance(r.epsilon, (int, float))
+        if not good:
+            raise ValueError("not a plan")
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
@@ -129,8 +144,9 @@ class Plan:
                 )
             whys = [Why(*row) for row in data["reasons"]]
             head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
-            return Plan(
+            plan = Plan(
                 **head,
+                low_io=[str(name) for name in data["low_io"]],
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
@@ -140,6 +156,8 @@ class Plan:
                 ],
                 notes=[Note(**row) for row in data["notes"]],
             )
+            plan.check()
+            return plan
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise AmpError(
                 "AMP401",
@@ -156,6 +174,15 @@ class Plan:
         except (OSError, UnicodeDecodeError) as error:
             raise AmpError("AMP401", "cannot be read as a plan", where=str(path), hint="check the path") from error
         return Plan.from_json(text, str(path))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _lines(items: list[Any]) -> str:
+    """One item a line, so that two plans can be compared."""
+    return ",\n".join(map(_text, items))
 
 
 def _uses(rows: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..errors import AmpError
 from ..plans import CastEdge, Plan, WeightEdit
+from .base import foreign
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class ApplyPlan:
                 elif value.producer != NONE:
                     _pin(editor, flow, value, low)
         for edit in plan.weights:
-            value = _find(values, edit.scope, edit.value)
+            value = _find(values, flow, edit)
             if live[value.scope]:
                 editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
         for edge in plan.casts:
-            value = _find(values, edge.scope, edge.value)
+            value = _find(values, flow, edge)
             if live[value.scope]:
                 editor.cast(value, edge.to, edge.uses)
         return editor
@@ -66,7 +66,7 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
 
 
 def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
-    """The units that the plan makes low, found by place."""
+    """The units that the plan makes low, found by place; every unit must be decided."""
     slots: dict[tuple[str, int, str], int] = {}
     for unit in flow.units:
         if unit.op == NONE:
@@ -74,29 +74,34 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
         else:
             op = flow.ops[unit.op]
             slots[flow.scopes[op.scope].path, op.index, unit.slot] = unit.id
-    low = set()
+    low, decided = set(), set()
     for d in plan.decisions:
-        if d.dtype == FLOAT32:
-            continue
-        found = slots.get((d.scope, d.index, d.slot))
-        if found is None:
-            raise AmpError(
-                "AMP402",
-                f"the plan decides {d.kind} {d.scope}/{d.index} ({d.slot}), which this model does not have",
-                hint="a plan fits the model it was made for: make it again",
-            )
-        low.add(found)
+        decided.add((d.scope, d.index, d.slot))
+        unit = slots.get((d.scope, d.index, d.slot))
+        if unit is None:
+            raise foreign(f"decides {d.kind} {d.scope}/{d.index} ({d.slot})")
+        if d.dtype != FLOAT32:
+            low.add(unit)
+    if len(decided) < len(slots):
+        scope, index, slot = next(place for place in slots if place not in decided)
+        raise foreign(f"leaves {scope}/{index} ({slot}) undecided", "has")
     return low
 
 
-def _find(values: dict[tuple[str, str], Value], scope: str, name: str) -> Value:
-    if (scope, name) not in values:
-        raise AmpError(
-            "AMP402",
-            f"the plan names value '{name}' in scope '{scope}', which this model does not have",
-            hint="a plan fits the model it was made for: make it again",
-        )
-    return values[scope, name]
+def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit) -> Value:
+    """The value that an edit is about, which must be read where the edit says so."""
+    value = values.get((edit.scope, edit.value))
+    if value is None or (isinstance(edit, WeightEdit) and not value.weight):
+        raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
+    uses = {
+        (flow.scopes[use.scope].path, flow.ops[use.op].index if use.op != NONE else NONE, use.index)
+        for use in flow.uses[value.id]
+    }
+    for place in edit.uses:
+        if place not in uses:
+            scope, op, position = place
+            raise foreign(f"gives '{edit.value}' to {scope}/{op} ({position})")
+    return value
 
 
 def _pin(editor: Any, flow: Dataflow, value: Value, low: set[int]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..errors import AmpError
+
 
 @dataclass(frozen=True)
 class Change:
@@ -11,3 +13,9 @@ class Change:
 
     count: int
     notes: tuple[str, ...] = field(default=())
+
+
+def foreign(text: str, verb: str = "does not have") -> AmpError:
+    """A plan that speaks of something else than this model: AMP402."""
+    hint = "a plan fits the model it was made for: make it again"
+    return AmpError("AMP402", f"the plan {text}, which this model {verb}", hint=hint)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataflow import Dataflow
+from ..dataflow import NONE, Dataflow
 from ..plans import Rewrite
-from .base import Change
+from .base import Change, foreign
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class RewriteRegions:
         if self.rewrites:
             editor = graph.editor(flow, {})
             for item in self.rewrites:
+                _check(item, editor, flow)
                 attributes: dict[str, int | float] = {
                     "axis": item.axis,
                     "epsilon": float(item.epsilon),
@@ -27,3 +28,13 @@ class RewriteRegions:
                 }
                 editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
         return Change(len(self.rewrites))
+
+
+def _check(item: Rewrite, editor: Any, flow: Dataflow) -> None:
+    ops = [editor.op(item.scope, index) for index in item.nodes]
+    if not ops or None in ops:
+        raise foreign(f"rewrites nodes {list(item.nodes)} of scope '{item.scope}'")
+    known = {flow.values[i].name for op in ops for i in op.inputs if i != NONE}
+    for name in item.inputs:
+        if name not in known:
+            raise foreign(f"makes {item.kind} read '{name}'", "does not read there")

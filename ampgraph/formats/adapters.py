@@ -14,7 +14,6 @@ from ..errors import AmpError
 from . import onnx_io
 from .onnx_format import OnnxGraph
 
-
 Back = Callable[[OnnxGraph, bool], Any]
 """Turns a graph into the caller's kind of model; told whether anything changed."""
 
@@ -23,7 +22,7 @@ def load(model: Any) -> tuple[OnnxGraph, Back]:
     """The graph of a model, and a function that turns a graph back into the caller's kind.
 
     Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
-    onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed, the model comes back
+    onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed it comes back
     as it was. Raises AmpError AMP104 for anything else.
     """
     if isinstance(model, (str, os.PathLike)):

@@ -88,14 +88,29 @@ class OnnxGraph:
                     f"{node.domain}:{node.op_type}:{[v.name if v else '' for v in node.inputs]}"
                     f"{[v.name for v in node.outputs]}"
                 )
+                parts += [_attribute_text(attribute) for attribute in node.attributes.values()]
             for name, value in graph.initializers.items():
                 tensor = value.const_value
                 if tensor is not None:
-                    parts.append(f"{name}:{dtype_name(tensor.dtype)}:{tensor.shape}")
-                    if tensor.nbytes <= 256 and tensor.dtype != ir.DataType.STRING:
-                        parts.append(tensor.tobytes().hex())
+                    parts.append(f"{name}:{_tensor_text(tensor)}")
             digest.update("\n".join(parts).encode())
         return digest.hexdigest()
+
+
+def _attribute_text(attribute: ir.Attr) -> str:
+    """What a plan may depend on; a body counts as the graph that it is."""
+    if attribute.is_ref():
+        return f"{attribute.name}=@{attribute.ref_attr_name}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        return f"{attribute.name}={_tensor_text(attribute.value)}"
+    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSORS):
+        return attribute.name
+    return f"{attribute.name}={attribute.value!r}"
+
+
+def _tensor_text(tensor: ir.TensorProtocol) -> str:
+    small = tensor.dtype != ir.DataType.STRING and tensor.nbytes <= 256
+    return f"{dtype_name(tensor.dtype)}:{tensor.shape}:{tensor.tobytes().hex() if small else ''}"
 
 
 def layer_of(op: Op) -> str:

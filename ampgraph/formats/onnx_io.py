@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from ..errors import AmpError
+from ..errors import AmpError, first_line
 from . import onnx_proto
 from .onnx_weights import tensor_chunks
 
@@ -72,7 +72,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
         raise AmpError(
             "AMP102",
-            f"cannot be understood: {str(error).splitlines()[0]}",
+            f"cannot be understood: {first_line(error)}",
             where=where,
             hint="onnx.checker.check_model names the fault",
         ) from error
@@ -167,16 +167,16 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """
     path = Path(path)
     with _whole_or_nothing(path) as temporary:
-        outside = _external_values(model)
+        outside = _external_holders(model)
         data_name = None
-        originals = [(value, value.const_value) for value in outside]
+        originals = [(holder, _tensor(holder)) for holder in outside]
         try:
             if outside:
                 data_name = _write_data(outside, path, temporary("data"), progress)
             proto = ir.to_proto(model)
         finally:
-            for value, tensor in originals:
-                value.const_value = tensor
+            for holder, tensor in originals:
+                _put(holder, tensor)
         target = temporary("model")
         with open(target, "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
@@ -232,33 +232,61 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     """The stored tensors whose bytes lie in data files."""
+    for holder in _holders(model):
+        if _is_external(tensor := _tensor(holder)):
+            yield getattr(tensor, "source", tensor)
+
+
+def _holders(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
+    """What holds a stored tensor: initializers and Constant nodes, those of functions too."""
     for graph in all_graphs(model):
-        for value in graph.initializers.values():
-            tensor = getattr(value.const_value, "source", value.const_value)
-            if isinstance(tensor, ir.ExternalTensor):
-                yield tensor
+        yield from (value for value in graph.initializers.values() if value.const_value is not None)
+    for nodes in (model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values())):
+        for node in nodes:
+            if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
+                yield node
 
 
-def _external_values(model: ir.Model) -> list[ir.Value]:
-    """The initializers that go to a data file."""
-    values = [v for g in all_graphs(model) for v in g.initializers.values()]
-    sizes = {v: v.const_value.nbytes for v in values if v.const_value is not None}
-    large = [v for v, size in sizes.items() if size >= EXTERNAL_FROM]
-    if sum(sizes[v] for v in large) > INLINE_LIMIT:
-        return large
-    return [v for v in large if isinstance(getattr(v.const_value, "source", v.const_value), ir.ExternalTensor)]
+def _tensor(holder: ir.Value | ir.Node) -> ir.TensorProtocol:
+    tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
+    assert tensor is not None
+    return tensor
 
 
-def _write_data(values: list[ir.Value], path: Path, temporary: Path, progress: Progress | None) -> str:
-    """Streams the tensors to one file and points the values at it; returns the file's final name."""
+def _put(holder: ir.Value | ir.Node, tensor: ir.TensorProtocol) -> None:
+    if isinstance(holder, ir.Value):
+        holder.const_value = tensor
+    else:
+        holder.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def _is_external(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(getattr(tensor, "source", tensor), ir.ExternalTensor)
+
+
+def _external_holders(model: ir.Model) -> list[ir.Value | ir.Node]:
+    """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
+    holders = [(holder, _tensor(holder)) for holder in _holders(model)]
+    inline = sum(tensor.nbytes for _, tensor in holders if isinstance(_, ir.Value))
+    return [
+        holder
+        for holder, tensor in holders
+        if _is_external(tensor)
+        or (inline > INLINE_LIMIT and isinstance(holder, ir.Value) and tensor.nbytes >= EXTERNAL_FROM)
+    ]
+
+
+def _write_data(holders: list[ir.Value | ir.Node], path: Path, temporary: Path, progress: Progress | None) -> str:
+    """Streams the tensors to one file and points their holders at it; returns the file's final name."""
     digest, places, position = hashlib.blake2b(digest_size=8), [], 0
-    total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
+    tensors = [_tensor(holder) for holder in holders]
+    total = sum(tensor.nbytes for tensor in tensors)
     with open(temporary, "wb") as file:
-        for value in values:
+        for tensor in tensors:
             padding = -position % ALIGN
             file.write(b"\0" * padding)
             start = position = position + padding
-            for chunk in tensor_chunks(value.const_value):  # type: ignore[arg-type]
+            for chunk in tensor_chunks(tensor):
                 digest.update(chunk)
                 file.write(chunk)
                 position += len(chunk)
@@ -266,16 +294,10 @@ def _write_data(values: list[ir.Value], path: Path, temporary: Path, progress: P
             if progress:
                 progress("writing weights", position, total)
     name = f"{path.name}.{digest.hexdigest()}.data"
-    for value, (offset, length) in zip(values, places, strict=True):
-        tensor = value.const_value
-        assert tensor is not None
-        value.const_value = ir.ExternalTensor(
-            name,
-            offset,
-            length,
-            tensor.dtype,
-            shape=tensor.shape,  # type: ignore[arg-type]
-            name=tensor.name or value.name or "",
-            base_dir=path.parent,
+    for holder, tensor, (offset, length) in zip(holders, tensors, places, strict=True):
+        label = tensor.name or (holder.name if isinstance(holder, ir.Value) else "") or ""
+        shape: ir.Shape = tensor.shape  # type: ignore[assignment]
+        _put(
+            holder, ir.ExternalTensor(name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=path.parent)
         )
     return name

@@ -148,7 +148,7 @@ class _Graph:
                 _upcast(a.sparse_tensor.values)
             for t in (a.t, *a.tensors) if a.type in (AttributeProto.TENSOR, AttributeProto.TENSORS) else ():
                 if t.data_type in vt.LOW_TYPES:
-                    _upcast(t)
+                    _upcast(t, self.owner.folder)
         return False
 
     def _output(self, node: NodeProto, i: int, kind: str, makes_low: bool) -> None:

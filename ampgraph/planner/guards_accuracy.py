@@ -20,6 +20,8 @@ SUMS = {
     "ReduceLogSumExp",
     "GlobalAveragePool",
     "GlobalLpPool",
+    "AveragePool",
+    "LpPool",
     "com.microsoft::ReduceSumInteger",
 }
 PREFIX = {"CumSum", "CumProd"}
@@ -63,10 +65,12 @@ def _reaches(flow: Dataflow, op: Op, kinds: set[str], through: set[str]) -> list
 
 def _eps(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """y + eps or max(y, eps) with an eps that vanishes, before a division, root or logarithm."""
-    if op.kind not in ("Add", "Sub", "Max", "Clip") or len(op.inputs) < 2:
+    if op.kind not in ("Add", "Sub", "Max", "Clip"):
         return None
     flow = state.flow
     numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
+    if op.kind == "Clip" and (lowest := flow.attribute(op, "min")) is not None:  # before opset 11
+        numbers.append(float(lowest))
     if len(numbers) != 1 or not 0 < abs(numbers[0]) < DIVISION_EPS:
         return None
     eps = abs(numbers[0])
@@ -112,6 +116,8 @@ def _summed(state: State, op: Op) -> int:
     dims = flow.dims(op.inputs[0], state.options.dims)
     if op.kind.startswith("Global"):
         return math.prod(dims[2:])
+    if op.kind.endswith("Pool"):
+        return math.prod(flow.attribute(op, "kernel_shape") or ())
     axes = flow.attribute(op, "axes")
     if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
         item = flow.values[op.inputs[1]]
@@ -148,18 +154,29 @@ def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     if op.kind not in ("Sin", "Cos"):
         return None
     flow, held, work, seen = state.flow, [op], list(op.inputs), set()
+    if state.activations is None:
+        state.activations = _activations(state)
     while work:
-        writer = flow.writer(work.pop()) if work else None
-        if writer is None or writer.id in seen or not writer.slots:
+        writer = flow.writer(work.pop())
+        if writer is None or writer.id in seen or not writer.slots or writer.id in state.activations:
             continue
         seen.add(writer.id)
-        cls = state.class_of_op[writer.id]
-        if cls == "kept" or (cls == "white" and not _from_integers(flow, writer)):
-            continue
         held.append(writer)
         if not (writer.kind == "Cast" and flow.values[writer.inputs[0]].dtype != "float32"):
             work += [v for v in writer.inputs if v != NONE]
     return Why("positions", f"angles of {op.kind} lose their period in {state.options.dtype}"), held
+
+
+def _activations(state: State) -> set[int]:
+    """Operators that see what a product or a norm made of data: no positions, and rounded already."""
+    flow, found = state.flow, set()
+    for op in flow.ops:
+        cls = state.class_of_op[op.id]
+        if cls == "kept" or (cls == "white" and not _from_integers(flow, op)):
+            found.add(op.id)
+        elif any(v != NONE and flow.values[v].producer in found for v in op.inputs):
+            found.add(op.id)
+    return found
 
 
 def _from_integers(flow: Dataflow, op: Op, depth: int = 0) -> bool:

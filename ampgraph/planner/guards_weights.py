@@ -34,7 +34,7 @@ MASK_PATH = {
     "ScatterElements",
 }
 MASK_END = {"Softmax", "LogSoftmax"}
-ATTENTION_MASK = {"Attention": 3}
+ATTENTION_MASK = {"Attention": 3, "com.microsoft::Attention": 5, "com.microsoft::MultiHeadAttention": 5}
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
 
@@ -74,7 +74,8 @@ def guard_weights(state: State) -> dict[int, float]:
             state.notes.append(
                 Note("weight", value.name, f"{extent.flushed:.1%} of its elements flush to zero in {options.dtype}")
             )
-    return floors
+    added = _most_added(flow, floors)
+    return {value: floor / added for value, floor in floors.items()}
 
 
 def _small(flow: Dataflow, value: Value) -> bool:
@@ -159,6 +160,18 @@ def _moves_on(flow: Dataflow, op: Op, index: int) -> bool:
     if op.kind == "ScatterND":
         return index in (0, 2)
     return True
+
+
+def _most_added(flow: Dataflow, floors: dict[int, float]) -> int:
+    """How many masks add up before one Softmax: their sum, and a score, must not overflow either."""
+    count, most = dict.fromkeys(floors, 1), 1
+    for op in flow.ops if floors else ():
+        found = [count[v] for v in op.inputs if v in count]
+        if found and op.kind in MASK_PATH:
+            total = sum(found) if op.kind == "Add" else max(found)
+            count.update(dict.fromkeys(op.outputs, total))
+            most = max(most, total)
+    return most
 
 
 def reads_low(state: State, value: int) -> bool:

@@ -16,6 +16,8 @@ def spread_hazards(state: State) -> None:
     flow = state.flow
     seen: set[tuple[int, bool]] = set()
     for source, reason, of_range in state.sources:
+        if flow.ops[source].kind in STOPS:
+            continue
         origin = describe(flow, flow.ops[source])
         why = Why("hazard", f"reads what '{origin}' made in float32 ({reason.text})")
         work = [source]

@@ -54,6 +54,7 @@ class State:
         self.region_of_op: dict[int, str] = {}
         self.notes: list[Note] = []
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
+        self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
 
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
         """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""

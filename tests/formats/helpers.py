@@ -25,7 +25,9 @@ LEVELS = ("O1", "O2", "O3", "auto")
 Feeds = dict[str, Any]
 
 
-def model(text: str, *, opset: int = 17, ir: int = 8, domains: str = "", functions: str = "", **weights: Any) -> ModelProto:
+def model(
+    text: str, *, opset: int = 17, ir: int = 8, domains: str = "", functions: str = "", **weights: Any
+) -> ModelProto:
     """A model from ONNX's text form. ``weights``: initializers by name, arrays or shapes of seeded small numbers."""
     imports = f'"" : {opset}' if opset else ""
     imports += (", " if imports and domains else "") + domains

@@ -79,8 +79,8 @@ MASKS = [
         "two masks added, from one constant",
         WEIGHT,
         f"""g {ATTENTION} {{ {SCORES} m = Where (c, zero, lowest)  n = Where (c, zero, lowest)  b = Add (m, n)
-            low = Mul (s, forty)  a = Add (low, b)  p = Softmax (a)  y = MatMul (p, v) }}""",
-        {**FEEDS, "q": np.array([[1], [1], [-1], [1]], F) * np.ones((4, 8), F)},
+            d = Sub (s, forty)  a = Add (d, b)  p = Softmax (a)  y = MatMul (p, v) }}""",
+        FEEDS,
         {"zero": F(0), "lowest": F(LOWEST / 4), "forty": F(40)},
         ALL,
         ("O2", "O3"),
@@ -118,6 +118,7 @@ EPS = [
         f"g (float[1,4] x, float[1,4] v) => (float[1,4] y) {{ a = Add (v, eps)  {body} }}",
         {**X4, "v": rows(0, 0, 1e-9, 1)},
         {"eps": F(1e-12), "one": F(1), "minus": F(-0.5)},
+        without=() if "Pow" in name else ("O2",),  # Pow has a guard of its own
         notes=("eps",),
     )
     for name, body in (
@@ -231,7 +232,6 @@ SUMS = [
         {"x": np.ones((1, 5000), F)},
         {"axis": np.array(1)},
         notes=("cumsum",),
-        dtypes=("float16", "bfloat16"),
         exact=True,
     ),
 ]
@@ -294,7 +294,7 @@ INDICES = [
         "the end of a Range",
         INDEX,
         """g (int64 n) => (float[?] y) { f = Cast <to = 1> (n)  h = Mul (f, half)  y = Range (zero, h, one) }""",
-        {"n": np.array(5003)},
+        {"n": np.array(8190)},
         {"half": F(0.5), "zero": F(0), "one": F(1)},
         ALL,
         ("O2", "O3"),
@@ -316,7 +316,6 @@ INDICES = [
         ALL,
         ("O2", "O3"),
         ("index",),
-        BOTH,
         exact=True,
     ),
 ]
@@ -335,9 +334,9 @@ STORED = [
     Case(
         "a weight that flushes to zero",
         WEIGHT,
-        "g (float[1,4] x) => (float[1,4] y) { m = MatMul (x, w)  y = Mul (m, large) }",
-        X4,
-        {"w": np.full((4, 4), 1e-9, F), "large": F(1e4)},
+        "g (float[1,4] x) => (float[1,4] y) { y = MatMul (x, w) }",
+        {"x": rows(1e4, 2e4, 3e4, 4e4)},
+        {"w": np.full((4, 4), 1e-8, F)},
         ALL,
         ("O1", "O2", "O3", "auto"),
         ("weight",),

@@ -1,0 +1,88 @@
+"""What is checked around a conversion: nothing is written over its input, and a damaged model is told as such."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from .errors import AmpError, first_line
+from .formats import onnx_io
+
+
+def refuse_overwriting(model: ir.Model, output: Path, sources: Iterable[Path], option: str) -> None:
+    """Raises AmpError AMP106 when ``output`` is one of ``sources`` or of the model's data files, under whatever name;
+    AMP105 when it is a folder or its folder is not there."""
+    data = {Path(tensor.path) for tensor in onnx_io.external_tensors(model)}
+    if any(same_file(output, source) for source in [*sources, *data]):
+        raise AmpError(
+            "AMP106",
+            "the result would be written over the input",
+            where=str(output),
+            hint=f"choose another name with {option}",
+        )
+    if output.is_dir():
+        raise AmpError("AMP105", "is a directory", where=str(output), hint=f"name a file in it with {option}")
+    if not output.parent.is_dir():
+        raise AmpError("AMP105", "the folder does not exist", where=str(output.parent), hint="create it first")
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """One file, through links too."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def faults_told(*models: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Where something fails that should not, tells whether the model was valid to begin with."""
+    import logging
+
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
+            raise
+        for model in models:
+            fault = _fault(model) if model is not None else ""
+            if fault:
+                raise AmpError(
+                    "AMP204",
+                    f"cannot be used, and a check of the file finds a fault in it: {fault}",
+                    where=str(model),
+                    hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
+                ) from error
+        raise
+
+
+def _fault(model: str | os.PathLike[str]) -> str:
+    """The first thing that onnx.checker says against a model, or an empty string."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model, full_check=True)
+        return "it holds names that are no text" if _no_text(onnx.load(model, load_external_data=False)) else ""
+    except Exception as error:  # the checker raises several kinds
+        return first_line(error)
+
+
+def _no_text(message: Any) -> bool:
+    """Whether a string field of a protobuf message, however deep, is not UTF-8."""
+    for field, value in message.ListFields():
+        items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
+            return True
+        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
+            return True
+    return False

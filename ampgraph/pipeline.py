@@ -1,0 +1,153 @@
+"""The steps of a conversion, for the API and the command line alike: read, plan, apply, verify, write."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from .dataflow import Dataflow
+from .errors import AmpError, first_line, nearest
+from .formats import onnx_io
+from .formats.onnx_format import OnnxGraph
+from .oplists import load_kernels, load_level, load_op_lists
+from .passes.apply_plan import ApplyPlan
+from .passes.fuse_casts import FuseCasts
+from .passes.rewrite_regions import RewriteRegions
+from .passes.verify_types import VerifyTypes
+from .planner import Options, find_rewrites, make_plan
+from .plans import Plan, Rewrite
+
+DTYPES = ("float16", "bfloat16")
+
+
+def build_options(
+    level: str,
+    dtype: str,
+    policy: str,
+    lists: Any,
+    fp32: Iterable[str],
+    low: Iterable[str],
+    target: str,
+    dims: Mapping[str, int] | None,
+) -> Options:
+    """Options from words, with the lists, levels and kernels that they name. Raises AmpError 3xx for a wrong word."""
+    if dtype not in DTYPES:
+        raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
+    files = [Path(f) for f in ([lists] if isinstance(lists, (str, os.PathLike)) else lists or ())]
+    return Options(
+        level=load_level(level, files),
+        lists=load_op_lists(policy, files),
+        kernels=load_kernels(target),
+        dtype=dtype,
+        policy=policy,
+        target=target,
+        fp32=_words(fp32),
+        low=_words(low),
+        dims=dict(dims or {}),
+    )
+
+
+def _words(patterns: Iterable[str]) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def low_interface(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
+    """The graph inputs and outputs that ``io`` asks to be low."""
+    names = [v.name or "" for v in [*graph.model.graph.inputs, *graph.model.graph.outputs]]
+    if io == "keep":
+        return frozenset()
+    if io == "low":
+        return frozenset(names)
+    chosen: set[str] = set()
+    for word in _words(io):
+        pattern, _, kind = word.partition("=")
+        if word in ("keep", "low"):
+            chosen |= set(names) if word == "low" else set()
+            continue
+        matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
+        if kind not in ("low", "keep") or not matched:
+            problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
+            raise AmpError("AMP305", problem, hint=nearest(pattern, names) or f"there are: {', '.join(names[:8])}")
+        chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
+    return frozenset(chosen)
+
+
+def prepare(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+    """Sorts the graph and rewrites the norms that are better written as one operator; a dataflow of the result."""
+    graph.prepare()
+    flow = graph.dataflow(options.dtype, low_io)
+    rewrites = find_rewrites(flow, options)
+    if rewrites:
+        RewriteRegions(tuple(rewrites))(graph, flow)
+        flow = graph.dataflow(options.dtype, low_io)
+    return flow, rewrites
+
+
+def planned(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+    """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
+    graph.prepare()
+    digest = graph.digest()
+    flow, rewrites = prepare(graph, options, low_io)
+    plan = make_plan(flow, options, digest)
+    plan.rewrites, plan.low_io = rewrites, sorted(low_io)
+    return plan, flow
+
+
+def followed(plan: Plan, graph: OnnxGraph) -> Dataflow:
+    """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
+    graph.prepare()
+    if plan.digest != graph.digest():
+        raise AmpError(
+            "AMP403",
+            "the plan was made for another model",
+            hint="make a plan for this model, or give the one it was made for",
+        )
+    low_io = frozenset(plan.low_io)
+    flow = graph.dataflow(plan.dtype, low_io)
+    if plan.rewrites:
+        RewriteRegions(tuple(plan.rewrites))(graph, flow)
+        flow = graph.dataflow(plan.dtype, low_io)
+    return flow
+
+
+def applied(graph: OnnxGraph, plan: Plan, flow: Dataflow) -> bool:
+    """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is."""
+    if plan.changes_nothing:
+        return False
+    known = frozenset(flow.conflicts)
+    graph.import_default_domain()
+    editor = ApplyPlan(plan)(graph, flow)
+    FuseCasts(plan.dtype)(editor, flow)
+    VerifyTypes(known)(graph)
+    return True
+
+
+def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
+    """The model in another opset, by onnx's version converter."""
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
+    folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
+    try:
+        proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
+    except Exception as error:  # the converter raises many kinds for operators it cannot move
+        raise AmpError(
+            "AMP307",
+            f"cannot be moved to opset {opset}: {first_line(error)}",
+            hint="leave --opset away, or export the model at that opset",
+        ) from error
+    return OnnxGraph(onnx_io.deserialize(proto, None if folder is None else Path(folder)))
+
+
+def default_output(path: str | os.PathLike, level: str) -> Path:
+    """``model.O2.onnx`` beside ``model.onnx``."""
+    path = Path(path)
+    stem = path.name[: -len(".onnx")] if path.name.endswith(".onnx") else path.name
+    return path.with_name(f"{stem}.{level}.onnx")
