@@ -83,9 +83,11 @@ def read_file(path: str | Path) -> ListFile:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise AmpError("AMP301", f"cannot read this list: {error.strerror}", where=str(path)) from None
+        raise AmpError(
+            "AMP301", f"cannot read this list: {error.strerror}", where=str(path), hint="check the path"
+        ) from None
     except UnicodeDecodeError:
-        raise AmpError("AMP301", "this list is not UTF-8 text", where=path.name) from None
+        raise AmpError("AMP301", "this list is not UTF-8 text", where=path.name, hint="save it as UTF-8") from None
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -145,19 +145,7 @@ BAD_OPTIONS = {
 }
 
 
-XFAIL = {
-    "both": "State.set returns before it compares: a unit asked for in both precisions is not noticed",
-    "no list": "the message about a list that cannot be read has no hint",
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=XFAIL[name])] if name in XFAIL else [])
-        for name in BAD_OPTIONS
-    ],
-)
+@pytest.mark.parametrize("name", BAD_OPTIONS)
 def test_a_bad_option_is_refused(amp, folder, name):
     words, code = BAD_OPTIONS[name]
     before = contents(folder)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     check_tensors(proto, path.parent, str(path))
-    return deserialize(proto, path.parent, str(path))
+    return deserialize(proto, path.parent.absolute(), str(path))
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
@@ -177,15 +179,40 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
         finally:
             for holder, tensor in originals:
                 _put(holder, tensor)
-        target = temporary("model")
-        with open(target, "wb") as file:
+        with open(temporary("model"), "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
-        if data_name:
-            os.replace(temporary("data"), path.parent / data_name)
-        os.replace(target, path)
-    for old in path.parent.glob(f"{path.name}.????????????????.data"):
-        if old.name != data_name:
-            old.unlink()
+        retired = _own_data(path) - {data_name}
+        with _in_place(temporary("data"), path.parent / data_name) if data_name else contextlib.nullcontext():
+            os.replace(temporary("model"), path)
+    for name in retired:
+        (path.parent / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _in_place(temporary: Path, target: Path) -> Iterator[None]:
+    """Moves a data file where it belongs; takes it away again if what follows fails and it was not there before."""
+    fresh = not target.exists()
+    os.replace(temporary, target)
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            target.unlink(missing_ok=True)
+        raise
+
+
+def _own_data(path: Path) -> set[str | None]:
+    """Data files that `save` wrote for the model that stands at ``path`` now."""
+    if not path.is_file():
+        return set()
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except DecodeError:
+        return set()  # not a model: nothing of ours is behind it
+    own = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")
+    locations = {e.value for t in onnx_proto.tensors(proto) for e in t.external_data if e.key == "location"}
+    return {name for name in locations if own.fullmatch(name)}
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
@@ -196,11 +223,18 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
     locations = {e.value for t in onnx_proto.tensors(proto) for e in t.external_data if e.key == "location"}
     with _whole_or_nothing(path) as temporary:
         for number, location in enumerate(sorted(locations)):
-            target = path.parent / location
-            if not target.exists() or not os.path.samefile(target, source.parent / location):
+            origin, target = source.parent / location, path.parent / location
+            if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source.parent / location, temporary(f"data{number}"))
+                shutil.copyfile(origin, temporary(f"data{number}"))
                 os.replace(temporary(f"data{number}"), target)
+            elif not os.path.samefile(target, origin) and not filecmp.cmp(target, origin, shallow=False):
+                raise AmpError(
+                    "AMP105",
+                    f"another model's data file '{location}' is there already",
+                    where=str(path.parent),
+                    hint="write to another folder",
+                )
         shutil.copyfile(source, temporary("model"))
         os.replace(temporary("model"), path)
 

@@ -78,7 +78,7 @@ def build_problem(state: State, costs: Costs, settle: bool = True) -> Problem:
     problem = Problem(fixed=dict(settled))
     remaining = undecided - set(settled)
     for value in flow.values if remaining else ():
-        net = _net(state, value.id, costs, remaining)
+        net = net_of(state, value.id, costs, remaining)
         if net is not None:
             problem.nets.append(net)
     for net in problem.nets:
@@ -87,11 +87,11 @@ def build_problem(state: State, costs: Costs, settle: bool = True) -> Problem:
                 problem.fixed[unit] = state.value[unit]
     problem.extra = dict.fromkeys(sorted(remaining), 0)
     for op in flow.ops if remaining else ():
-        _extra(state, op, costs, problem)
+        add_extra(state, op, costs, problem)
     return problem
 
 
-def _net(state: State, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
+def net_of(state: State, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
     """The net of a value with at least one undecided unit; unit costs when ``costs`` is None."""
     flow = state.flow
     uses = flow.uses[value]
@@ -135,7 +135,7 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     nets: list[Net] = []
     sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
     for value in flow.values:
-        net = _net(state, value.id, None, undecided)
+        net = net_of(state, value.id, None, undecided)
         if net is not None:
             nets.append(net)
             sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times, value.weight))
@@ -170,7 +170,7 @@ def _size_class(flow: Dataflow, value: int) -> int:
     return value
 
 
-def _extra(state: State, op, costs: Costs, problem: Problem) -> None:
+def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:
     """A free operation moves 2 bytes an element more in float32."""
     flow = state.flow
     for slot in op.slots.values():

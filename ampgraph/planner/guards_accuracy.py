@@ -153,41 +153,45 @@ def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """Angles from positions: a step of float16 above 2048 is 2 rad. Holds what computes them, products included."""
     if op.kind not in ("Sin", "Cos"):
         return None
-    flow, held, work, seen = state.flow, [op], list(op.inputs), set()
+    flow, held, work, seen = state.flow, [op], list(op.inputs), {op.id}
     if state.activations is None:
         state.activations = _activations(state)
     while work:
-        writer = flow.writer(work.pop())
-        if writer is None or writer.id in seen or not writer.slots or writer.id in state.activations:
-            continue
-        seen.add(writer.id)
-        held.append(writer)
-        if not (writer.kind == "Cast" and flow.values[writer.inputs[0]].dtype != "float32"):
-            work += [v for v in writer.inputs if v != NONE]
+        for value in state.borders.origins(work.pop()):
+            writer = flow.writer(value)
+            if writer is None or writer.id in seen or not writer.slots or writer.id in state.activations:
+                continue
+            seen.add(writer.id)
+            held.append(writer)
+            if not (writer.kind == "Cast" and flow.values[writer.inputs[0]].dtype != "float32"):
+                work += [v for v in writer.inputs if v != NONE]
     return Why("positions", f"angles of {op.kind} lose their period in {state.options.dtype}"), held
 
 
 def _activations(state: State) -> set[int]:
     """Operators that see what a product or a norm made of data: no positions, and rounded already."""
-    flow, found = state.flow, set()
+    flow, found, seen = state.flow, set(), set()
     for op in flow.ops:
         cls = state.class_of_op[op.id]
-        if cls == "kept" or (cls == "white" and not _from_integers(flow, op)):
+        product = cls == "white" and not _from_integers(state, op)
+        if product or cls == "kept" or any(v in seen for v in op.inputs):
             found.add(op.id)
-        elif any(v != NONE and flow.values[v].producer in found for v in op.inputs):
-            found.add(op.id)
+            for value in op.outputs:
+                seen |= state.borders.copies(value)
     return found
 
 
-def _from_integers(flow: Dataflow, op: Op, depth: int = 0) -> bool:
+def _from_integers(state: State, op: Op, depth: int = 0) -> bool:
     """Whether an operator sees only constants and integers made float: positions, not activations."""
+    flow = state.flow
     if depth > 12:
         return False
-    for value in op.inputs:
-        item = flow.values[value] if value != NONE else None
-        if item is None or item.weight or item.dtype != "float32":
-            continue
-        writer = flow.writer(value)
-        if writer is None or (not _from_integers(flow, writer, depth + 1)):
-            return False
+    for source in op.inputs:
+        for value in state.borders.origins(source) if source != NONE else ():
+            item = flow.values[value]
+            if item.weight or item.dtype != "float32" or value in state.borders.before:
+                continue
+            writer = flow.writer(value)
+            if writer is None or not _from_integers(state, writer, depth + 1):
+                return False
     return True

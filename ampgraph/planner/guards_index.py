@@ -5,16 +5,21 @@ from __future__ import annotations
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
 from ..plans import Note, Why
 from .hazards import STOPS
-from .state import VALIDITY, State, describe
+from .state import HIGH, VALIDITY, State, describe
 
 COMPARE = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+EXACT = {
+    *("Floor", "Ceil", "Round", "Neg", "Abs", "Add", "Sub", "Mul", "Identity", "Reshape", "Unsqueeze", "Squeeze"),
+    *("Expand", "Transpose", "Slice", "Gather", "Concat"),
+}
+"""What makes integers of integers."""
 SIZES = {"Range": (0, 1, 2), "OneHot": (1,)}
 
 
 def guard_indices(state: State) -> None:
     """Holds whatever computes an integer, a size or a comparison of integers in float32."""
     flow = state.flow
-    counted = _integer_valued(flow)
+    counted = _integer_valued(state)
     for op in flow.ops:
         sink = _sink(flow, op, counted)
         if sink is None:
@@ -47,48 +52,38 @@ def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | 
     return None
 
 
-def _integer_valued(flow: Dataflow) -> set[int]:
+def _integer_valued(state: State) -> set[int]:
     """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
-    found: set[int] = set()
+    flow, found = state.flow, set()
     for op in flow.ops:
-        if not op.outputs or not op.inputs or op.inputs[0] == NONE:
+        if op.kind == "Cast":
+            source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype == FLOAT32
+            integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
+        elif op.kind in EXACT and any(v in found for v in op.inputs):
+            floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype == FLOAT32]
+            integer = all(item.weight or item.id in found for item in floats)
+        else:
             continue
-        source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-        if (
-            op.kind == "Cast"
-            and target.dtype == FLOAT32
-            and source.dtype.startswith(("int", "uint"))
-            or op.kind
-            in (
-                "Floor",
-                "Ceil",
-                "Round",
-                "Identity",
-                "Reshape",
-                "Unsqueeze",
-                "Squeeze",
-                "Expand",
-                "Transpose",
-                "Add",
-                "Sub",
-            )
-            and op.inputs[0] in found
-        ):
-            found.add(target.id)
+        if integer:
+            found |= state.borders.copies(op.outputs[0])
     return found
 
 
 def _hold_upstream(state: State, values: list[int], why: Why) -> int:
     """Holds the elementwise arithmetic behind some values, back to products, norms and bounded functions."""
-    flow, held = state.flow, 0
+    flow, held, before = state.flow, 0, state.borders.before
     work, seen = [v for v in values if v != NONE], set()
     while work:
         value = work.pop()
-        op = flow.writer(value)
-        if op is None or op.id in seen or flow.values[value].dtype != FLOAT32:
+        if value in seen or flow.values[value].dtype != FLOAT32:
             continue
-        seen.add(op.id)
-        if state.class_of_op[op.id] in ("white", "kept") or op.kind in STOPS or not op.slots:
+        seen.add(value)
+        if value in before:  # made in a body, or by a caller
+            held += flow.values[value].unit != NONE and state.set(flow.values[value].unit, HIGH, VALIDITY, why)
+            work += before[value]
+            continue
+        op = flow.writer(value)
+        if op is None or not op.slots or state.class_of_op[op.id] in ("white", "kept") or op.kind in STOPS:
             continue
         held += state.hold(op, VALIDITY, why)
         if not (op.kind == "Cast" and flow.values[op.inputs[0]].dtype != FLOAT32):

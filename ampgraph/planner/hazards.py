@@ -46,4 +46,4 @@ def _results(state: State, op: int) -> list[int]:
     """The float32 values that carry on from an operator, into and out of bodies as well."""
     flow = state.flow
     values = [v for v in flow.ops[op].outputs if flow.values[v].dtype == "float32"]
-    return [v for v in values if flow.values[v].unit != NONE]
+    return [c for v in values for c in state.borders.copies(v) if flow.values[c].unit != NONE]

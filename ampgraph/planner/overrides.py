@@ -4,43 +4,66 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterator
 
-from ..dataflow import NONE, Dataflow
+from ..dataflow import NONE, Dataflow, Op
 from ..errors import AmpError, nearest
-from ..plans import Why
-from .state import HIGH, LOW, USER, State
+from ..plans import Note, Why
+from .state import HIGH, LOW, USER, State, describe
 
 
 def apply_overrides(state: State) -> None:
     """Raises AmpError AMP305 for a pattern that matches nothing, AMP306 for a node asked for in both precisions."""
+    flow = state.flow
     for option, patterns, value in (("--fp32", state.options.fp32, HIGH), ("--low", state.options.low, LOW)):
         for pattern in patterns:
             why = Why("user", f"{option} {pattern}")
-            units = _matching_units(state.flow, pattern)
-            if not units:
-                raise AmpError("AMP305", f"{option} {pattern} matches no float32 node", hint=_hint(state.flow, pattern))
-            for unit in units:
-                state.set(unit, value, USER, why)
+            matched = {op.id: units for op, units in _matches(flow, pattern)}
+            if not matched:
+                raise AmpError("AMP305", f"{option} {pattern} matches no float32 node", hint=_hint(flow, pattern))
+            for units in matched.values():
+                for unit in units:
+                    state.set(unit, value, USER, why)
+            _tell_regions(state, f"{option} {pattern}", set(matched))
 
 
-def _matching_units(flow: Dataflow, pattern: str) -> list[int]:
+def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+    """The operators that some pattern names."""
+    return {op.id for pattern in patterns for op, _ in _matches(flow, pattern)}
+
+
+def _matches(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
+    """Operators with float32 slots that a pattern names, and the units concerned."""
     sort, _, rest = pattern.partition(":")
     if sort == "value":
         match = _matcher(rest)
-        return [v.unit for v in flow.values if v.unit != NONE and v.producer != NONE and match(v.name)]
+        for value in flow.values:
+            if value.unit != NONE and value.producer != NONE and match(value.name):
+                yield flow.ops[value.producer], [value.unit]
+        return
     if sort == "op":
-        kind = rest.removeprefix("ai.onnx::")
-        match = _matcher(kind)
-        return _units(op for op in flow.ops if match(op.kind))
-    if sort == "scope":
+        match = _matcher(rest.removeprefix("ai.onnx::"))
+        chosen = (op for op in flow.ops if match(op.kind))
+    elif sort == "scope":
         match = _matcher(rest.replace("/", ".").strip("."))
-        return _units(op for op in flow.ops if op.slots and _in_scope(flow.layer(op), match))
-    match = _matcher(pattern)
-    return _units(op for op in flow.ops if match(op.name))
+        chosen = (op for op in flow.ops if op.slots and _in_scope(flow.layer(op), match))
+    else:
+        match = _matcher(pattern)
+        chosen = (op for op in flow.ops if match(op.name))
+    for op in chosen:
+        if op.slots:
+            yield op, list(op.slots.values())
 
 
-def _units(ops) -> list[int]:
-    return [unit for op in ops for unit in op.slots.values()]
+def _tell_regions(state: State, text: str, matched: set[int]) -> None:
+    """A pattern that hits part of a region takes the region: says which nodes came along."""
+    for op in sorted(matched & state.region_of_op.keys()):
+        mates = [o for o in state.mates(op) if o not in matched]
+        if mates:
+            names = ", ".join(describe(state.flow, state.flow.ops[o]) for o in mates[:4])
+            where = describe(state.flow, state.flow.ops[op])
+            kind = state.region_of_op[op]
+            state.notes.append(Note("pattern", where, f"{text} is part of a {kind} region and takes it whole: {names}"))
 
 
 def _matcher(pattern: str):

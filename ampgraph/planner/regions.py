@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..dataflow import NONE, Dataflow
 from ..plans import Rewrite, Why
 from .classify import VERDICT
+from .overrides import touched
 from .patterns import Region, find_biases, find_regions
 from .state import FREE, REGION, Options, State
 
@@ -65,7 +66,11 @@ def _in_range(state: State, region: Region) -> bool:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
-    return [r for region in find_regions(flow) if (r := _rewrite(flow, options, region)) is not None]
+    if not any(flow.opset >= since for since in STANDARD_SINCE.values()):
+        return []
+    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
+    return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
 
 
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:

@@ -8,6 +8,7 @@ from ..dataflow import NONE, Dataflow, Op
 from ..errors import AmpError
 from ..oplists import Kernels, Level, Listing, OpLists
 from ..plans import Note, Why
+from .borders import Borders
 
 FREE, LOW, HIGH = 0, 1, 2
 CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
@@ -54,15 +55,12 @@ class State:
         self.region_of_op: dict[int, str] = {}
         self.notes: list[Note] = []
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
+        self.borders = Borders(flow)
         self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
 
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
         """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
         root = self.flow.find(unit)
-        if rank < self.rank[root] or (
-            rank == self.rank[root] and self.value[root] != FREE and not (value == HIGH and self.value[root] == LOW)
-        ):
-            return False
         if rank == USER and self.rank[root] == USER and self.value[root] not in (FREE, value):
             raise AmpError(
                 "AMP306",
@@ -70,6 +68,10 @@ class State:
                 where=self.place(unit),
                 hint="make the --fp32 and --low patterns disjoint",
             )
+        if rank < self.rank[root] or (
+            rank == self.rank[root] and self.value[root] != FREE and not (value == HIGH and self.value[root] == LOW)
+        ):
+            return False
         self.value[root], self.rank[root], self.why[root] = value, rank, why
         return True
 
@@ -83,6 +85,11 @@ class State:
             if why is not None:
                 self.set(root, value, rank, why)
         return root
+
+    def mates(self, op: int) -> list[int]:
+        """The operators of the same region, itself included."""
+        roots = self.flow.op_units(self.flow.ops[op])
+        return [o for o in self.region_of_op if roots & self.flow.op_units(self.flow.ops[o])]
 
     def release(self, unit: int, why: Why) -> None:
         """Leaves a unit to the cut, unless something stronger than a list decided it."""

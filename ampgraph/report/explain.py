@@ -10,7 +10,7 @@ from typing import Any
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
 from ..errors import AmpError, nearest
 from ..oplists import Listing
-from ..planner.costs import Costs, _extra, _net
+from ..planner.costs import Costs, add_extra, net_of
 from ..planner.cut import INFINITE, Problem
 from ..planner.state import CUT, HIGH, LOW, State
 from ..plans import Rewrite
@@ -208,12 +208,12 @@ def _slot(state: State, op: Op, name: str, root: int) -> SlotReport:
 def flip_cost(state: State, root: int) -> Cost:
     """What each type costs for one unit while all others stay as decided."""
     costs = Costs(state.flow, state.options.dims)
-    nets = {value: net for value in _touched(state, root) if (net := _net(state, value, costs, {root})) is not None}
+    nets = {value: net for value in _touched(state, root) if (net := net_of(state, value, costs, {root})) is not None}
     others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
     problem = Problem(list(nets.values()), {unit: state.value[unit] for unit in others}, {root: 0})
     for op in state.flow.ops:
         if any(state.flow.find(unit) == root for unit in op.slots.values()):
-            _extra(state, op, costs, problem)
+            add_extra(state, op, costs, problem)
     choices = []
     for side in (LOW, HIGH):
         price = problem.cost({root: side})

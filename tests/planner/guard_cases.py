@@ -320,6 +320,79 @@ INDICES = [
     ),
 ]
 
+BORDERS = [
+    Case(
+        "half a length, in a branch",
+        INDEX,
+        """g (int64[2] n, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = If (c) <
+                then_branch = t () => (float[2] p) { p = Div (f, two) },
+                else_branch = e () => (float[2] r) { r = Mul (f, two) }
+            >  d = Floor (h)  y = Cast <to = 7> (d) }""",
+        {"n": np.array([8191, 4099]), "c": np.array(True)},
+        {"two": F(2)},
+        ALL,
+        ("O2", "O3"),
+        ("index",),
+        BOTH,
+        exact=True,
+    ),
+    Case(
+        "half a length, in functions",
+        INDEX,
+        """g (int64[2] n) => (int64[2] y) { f = Cast <to = 1> (n)  h = local.Half (f)  y = local.Down (h) }
+        <domain: "local", opset_import: ["" : 17]>
+        Half (a) => (b) { two = Constant <value = float {2.0}> ()  b = Div (a, two) }
+        <domain: "local", opset_import: ["" : 17]>
+        Down (a) => (b) { c = Floor (a)  b = Cast <to = 7> (c) }""",
+        {"n": np.array([8191, 4099])},
+        {},
+        ALL,
+        ("O2", "O3"),
+        ("index",),
+        BOTH,
+        exact=True,
+    ),
+    Case(
+        "a length halved by a loop",
+        INDEX,
+        """g (int64[2] n, int64 k, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = Loop (k, c, f) <
+                body = b (int64 i, bool on, float[2] s) => (bool more, float[2] t) {
+                    more = Identity (on)  t = Div (s, two) }
+            >  d = Floor (h)  y = Cast <to = 7> (d) }""",
+        {"n": np.array([8191, 4099]), "k": np.array(1), "c": np.array(True)},
+        {"two": F(2)},
+        ALL,
+        ("O2", "O3"),
+        ("index",),
+        BOTH,
+        exact=True,
+    ),
+    Case(
+        "angles from a branch",
+        "_positions",
+        """g (int64[1,8192] p, bool c) => (float[1,8192] y) { f = Cast <to = 1> (p)  h = If (c) <
+                then_branch = t () => (float[1,8192] q) { q = Mul (f, slow) },
+                else_branch = e () => (float[1,8192] r) { r = Identity (f) }
+            >  y = Sin (h) }""",
+        {**POSITIONS, "c": np.array(True)},
+        {"slow": F(0.7)},
+        notes=("positions",),
+    ),
+    Case(
+        "a value beyond the range from a branch",
+        WEIGHT,
+        """g (float[1,4] x, bool c) => (float[1,4] y) { h = If (c) <
+                then_branch = t () => (float[1,4] q) { q = Mul (x, w) },
+                else_branch = e () => (float[1,4] r) { r = Identity (x) }
+            >  y = Mul (h, small) }""",
+        {**X4, "c": np.array(True)},
+        {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
+        ALL,
+        ("O2", "O3"),
+        ("weight",),
+    ),
+]
+
 STORED = [
     Case(
         "a weight beyond the range",
@@ -354,4 +427,4 @@ STORED = [
     ),
 ]
 
-CASES = [*MASKS, *EPS, *SUMS, *ANGLES, *INDICES, *STORED]
+CASES = [*MASKS, *EPS, *SUMS, *ANGLES, *INDICES, *BORDERS, *STORED]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import ampgraph
-from ampgraph.api import _options as options_of
+from ampgraph.pipeline import build_options as options_of
 from ampgraph.formats import adapters
 from ampgraph.planner import judge
 from ampgraph.planner.costs import Costs, build_problem
