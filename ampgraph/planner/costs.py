@@ -34,6 +34,9 @@ SAME_SIZE = {
 }
 """Operators whose result has as many elements as their first input."""
 
+STORED_BYTE = 32
+"""Bytes moved that a stored byte counts for: it is paid in the file, in transfers and in memory for good."""
+
 STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
 
 
@@ -117,8 +120,8 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int,
         return 4, 2
     elements = costs.elements(value)
     if 4 * elements <= STORED_TWICE_LIMIT:
-        return 4 * elements, 2 * elements
-    return 2 * elements + costs.cast(value), costs.cast(value)
+        return 4 * elements * STORED_BYTE, 2 * elements * STORED_BYTE
+    return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
 def _counts(flow: Dataflow, producer: int) -> bool:

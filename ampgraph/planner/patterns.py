@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
@@ -19,7 +19,7 @@ class Region:
     scale: int = NONE
     bias: int = NONE
     epsilon: float = 0.0
-    reduced: Op | None = None  # the last ReduceMean
+    reduced: tuple[Op, ...] = ()  # every ReduceMean
 
 
 class Matcher:
@@ -73,9 +73,34 @@ class Matcher:
             return NONE
         if op.kind == "Pow" and self.flow.scalar(op.inputs[1]) == 2.0:
             return self.origin(op.inputs[0])
-        if op.kind == "Mul" and self.origin(op.inputs[0]) == self.origin(op.inputs[1]):
+        if op.kind == "Mul" and self.same(op.inputs[0], op.inputs[1]):
             return self.origin(op.inputs[0])
         return NONE
+
+    def same(self, value: int, other: int) -> bool:
+        """Whether two values are one, or one difference (or mean) computed twice."""
+        value, other = self.origin(value), self.origin(other)
+        if value == other:
+            return True
+        one, two = self.writer(value, "Sub", "ReduceMean"), self.writer(other, "Sub", "ReduceMean")
+        if one is None or two is None or one.kind != two.kind or len(one.inputs) != len(two.inputs):
+            return False
+        if reduced_axes(self.flow, one) != reduced_axes(self.flow, two):
+            return False
+        if not all(self.same(a, b) for a, b in zip(one.inputs, two.inputs, strict=True) if a != b):
+            return False
+        self.passed += [one, two]
+        return True
+
+
+def reduced_axes(flow: Dataflow, op: Op) -> list[int] | None:
+    """The axes of a reduction that keeps its dimensions, from an attribute or a stored input; None for any other."""
+    axes = flow.attribute(op, "axes")
+    if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
+        item = flow.values[op.inputs[1]]
+        array = flow.weights.array(item) if item.weight and item.dtype == "int64" else None
+        axes = None if array is None else array.reshape(-1).tolist()
+    return None if axes is None or flow.attribute(op, "keepdims") == 0 else [int(axis) for axis in axes]
 
 
 def find_regions(flow: Dataflow) -> Iterator[Region]:
@@ -93,42 +118,77 @@ def _norm(flow: Dataflow, root: Op) -> Region | None:
     m = Matcher(flow)
     added = m.writer(root.inputs[0], "Add")
     inner = m.with_scalar(added, "Add")
-    mean = m.writer(inner[0], "ReduceMean") if inner else None
+    mean = m.writer(inner[0], "ReduceMean") if inner and inner[1] > 0 else None
     square = m.writer(mean.inputs[0], "Pow", "Mul") if mean else None
     base = m.is_square(square)
     if added is None or inner is None or mean is None or square is None or base == NONE:
         return None
-    ops, source, kind = [square, mean, added, root], base, "RMSNormalization"
+    ops, source = [square, mean, added, root], base
+    reduced: tuple[Op, ...] = (mean,)
     centred = m.writer(base, "Sub")
-    if centred is not None:
-        taken = m.writer(centred.inputs[1], "ReduceMean")
-        if taken is not None and m.origin(taken.inputs[0]) == m.origin(centred.inputs[0]):
-            source, kind = m.origin(taken.inputs[0]), "LayerNormalization"
-            ops = [taken, centred, *ops]
-    result = _divided(flow, m, root, base, ops)
-    if result is None:
+    taken = m.writer(centred.inputs[1], "ReduceMean") if centred else None
+    if centred is not None and taken is not None and m.origin(taken.inputs[0]) == m.origin(centred.inputs[0]):
+        source, reduced = m.origin(taken.inputs[0]), (taken, mean)
+        ops = [taken, centred, *ops]
+    kind = "LayerNormalization" if len(reduced) == 2 else "RMSNormalization"
+    divided = _divided(flow, m, root, base, ops)
+    if divided is not None:
+        result, scale, bias = _affine(flow, m, divided, kind, ops)
+    elif kind == "LayerNormalization" and (folded := _folded(flow, m, root, source, reduced[0], ops)) is not None:
+        result, scale, bias = folded
+    else:
         return None
+    return Region(kind, _unique((*ops, *m.passed)), result, source, scale, bias, inner[1], reduced)
+
+
+def _unique(ops: Iterable[Op]) -> tuple[Op, ...]:
+    return tuple({op.id: op for op in ops}.values())
+
+
+def _affine(flow: Dataflow, m: Matcher, result: Op, kind: str, ops: list[Op]) -> tuple[Op, int, int]:
+    """The Mul and Add that follow a norm, with stored vectors: (last node, scale, bias)."""
     scale = bias = NONE
     scaled = m.sole_reader(result.outputs[0], "Mul")
     if scaled is not None and (scale := _weight_operand(flow, m, scaled)) != NONE:
         ops.append(scaled)
         result = scaled
-        shifted = m.sole_reader(result.outputs[0], "Add")
+        shifted = m.sole_reader(result.outputs[0], "Add") if kind == "LayerNormalization" else None
         if shifted is not None and (bias := _weight_operand(flow, m, shifted)) != NONE:
             ops.append(shifted)
             result = shifted
-    return Region(kind, (*ops, *m.passed), result, source, scale, bias, inner[1], mean)
+    return result, scale, bias
+
+
+def _folded(flow: Dataflow, m: Matcher, root: Op, source: int, taken: Op, ops: list[Op]) -> tuple[Op, int, int] | None:
+    """x * r + (bias - mean * r) with r = scale / root: how TensorFlow writes it."""
+    inverse = m.sole_reader(root.outputs[0], "Reciprocal")
+    factor = m.sole_reader(inverse.outputs[0], "Mul") if inverse else None
+    scale = _weight_operand(flow, m, factor) if factor else NONE
+    if inverse is None or factor is None or scale == NONE:
+        return None
+    products = [op for op in flow.readers(factor.outputs[0]) if op.kind == "Mul"]
+    data = next((op for op in products if source in (m.origin(v) for v in op.inputs)), None)
+    means = next((op for op in products if any(m.same(v, taken.outputs[0]) for v in op.inputs)), None)
+    shift = m.sole_reader(means.outputs[0], "Sub") if means else None
+    result = m.sole_reader(data.outputs[0], "Add") if data else None
+    if data is None or means is None or shift is None or result is None or len(products) != 2:
+        return None
+    bias = m.origin(shift.inputs[0])
+    if not flow.values[bias].weight or shift.outputs[0] not in (m.origin(v) for v in result.inputs):
+        return None
+    ops += [inverse, factor, data, means, shift, result]
+    return result, scale, bias
 
 
 def _divided(flow: Dataflow, m: Matcher, root: Op, base: int, ops: list[Op]) -> Op | None:
     """The node that divides ``base`` by the root, directly or through a reciprocal."""
     for reader in flow.readers(root.outputs[0]):
-        if reader.kind == "Div" and m.origin(reader.inputs[0]) == base:
+        if reader.kind == "Div" and m.origin(reader.inputs[1]) == root.outputs[0] and m.same(reader.inputs[0], base):
             ops.append(reader)
             return reader
         inverse = reader.kind == "Reciprocal" or (reader.kind == "Div" and flow.scalar(reader.inputs[0]) == 1.0)
         product = m.sole_reader(reader.outputs[0], "Mul") if inverse else None
-        if product is not None and base in (m.origin(product.inputs[0]), m.origin(product.inputs[1])):
+        if product is not None and any(m.same(v, base) for v in product.inputs):
             ops += [reader, product]
             return product
     return None
@@ -185,7 +245,7 @@ def _gelu(flow: Dataflow, root: Op) -> Region | None:
         return None
     if root.kind == "Tanh" and not any(op.kind == "Pow" or m.is_square(op) != NONE for op in inside):
         return None
-    return Region("Gelu", (*inside, *ops, *m.passed), result, source)
+    return Region("Gelu", _unique((*inside, *ops, *m.passed)), result, source)
 
 
 def _depends_only(flow: Dataflow, m: Matcher, value: int, source: int, ops: list[Op], depth: int = 0) -> bool:

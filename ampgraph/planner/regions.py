@@ -6,7 +6,7 @@ from ..dataflow import NONE, Dataflow
 from ..plans import Rewrite, Why
 from .classify import VERDICT
 from .overrides import touched
-from .patterns import Region, find_biases, find_regions
+from .patterns import Region, find_biases, find_regions, reduced_axes
 from .state import FREE, REGION, Options, State
 
 STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
@@ -77,13 +77,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     since = STANDARD_SINCE.get(region.kind, 0)
     level = options.level
     inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
-    if (
-        not since
-        or flow.opset < since
-        or not (inside or level.kept == "low")
-        or region.scale == NONE
-        or region.reduced is None
-    ):
+    if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
         return None
     if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
         return None
@@ -102,7 +96,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         or shape[-1] != width
     ):
         return None
-    if len(flow.shape(region.scale) or ()) != 1:
+    if any(flow.shape(v) != (width,) for v in (region.scale, region.bias) if v != NONE):
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
@@ -110,16 +104,10 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
-    """The one reduced axis counted from the end, None when it is unknown or more than one."""
-    reduced = region.reduced
-    assert reduced is not None
-    axes = flow.attribute(reduced, "axes")
-    if axes is None and len(reduced.inputs) > 1 and reduced.inputs[1] != NONE:
-        item = flow.values[reduced.inputs[1]]
-        array = flow.weights.array(item) if item.weight else None
-        axes = None if array is None else array.reshape(-1).tolist()
+    """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
     shape = flow.shape(region.source)
-    if axes is None or len(axes) != 1 or shape is None or flow.attribute(reduced, "keepdims") == 0:
+    found = {tuple(reduced_axes(flow, op) or ()) for op in region.reduced}
+    axes = found.pop() if len(found) == 1 else ()
+    if shape is None or len(axes) != 1:
         return None
-    axis = int(axes[0])
-    return axis if axis < 0 else axis - len(shape)
+    return axes[0] if axes[0] < 0 else axes[0] - len(shape)

@@ -79,7 +79,9 @@ IFS = {
 
 @pytest.mark.parametrize("body", IFS.values(), ids=IFS.keys())
 def test_if(body: str) -> None:
-    convert_everywhere(model(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4)), BRANCHES, low=["MatMul"])
+    convert_everywhere(
+        model(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4)), BRANCHES, low=["MatMul"]
+    )
 
 
 LOOPS = {
@@ -132,7 +134,9 @@ LOOPS = {
 
 @pytest.mark.parametrize("body", LOOPS.values(), ids=LOOPS.keys())
 def test_loop(body: str) -> None:
-    given = model("g (float[2,4] x) => (float[2,4] y, float[2,4] z) " + body.replace("{STATE}", STATE), w=(4, 4), k=(2, 4))
+    given = model(
+        "g (float[2,4] x) => (float[2,4] y, float[2,4] z) " + body.replace("{STATE}", STATE), w=(4, 4), k=(2, 4)
+    )
     convert_everywhere(given, {"x": x(2, 4) * 0.5}, low=["MatMul"])
 
 

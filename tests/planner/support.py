@@ -19,7 +19,9 @@ SHORT = {TensorProto.FLOAT: "f32", TensorProto.FLOAT16: "f16", TensorProto.BFLOA
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def parse(text: str, opset: int = 17, weights: Mapping[str, Any] | None = None, domains: Sequence[str] = ()) -> ModelProto:
+def parse(
+    text: str, opset: int = 17, weights: Mapping[str, Any] | None = None, domains: Sequence[str] = ()
+) -> ModelProto:
     """A model from text; ``weights`` are added as initializers."""
     imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in domains)])
     model = onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]>\n{text}")

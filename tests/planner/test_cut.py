@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import ampgraph
-from ampgraph.pipeline import build_options as options_of
 from ampgraph.formats import adapters
+from ampgraph.pipeline import build_options as options_of
 from ampgraph.planner import judge
 from ampgraph.planner.costs import Costs, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve

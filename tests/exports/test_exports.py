@@ -1,0 +1,104 @@
+"""Real exports: few casts, every product low, half the size, still right; never more casts than ONNX Runtime's tool."""
+
+from __future__ import annotations
+
+import ampgraph
+import numpy as np
+import onnx
+import pytest
+from ampgraph.numerics.strict import run_strict
+from ampgraph.report.inspect import inspect
+
+from exports.architectures import architectures
+
+NAMES = ("decoder", "vision", "residual", "branching")
+LEVELS = ("O1", "O2", "O3", "auto")
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]]:
+    import torch
+
+    models = {}
+    for name, (module, example, feed, opset) in architectures().items():
+        program = torch.onnx.export(
+            module.eval(), (example,), dynamo=True, input_names=[feed], output_names=["out"], opset_version=opset,
+            verbose=False,
+        )  # fmt: skip
+        models[name] = (program.model_proto, {feed: example.numpy()})
+    return models
+
+
+def casts(model: onnx.ModelProto) -> int:
+    def count(graph: onnx.GraphProto) -> int:
+        inner = sum(count(a.g) for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH)
+        return inner + sum(n.op_type == "Cast" for n in graph.node)
+
+    return count(model.graph)
+
+
+def heavy_in_float32(model: onnx.ModelProto, level: str) -> list[str]:
+    kinds = ("MatMul", "Gemm", "Conv", "Attention")
+    plan = ampgraph.plan(model, level=level)
+    return [d.kind for d in plan.decisions if d.kind in kinds and d.dtype == "float32"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_valid_and_right(exported, name: str, level: str) -> None:
+    model, feeds = exported[name]
+    low = ampgraph.convert(model, level=level)
+    onnx.checker.check_model(low, full_check=True)
+    want, got = run_strict(model, feeds)["out"], run_strict(low, feeds)["out"]
+    assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
+    again = ampgraph.convert(low, level=level)
+    assert again.SerializeToString(deterministic=True) == low.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_product_is_low(exported, name: str, level: str) -> None:
+    assert heavy_in_float32(exported[name][0], level) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_more_casts_at_o3_than_the_runtimes_own_converter(exported, name: str) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    model, _ = exported[name]
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    peer = convert_float_to_float16(copy, keep_io_types=True)
+    assert casts(ampgraph.convert(model, level="O3")) <= casts(peer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_halves_the_weights(exported, name: str) -> None:
+    model, _ = exported[name]
+    before, after = (_float_bytes(m) for m in (model, ampgraph.convert(model, level="auto")))
+    assert 0.49 <= after / before <= 0.51
+
+
+def _float_bytes(model: onnx.ModelProto) -> int:
+    weights = inspect(model).to_dict()["weights"]
+    return sum(held["bytes"] for dtype, held in weights.items() if "float" in dtype)
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_decomposed_norm_costs_at_most_two_casts(exported, level: str) -> None:
+    model, _ = exported["decoder"]
+    norms, border = 5, 1  # two in each of two layers and the last; the logits
+    assert casts(ampgraph.convert(model, level=level)) <= casts(model) + 2 * norms + border
+
+
+@pytest.mark.parametrize("name", ["vision", "branching"])
+def test_auto_casts_nothing_around_kernels_that_keep_float32_inside(exported, name: str) -> None:
+    model, _ = exported[name]
+    plan = ampgraph.plan(model, level="auto", target="cuda")
+    kept = [d.kind for d in plan.decisions if d.kind in ("LayerNormalization", "Softmax") and d.dtype == "float32"]
+    assert kept == []
+
+
+def test_embeddings_are_low_at_auto(exported) -> None:
+    plan = ampgraph.plan(exported["decoder"][0], level="auto")
+    gathers = [d.dtype for d in plan.decisions if d.kind == "Gather"]
+    assert gathers and set(gathers) == {"float16"}
