@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .console import done, guarded, main, progress, show, show_json
+from .console import done, guarded, main, progress, show, show_json, signals_wait
 from .errors import AmpError
 
 __all__ = ["app", "main"]
@@ -169,9 +169,10 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --dry-run --json
     """
-    from .checks import faults_told
-    from .conversion import Job, run
-    from .report.text import summary_lines
+    with signals_wait():
+        from .checks import faults_told
+        from .conversion import Job, run
+        from .report.text import summary_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
     with progress() as told, faults_told(model):
@@ -195,9 +196,10 @@ def inspect(
     ampgraph inspect model.O2.onnx
     ampgraph inspect model.O2.onnx --against model.onnx
     """
-    from .checks import faults_told
-    from .report.inspect import inspect as look
-    from .report.text import inspection_lines
+    with signals_wait():
+        from .checks import faults_told
+        from .report.inspect import inspect as look
+        from .report.text import inspection_lines
 
     with progress() as told, faults_told(model, against):
         told.stage("reading")
@@ -229,9 +231,10 @@ def explain(
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx 'node_Softmax_*' --level O1
     """
-    from .checks import faults_told
-    from .conversion import explained
-    from .report.text import explanation_lines
+    with signals_wait():
+        from .checks import faults_told
+        from .conversion import explained
+        from .report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
     with progress() as told, faults_told(model):

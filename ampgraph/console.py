@@ -113,6 +113,25 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
     raise Interrupted
 
 
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Holds signals back while extension modules are imported: some crash when an exception reaches them half-made."""
+    heard: list[tuple[int, Any]] = []
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+            signal.signal(number, lambda got, frame: heard.append((got, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for got, frame in heard:
+        handlers[signal.Signals(got)](got, frame)
+
+
 def done() -> None:
     """From here on Ctrl-C comes too late to undo anything, and is not heard."""
     if signal.getsignal(signal.SIGINT) is _interrupt:

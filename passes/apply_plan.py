@@ -77,11 +77,11 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
     low, decided = set(), set()
     for d in plan.decisions:
         decided.add((d.scope, d.index, d.slot))
-        unit = slots.get((d.scope, d.index, d.slot))
-        if unit is None:
+        found = slots.get((d.scope, d.index, d.slot))
+        if found is None:
             raise foreign(f"decides {d.kind} {d.scope}/{d.index} ({d.slot})")
         if d.dtype != FLOAT32:
-            low.add(unit)
+            low.add(found)
     if len(decided) < len(slots):
         scope, index, slot = next(place for place in slots if place not in decided)
         raise foreign(f"leaves {scope}/{index} ({slot}) undecided", "has")

@@ -1,4 +1,4 @@
-"""If, Loop and Scan in the dataflow: which values must have one type across the border of a body."""
+"""If, Loop, Scan and calls in the dataflow: which values must have one type across the border of a body."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from ..dataflow import FLOAT32, NONE, Op, Scope
+from ..errors import AmpError
 
 if TYPE_CHECKING:
     from .onnx_dataflow import DataflowBuilder
 
 LOOP_TIMES = 16  # how often a loop body is taken to run
+DEEPEST_CALL = 64  # functions that call functions: beyond this they call themselves
 
 
 def _if(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any) -> None:
@@ -63,6 +65,36 @@ def _scan(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: An
     body = builder._body(op, "body", node.attributes["body"].value, scope, env, LOOP_TIMES, formals)
     states = [units[i + skip] for i in range(len(inputs) - scanned)]
     _results(builder, op, node, scope, env, body, first_output=0, states=states)
+
+
+def call(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any) -> None:
+    """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
+    function = builder.model.functions[node.domain, node.op_type, node.overload]
+    if scope.path.count("()") > DEEPEST_CALL:
+        raise AmpError("AMP203", f"function {op.kind} is called recursively", hint="ONNX functions may not recurse")
+    attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
+    attributes |= {name: builder._resolve(a, env) for name, a in node.attributes.items()}
+    inner = type(env)(dict(function.opset_imports), attributes)
+    path = f"{scope.path}/{op.index}:{op.kind}()"
+    body = builder._scope(path, scope.id, op.id, "function", scope.times, function, inner)
+    for position, native in enumerate(function.inputs):
+        given = op.inputs[position] if position < len(op.inputs) else NONE
+        actual = builder.flow.values[given] if given != NONE else None
+        container, dtype = (actual.container, actual.dtype) if actual else ("", "")
+        unit = builder.interface_unit(op, f"in{position}", dtype, container)
+        if actual:
+            builder._use(actual, op.id, position, unit, scope.id)
+        body.inputs.append(builder._value(native, body.id, inner, dtype, container=container, unit=unit).id)
+    builder._nodes(function, body, inner)
+    for position, native in enumerate(function.outputs):
+        result = builder._lookup(native, body, inner)
+        body.outputs.append(result.id)
+        unit = builder.interface_unit(op, f"out{position}", result.dtype, result.container)
+        builder._use(result, NONE, position, unit, body.id)
+        if position < len(node.outputs):
+            _writes(builder, op, node.outputs[position], scope, env, result.dtype, result.container, unit)
+            if result.container and unit != NONE:
+                builder.flow.merge((unit, result.unit))
 
 
 def _results(

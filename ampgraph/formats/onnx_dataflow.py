@@ -149,7 +149,7 @@ class DataflowBuilder:
             )
             flow.ops.append(op)
             if functions and (domain, node.op_type, node.overload) in functions:
-                self._call(op, node, scope, env)
+                _call(self, op, node, scope, env)
             elif op.kind in _CONTROL:
                 _CONTROL[op.kind](self, op, node, scope, env)
             else:
@@ -364,47 +364,6 @@ class DataflowBuilder:
         unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version)
         return unit
 
-    def _call(self, op: Op, node: ir.Node, scope: Scope, env: _Environment) -> None:
-        """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
-        function = self.model.functions[node.domain, node.op_type, node.overload]
-        if scope.path.count("()") > 64:
-            raise AmpError("AMP203", f"function {op.kind} is called recursively", hint="ONNX functions may not recurse")
-        attributes = {name: a for name, a in function.attributes.items() if a.value is not None}
-        attributes |= {name: self._resolve(a, env) for name, a in node.attributes.items()}
-        inner = _Environment(dict(function.opset_imports), attributes)
-        path = f"{scope.path}/{op.index}:{op.kind}()"
-        body = self._scope(path, scope.id, op.id, "function", scope.times, function, inner)
-        for position, native in enumerate(function.inputs):
-            actual = (
-                self.flow.values[op.inputs[position]]
-                if position < len(op.inputs) and op.inputs[position] != NONE
-                else None
-            )
-            container, dtype = (actual.container, actual.dtype) if actual else ("", "")
-            unit = self.interface_unit(op, f"in{position}", dtype, container)
-            if actual:
-                self._use(actual, op.id, position, unit, scope.id)
-            body.inputs.append(self._value(native, body.id, inner, dtype, container=container, unit=unit).id)
-        self._nodes(function, body, inner)
-        for position, native in enumerate(function.outputs):
-            result = self._lookup(native, body, inner)
-            body.outputs.append(result.id)
-            unit = self.interface_unit(op, f"out{position}", result.dtype, result.container)
-            self._use(result, NONE, position, unit, body.id)
-            if position < len(node.outputs):
-                outer = self._value(
-                    node.outputs[position],
-                    scope.id,
-                    env,
-                    result.dtype,
-                    container=result.container,
-                    producer=op.id,
-                    unit=unit,
-                )
-                op.outputs.append(outer.id)
-                if result.container and unit != NONE:
-                    self.flow.merge((unit, result.unit))
-
     # -- attributes -------------------------------------------------------------------------------------------------
 
     def _resolve(self, attribute: ir.Attr, env: _Environment) -> ir.Attr:
@@ -422,3 +381,4 @@ class DataflowBuilder:
 
 
 from .onnx_control_flow import CONTROL as _CONTROL  # noqa: E402  the two halves of one walk
+from .onnx_control_flow import call as _call  # noqa: E402

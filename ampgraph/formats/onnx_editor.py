@@ -231,7 +231,11 @@ class OnnxEditor:
         graph.insert_after(last, new)
         old.replace_all_uses_with(result, replace_graph_outputs=True)
         old.name, result.name = None, old.name
-        graph.remove([self.node(op) for op in reversed(ops)], safe=True)
+        gone = [self.node(op) for op in reversed(ops)]
+        read = [value for node in gone for value in node.inputs if value is not None]
+        graph.remove(gone, safe=True)
+        for value in dict.fromkeys(read):
+            _drop_constant(value)
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy, ``float32`` only floors."""
@@ -271,6 +275,17 @@ class OnnxEditor:
             native.graph.register_initializer(copy)  # type: ignore[union-attr]
         copy.type, copy.shape = ir.TensorType(IR_TYPES[dtype]), tensor.shape
         return copy
+
+
+def _drop_constant(value: ir.Value) -> None:
+    """Takes a constant away that nothing reads any more."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if value.is_initializer():
+        value.graph.initializers.pop(value.name)  # type: ignore[union-attr, arg-type]
+    elif producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)
 
 
 def _is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:

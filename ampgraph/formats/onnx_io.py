@@ -6,9 +6,11 @@ import contextlib
 import errno
 import filecmp
 import hashlib
+import mmap
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,19 +35,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    if path.is_dir():
-        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
-    except OSError as error:
-        raise AmpError(
-            "AMP101", f"cannot be read: {error.strerror}", where=str(path), hint="check its permissions"
-        ) from None
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(data)
+        with _mapped(path) as data:
+            proto.ParseFromString(data)
     except DecodeError:
         raise AmpError(
             "AMP102",
@@ -57,6 +50,28 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     check_tensors(proto, path.parent, str(path))
     return deserialize(proto, path.parent.absolute(), str(path))
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[memoryview | bytes]:
+    """The bytes of a file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
+    if path.is_dir():
+        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise AmpError("AMP101", "is not a file", where=str(path), hint="copy the model into a file first")
+        file = open(path, "rb")  # noqa: SIM115  closed below, whatever the parser does
+    except FileNotFoundError:
+        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+            yield view
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
@@ -267,8 +282,9 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     """The stored tensors whose bytes lie in data files."""
     for holder in _holders(model):
-        if _is_external(tensor := _tensor(holder)):
-            yield getattr(tensor, "source", tensor)
+        source = _source(_tensor(holder))
+        if isinstance(source, ir.ExternalTensor):
+            yield source
 
 
 def _holders(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
@@ -294,8 +310,13 @@ def _put(holder: ir.Value | ir.Node, tensor: ir.TensorProtocol) -> None:
         holder.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
+def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor in the file behind one that is rounded when it is read."""
+    return getattr(tensor, "source", tensor)
+
+
 def _is_external(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(getattr(tensor, "source", tensor), ir.ExternalTensor)
+    return isinstance(_source(tensor), ir.ExternalTensor)
 
 
 def _external_holders(model: ir.Model) -> list[ir.Value | ir.Node]:

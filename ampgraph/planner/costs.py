@@ -110,7 +110,7 @@ def net_of(state: State, value: int, costs: Costs | None, undecided: set[int]) -
         up, down = _weight_costs(flow, value, costs)
         return Net(None, frozenset(readers), up, down)
     price = costs.cast(value) if costs else 1
-    up = INFINITE if _counts(flow, item.producer) else price
+    up = INFINITE if value in state.counted else price  # integers made float are never rounded and widened again
     return Net(writer, frozenset(readers), up, price)
 
 
@@ -122,14 +122,6 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int,
     if 4 * elements <= STORED_TWICE_LIMIT:
         return 4 * elements * STORED_BYTE, 2 * elements * STORED_BYTE
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
-
-
-def _counts(flow: Dataflow, producer: int) -> bool:
-    """Integers made float: exact in float32 only, so they are never rounded and widened again."""
-    if producer == NONE or flow.ops[producer].kind != "Cast":
-        return False
-    source = flow.values[flow.ops[producer].inputs[0]]
-    return source.dtype.startswith(("int", "uint"))
 
 
 def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:

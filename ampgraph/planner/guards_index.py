@@ -19,7 +19,7 @@ SIZES = {"Range": (0, 1, 2), "OneHot": (1,)}
 def guard_indices(state: State) -> None:
     """Holds whatever computes an integer, a size or a comparison of integers in float32."""
     flow = state.flow
-    counted = _integer_valued(state)
+    counted = state.counted = _integer_valued(state)
     for op in flow.ops:
         sink = _sink(flow, op, counted)
         if sink is None:

@@ -57,12 +57,17 @@ def _matches(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
 
 def _tell_regions(state: State, text: str, matched: set[int]) -> None:
     """A pattern that hits part of a region takes the region: says which nodes came along."""
-    for op in sorted(matched & state.region_of_op.keys()):
-        mates = [o for o in state.mates(op) if o not in matched]
-        if mates:
-            names = ", ".join(describe(state.flow, state.flow.ops[o]) for o in mates[:4])
-            where = describe(state.flow, state.flow.ops[op])
-            kind = state.region_of_op[op]
+    flow = state.flow
+    regions: dict[int, list[int]] = {}
+    for op in state.region_of_op if matched else ():
+        for root in flow.op_units(flow.ops[op]):
+            regions.setdefault(root, []).append(op)
+    for members in regions.values():
+        hit = [op for op in members if op in matched]
+        rest = [describe(flow, flow.ops[op]) for op in members if op not in matched]
+        if hit and rest:
+            kind, where = state.region_of_op[hit[0]], describe(flow, flow.ops[hit[0]])
+            names = ", ".join(rest[:4]) + (f" and {len(rest) - 4} more" if len(rest) > 4 else "")
             state.notes.append(Note("pattern", where, f"{text} is part of a {kind} region and takes it whole: {names}"))
 
 

@@ -183,7 +183,7 @@ def _folded(flow: Dataflow, m: Matcher, root: Op, source: int, taken: Op, ops: l
 def _divided(flow: Dataflow, m: Matcher, root: Op, base: int, ops: list[Op]) -> Op | None:
     """The node that divides ``base`` by the root, directly or through a reciprocal."""
     for reader in flow.readers(root.outputs[0]):
-        if reader.kind == "Div" and m.origin(reader.inputs[1]) == root.outputs[0] and m.same(reader.inputs[0], base):
+        if reader.kind == "Div" and m.same(reader.inputs[0], base):
             ops.append(reader)
             return reader
         inverse = reader.kind == "Reciprocal" or (reader.kind == "Div" and flow.scalar(reader.inputs[0]) == 1.0)

@@ -56,6 +56,7 @@ class State:
         self.notes: list[Note] = []
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
+        self.counted: set[int] = set()  # float values that are integers in disguise
         self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
 
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
@@ -85,11 +86,6 @@ class State:
             if why is not None:
                 self.set(root, value, rank, why)
         return root
-
-    def mates(self, op: int) -> list[int]:
-        """The operators of the same region, itself included."""
-        roots = self.flow.op_units(self.flow.ops[op])
-        return [o for o in self.region_of_op if roots & self.flow.op_units(self.flow.ops[o])]
 
     def release(self, unit: int, why: Why) -> None:
         """Leaves a unit to the cut, unless something stronger than a list decided it."""

@@ -385,7 +385,7 @@ BORDERS = [
                 then_branch = t () => (float[1,4] q) { q = Mul (x, w) },
                 else_branch = e () => (float[1,4] r) { r = Identity (x) }
             >  y = Mul (h, small) }""",
-        {**X4, "c": np.array(True)},
+        {"x": rows(1, 1, 1, 1), "c": np.array(True)},
         {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
         ALL,
         ("O2", "O3"),

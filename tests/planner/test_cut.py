@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import ampgraph
 from ampgraph.formats import adapters
+from ampgraph.numerics.strict import run_strict
 from ampgraph.pipeline import build_options as options_of
 from ampgraph.planner import judge
 from ampgraph.planner.costs import Costs, build_problem
@@ -183,3 +184,16 @@ def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
 def test_a_given_cast_serves_readers_that_stand_before_it() -> None:
     model = parse("g (float[4,4] x) => (float[4,4] y, float16[4,4] z) { y = MatMul (x, x)  z = Cast <to = 10> (x) }")
     assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32"
+
+
+def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
+    """A product may read them low; what reads them in float32 reads them exactly."""
+    model = parse(
+        """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
+            f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
+        }""",
+        weights={"w": np.ones((5000, 8), np.float32)},
+    )
+    for level in LEVELS:
+        result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
+        assert level == "O3" or (result["y"][:, 0] == np.arange(5000)).all(), level

@@ -1,0 +1,122 @@
+"""Every kind of model comes back as its kind; the caller's object is never changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from formats.helpers import code, data, kinds, low_kinds, model, run_plain, x
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.numerics.compare import difference
+
+TEXT = "g (float[N,4] x) => (float[N,4] y) { a = MatMul (x, w)  b = Add (a, v)  y = Softmax (b) }"
+
+
+def plain() -> ModelProto:
+    return model(TEXT, w=(4, 4), v=(4,))
+
+
+def near(converted: ModelProto) -> None:
+    onnx.checker.check_model(converted, full_check=True)
+    assert "MatMul" in low_kinds(converted)
+    feeds = {"x": x(2, 4)}
+    assert not difference(run_plain(plain(), feeds)["y"], run_plain(converted, feeds)["y"])
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_model_proto(level: str) -> None:
+    given = plain()
+    result = ampgraph.convert(given, level)
+    assert type(result) is ModelProto and result is not given and data(given) == data(plain())
+    if level == "O0":
+        assert data(result) == data(given)
+        result.graph.name = "mine"
+        assert given.graph.name == "g"
+    else:
+        near(result)
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_onnx_ir(level: str) -> None:
+    given = ir.from_proto(plain())
+    before = data(ir.to_proto(given))
+    result = ampgraph.convert(given, level)
+    assert type(result) is ir.Model and result is not given
+    assert data(ir.to_proto(given)) == before
+    if level == "O2":
+        near(ir.to_proto(result))
+        assert given.graph.initializers["w"].dtype == ir.DataType.FLOAT
+    else:
+        assert data(ir.to_proto(result)) == before
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_graphsurgeon(level: str) -> None:
+    gs = pytest.importorskip("onnx_graphsurgeon")
+    given = gs.import_onnx(plain())
+    before = data(gs.export_onnx(given))
+    result = ampgraph.convert(given, level)
+    assert type(result) is gs.Graph and result is not given
+    assert data(gs.export_onnx(given)) == before
+    if level == "O2":
+        near(gs.export_onnx(result))
+        assert next(t for t in result.tensors().values() if t.name == "w").dtype == np.float16
+
+
+def test_torch_program(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product, self.norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
+
+        def forward(self, value: Any) -> Any:
+            return self.norm(self.product(value)).relu()
+
+    layer = Layer().eval()
+    program = torch.onnx.export(layer, (torch.ones(2, 4),), dynamo=True, verbose=False)
+    before = data(program.model_proto)
+    result = ampgraph.convert(program, "O2")
+    assert type(result) is type(program) and data(program.model_proto) == before
+    assert "LayerNormalization" in kinds(result.model_proto)
+    result.save(tmp_path / "m.onnx")
+    assert low_kinds(onnx.load(tmp_path / "m.onnx"))["Gemm"] == 1
+    value = torch.from_numpy(x(2, 4))
+    assert not difference(layer(value).detach().numpy(), result(value)[0].numpy())
+
+
+def test_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(plain(), path)
+    before = path.read_bytes()
+    for given in (path, str(path)):
+        near(ampgraph.convert(given, "O2"))
+    out = tmp_path / "out.onnx"
+    assert ampgraph.convert(path, "O2", output=out) == out
+    near(onnx.load(out))
+    assert path.read_bytes() == before
+    onnx.save(plain(), path, save_as_external_data=True, location="d", size_threshold=0)
+    external = ampgraph.convert(path, "O2")
+    assert type(external) is ir.Model, "its weights stay where they are until somebody reads them"
+    assert external.graph.initializers["w"].const_value.numpy().dtype == np.float16
+
+
+def test_all_kinds_give_the_same_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(plain(), path)
+    expected = data(ampgraph.convert(plain(), "O2"))
+    assert data(ampgraph.convert(path, "O2")) == expected
+    assert data(ir.to_proto(ampgraph.convert(ir.from_proto(plain()), "O2"))) == expected
+
+
+def test_what_is_no_model() -> None:
+    for thing in (None, 3, b"bytes", {"graph": 1}, object()):
+        assert code(lambda thing=thing: ampgraph.convert(thing)) == "AMP104"

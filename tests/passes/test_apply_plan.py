@@ -1,0 +1,146 @@
+"""A plan is data: through JSON it gives the same bytes; one that fits another model, or none, is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from formats.helpers import LEVELS, code, data, model
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.passes.apply_plan import signatures
+from ampgraph.plans import Plan
+
+TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
+    a = MatMul (x, w)
+    b = If (c) <
+        then_branch = t () => (float[2,4] p) { p = MatMul (a, w) },
+        else_branch = e () => (float[2,4] q) { q = Exp (a) } >
+    d = CumSum (v, axis)  h = ReduceSum (d)  f = MatMul (b, v)  g = Add (f, h)
+    y = LeakyRelu <alpha = 0.1> (g) }"""
+
+
+def given(text: str = TEXT) -> ModelProto:
+    return model(text, w=(4, 4), v=(4, 4), axis=np.array(0))
+
+
+@pytest.mark.parametrize("level", [*LEVELS, "O0"])
+def test_a_plan_through_json(level: str) -> None:
+    plan = ampgraph.plan(given(), level, target="cpu")
+    again = Plan.from_json(plan.to_json())
+    assert again == plan and again.to_json() == plan.to_json()
+    assert data(ampgraph.apply(given(), again)) == data(ampgraph.convert(given(), level, target="cpu"))
+
+
+def test_a_plan_remembers_its_borders_and_rewrites() -> None:
+    norm = """g (float[2,4] x) => (float[2,4] y) {
+        h = MatMul (x, w)
+        mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  s = Mul (d, d)  var = ReduceMean <axes = [-1]> (s)
+        e = Constant <value = float {0.001}> ()  v1 = Add (var, e)  r = Sqrt (v1)  n = Div (d, r)
+        y = Mul (n, scale) }"""
+    proto = model(norm, w=(4, 4), scale=np.ones(4, np.float32))
+    plan = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda", io=["x=low"]).to_json())
+    assert plan.rewrites
+    assert data(ampgraph.apply(proto, plan)) == data(ampgraph.convert(proto, "O3", target="cuda", io=["x=low"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("alpha = 0.1", "alpha = 0.2"),
+        ("LeakyRelu <alpha = 0.1>", "Relu"),
+        ("MatMul (b, v)", "MatMul (b, w)"),
+        ("float[2,4] x", "double[2,4] x"),
+        ("p = MatMul (a, w)", "p = MatMul (a, v)"),
+    ],
+)
+def test_a_plan_for_another_model_is_refused(old: str, new: str) -> None:
+    plan = ampgraph.plan(given(), "O2", target="cpu")
+    assert old in TEXT
+    assert code(lambda: ampgraph.apply(given(TEXT.replace(old, new)), plan)) == "AMP403"
+
+
+def test_other_values_in_a_small_weight_are_another_model() -> None:
+    plan = ampgraph.plan(given(), "O2", target="cpu")
+    other = given()
+    other.graph.initializer[0].raw_data = np.full((4, 4), 1e5, np.float32).tobytes()
+    assert code(lambda: ampgraph.apply(other, plan)) == "AMP403"
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
+    plan = json.loads(ampgraph.plan(given(), "O1", target="cpu").to_json())
+    change(plan)
+    return lambda: ampgraph.apply(given(), Plan.from_json(json.dumps(plan)))
+
+
+def set_use(*place: object) -> Callable[[dict[str, Any]], object]:
+    return lambda plan: plan["casts"][0]["uses"].__setitem__(0, list(place))
+
+
+REWRITE = {"scope": "", "kind": "LayerNormalization", "nodes": [0], "inputs": ["x"], "axis": -1, "epsilon": 1e-5}
+
+DAMAGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    "another version": ("AMP401", lambda p: p.update(ampgraph_plan=2)),
+    "no version": ("AMP401", lambda p: p.pop("ampgraph_plan")),
+    "an unknown type": ("AMP401", lambda p: p.update(dtype="float99")),
+    "an unknown type of a decision": ("AMP401", lambda p: p["decisions"][1].__setitem__(4, "float99")),
+    "an unknown reason": ("AMP401", lambda p: p["decisions"][1].__setitem__(5, 99)),
+    "a reason in words": ("AMP401", lambda p: p["decisions"][1].__setitem__(5, "because")),
+    "an unknown type of a cast": ("AMP401", lambda p: p["casts"][0].update(to="float99")),
+    "a cast to a number": ("AMP401", lambda p: p["casts"][0].update(to=5)),
+    "a use in words": ("AMP401", set_use("", 0, "first")),
+    "casts of another shape": ("AMP401", lambda p: p.update(casts={"a": 1})),
+    "an unknown way to store": ("AMP401", lambda p: p["weights"][0].update(store="somewhere")),
+    "a floor in words": ("AMP401", lambda p: p["weights"][0].update(floor="low")),
+    "a rewrite of nothing": ("AMP401", lambda p: p.update(rewrites=[{**REWRITE, "nodes": []}])),
+    "reasons that are none": ("AMP401", lambda p: p.update(reasons=5)),
+    "notes of another shape": ("AMP401", lambda p: p.update(notes=[{"x": 1}])),
+    "no decisions": ("AMP402", lambda p: p["decisions"].clear()),
+    "a node that is not there": ("AMP402", lambda p: p["decisions"][1].__setitem__(1, 99)),
+    "a value that is not there": ("AMP402", lambda p: p["casts"][0].update(value="nothing")),
+    "a scope that is not there": ("AMP402", lambda p: p["casts"][0].update(scope="/9:If.x")),
+    "a use in a scope that is not there": ("AMP402", set_use("/9", 0, 0)),
+    "a use by a node that is not there": ("AMP402", set_use("", 77, 0)),
+    "a use at a place that is not there": ("AMP402", set_use("", 0, 7)),
+    "a use at an output that is not there": ("AMP402", set_use("", -1, 7)),
+    "a use of another value": ("AMP402", set_use("", 2, 0)),
+    "a weight that is none": ("AMP402", lambda p: p["weights"][0].update(value="x")),
+    "a rewrite of nodes that are not there": ("AMP402", lambda p: p.update(rewrites=[{**REWRITE, "nodes": [99]}])),
+    "a rewrite of other values": ("AMP402", lambda p: p.update(rewrites=[{**REWRITE, "inputs": ["nothing"]}])),
+    "another digest": ("AMP403", lambda p: p.update(digest="0" * 32)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_plan_is_refused(name: str) -> None:
+    expected, change = DAMAGES[name]
+    assert code(edited(change)) == expected
+
+
+def test_text_that_is_no_plan() -> None:
+    text = ampgraph.plan(given(), "O1", target="cpu").to_json()
+    for wrong in ("", "[]", "1", "null", '"x"', "{}", text[:200], text[:-5]):
+        assert code(lambda wrong=wrong: Plan.from_json(wrong)) == "AMP401"
+
+
+def test_signatures_of_calls() -> None:
+    """Equal decisions, equal signature; a call in which nothing is low is like one of a type that is never low."""
+    proto = model(
+        """g (float[2,4] x, double[2,4] d) => (float[2,4] y, float[2,4] z, double[2,4] u) {
+        a = MatMul (x, w)  b = loc.f (a)  c = loc.f (b)  y = MatMul (c, w)
+        e = Exp (x)  k = loc.f (e)  z = Exp (k)  u = loc.f (d) }""",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Neg (a) }',
+        domains='"loc" : 1',
+        w=(4, 4),
+    )
+    plan = ampgraph.plan(proto, "O1", target="cpu")
+    flow = OnnxGraph(ir.from_proto(proto)).dataflow()
+    found = signatures(plan, flow)
+    first, second, third, fourth = (found[path] for path in sorted(found))
+    assert first == second != third == fourth == ()

@@ -1,0 +1,73 @@
+"""Which given casts go, and which stay because a border or a body needs them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from formats.helpers import kinds, model, nodes, types
+
+import ampgraph
+from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.passes.apply_plan import ApplyPlan
+from ampgraph.passes.fuse_casts import FuseCasts
+from ampgraph.passes.verify_types import VerifyTypes
+
+CASES = {
+    "a narrowing of what is low": ("a = MatMul (x, w)  y = Cast <to = 10> (a)", 1),
+    "two of them": ("a = MatMul (x, w)  b = Cast <to = 10> (a)  c = Cast <to = 10> (a)  y = Add (b, c)", 2),
+    "a rounding": (
+        "a = Exp (x)  b = Cast <to = 10> (a)  c = Cast <to = 1> (b)  d = Exp (c)  y = Cast <to = 10> (d)",
+        0,
+    ),
+    "to the other low type": ("a = MatMul (x, w)  b = Cast <to = 16> (a)  y = Cast <to = 10> (b)", 0),
+    "a widening that nobody reads any more": (
+        "h = Cast <to = 10> (x)  a = Cast <to = 1> (h)  b = MatMul (a, w)  y = Cast <to = 10> (b)",
+        2,
+    ),
+    "a widening that a float32 reader needs": (
+        """h = Cast <to = 10> (x)  a = Cast <to = 1> (h)  b = MatMul (a, w)  e = CumSum (a, axis)
+           f = Add (b, e)  y = Cast <to = 10> (f)""",
+        0,
+    ),
+    "a double": ("a = MatMul (x, w)  b = Cast <to = 11> (a)  y = Cast <to = 10> (b)", 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_count(name: str) -> None:
+    body, expected = CASES[name]
+    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
+    plan = ampgraph.plan(proto, "O1", target="cpu")
+    graph = OnnxGraph(ir.from_proto(proto))
+    flow = graph.dataflow()
+    editor = ApplyPlan(plan)(graph, flow)
+    before = len(nodes(ir.to_proto(graph.model)))
+    change = FuseCasts()(editor, flow)
+    after = ir.to_proto(graph.model)
+    assert change.count == expected == before - len(nodes(after))
+    VerifyTypes()(graph)
+    onnx.checker.check_model(after, full_check=True)
+    assert types(after.graph.output) == {"y": onnx.TensorProto.FLOAT16}
+
+
+def test_a_second_run_changes_nothing() -> None:
+    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
+    graph = OnnxGraph(ir.from_proto(ampgraph.convert(proto, "O1", target="cpu")))
+    flow = graph.dataflow()
+    assert FuseCasts()(graph.editor(flow, {}), flow).count == 0
+
+
+def test_borders_keep_their_names() -> None:
+    """b is an output and so is the value that it would be: one Cast stays, and both names."""
+    proto = model(
+        """g (float[4,4] x) => (float16[4,4] b, float16[4,4] c) {
+        a = MatMul (x, w)  b = Cast <to = 10> (a)  c = Cast <to = 10> (a) }""",
+        w=(4, 4),
+    )
+    converted = ampgraph.convert(proto, "O2", target="cpu")
+    assert list(types(converted.graph.output)) == ["b", "c"]
+    assert kinds(converted) == ["Cast", "MatMul", "Cast"]
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in converted.graph.output]
+    assert shapes == [[4, 4], [4, 4]]

@@ -1,0 +1,80 @@
+"""A decomposed norm becomes its standard operator, in the main graph and in bodies; what cannot, stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from formats.helpers import convert_everywhere, kinds, model, nodes, x
+
+import ampgraph
+from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.numerics.compare import Tolerance
+from ampgraph.passes.rewrite_regions import RewriteRegions
+
+NORM = """mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  sq = Mul (d, d)  var = ReduceMean <axes = [-1]> (sq)
+    e = Constant <value = float {0.001}> ()  v1 = Add (var, e)  r = Sqrt (v1)  n = Div (d, r)"""
+SCALE = np.linspace(0.5, 1.5, 8, dtype=np.float32)
+NEAR = Tolerance(1e-5, 1e-2, 4e-2)
+
+
+def test_in_the_main_graph() -> None:
+    given = model(
+        f"""g (float[2,8] x) => (float[2,8] y) {{
+        h = MatMul (x, w)  {NORM}  k = Mul (n, scale)  m = Add (k, b)  y = MatMul (m, w) }}""",
+        w=(8, 8),
+        b=(8,),
+        scale=SCALE,
+    )
+    result = convert_everywhere(given, {"x": x(2, 8)}, target="cuda", low=["MatMul"], tolerance=NEAR)
+    assert kinds(result["O3"]) == ["Cast", "MatMul", "LayerNormalization", "MatMul", "Cast"]
+    norm = next(n for n in nodes(result["O3"]) if n.op_type == "LayerNormalization")
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in norm.attribute}
+    assert found["axis"] == -1 and found["stash_type"] == 1 and found["epsilon"] == pytest.approx(0.001)
+    assert "LayerNormalization" not in kinds(result["O2"]), "kept in float32: nothing is won there"
+
+
+def test_in_a_branch() -> None:
+    given = model(
+        f"""g (float[2,8] x, bool c) => (float[2,8] y) {{
+        h = MatMul (x, w)
+        b = If (c) <
+            then_branch = t () => (float[2,8] p) {{ {NORM}  p = Mul (n, scale) }},
+            else_branch = f () => (float[2,8] q) {{ q = MatMul (h, w) }} >
+        y = MatMul (b, w) }}""",
+        w=(8, 8),
+        scale=SCALE,
+    )
+    feeds = [{"x": x(2, 8), "c": np.array(c)} for c in (True, False)]
+    result = convert_everywhere(given, feeds, target="cuda", low=["MatMul"], tolerance=NEAR)
+    assert "LayerNormalization" in {n.op_type for n in nodes(result["O3"])}
+
+
+@pytest.mark.parametrize("inside", ["body", "branch"])
+def test_in_a_function_that_is_called_twice_it_stays(inside: str) -> None:
+    """Each call is seen by itself, but they share their nodes."""
+    body = f"{NORM}  b = Mul (n, s)"
+    if inside == "branch":
+        body = f"""b = If (c) <
+            then_branch = t () => (p) {{ {NORM}  p = Mul (n, s) }},
+            else_branch = f () => (q) {{ q = MatMul (h, w) }} >"""
+    given = model(
+        "g (float[2,8] x, bool c) => (float[2,8] y) { a = loc.f (x, w, scale, c)  y = loc.f (a, w, scale, c) }",
+        functions=f'<domain: "loc", opset_import: ["" : 17]> f (a, w, s, c) => (b) {{ h = MatMul (a, w)  {body} }}',
+        domains='"loc" : 1',
+        w=(8, 8),
+        scale=SCALE,
+    )
+    feeds = [{"x": x(2, 8), "c": np.array(c)} for c in (True, False)]
+    convert_everywhere(given, feeds, target="cuda", low=["MatMul"], tolerance=NEAR)
+
+
+def test_a_second_run_finds_nothing() -> None:
+    given = model(
+        f"g (float[2,8] x) => (float[2,8] y) {{ h = MatMul (x, w)  {NORM}  y = Mul (n, scale) }}", w=(8, 8), scale=SCALE
+    )
+    plan = ampgraph.plan(given, "O3", target="cuda")
+    graph = OnnxGraph(ir.from_proto(given))
+    assert RewriteRegions(tuple(plan.rewrites))(graph, graph.dataflow()).count == 1
+    assert not ampgraph.plan(ir.to_proto(graph.model), "O3", target="cuda").rewrites

@@ -1,0 +1,225 @@
+"""The user's patterns: what they name, what is stronger and weaker than they are, what they say when they go wrong."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+import ampgraph
+from ampgraph.errors import AmpError
+from planner.support import converted, decisions, kinds, parse
+
+W = np.eye(8, dtype=np.float32)
+
+
+NAMES = ["/layers.0/fc/MatMul", "/layers.0/act/Relu", "/layers.1/fc/MatMul", "/layers.1/act/Relu", "/head/MatMul"]
+ALL_LOW = dict.fromkeys(NAMES, "f16")
+
+
+def layers() -> ModelProto:
+    """Two layers and a head, named as an exporter names them."""
+    model = parse(
+        """g (float[4,8] x) => (float[4,8] y) {
+            a = MatMul (x, w)  b = Sigmoid (a)  c = MatMul (b, w)  d = Sigmoid (c)  y = MatMul (d, w)
+        }""",
+        weights={"w": W},
+    )
+    for node, name in zip(model.graph.node, NAMES, strict=True):
+        node.name = name
+    return model
+
+
+def chosen(model: ModelProto, level: str = "O2", **options: object) -> dict[str, str]:
+    """Type by node name, casts left out."""
+    result = converted(model, level, **options)
+    words = [word for word in decisions(result).split() if not word.startswith("Cast")]
+    names = [node.name for node in result.graph.node if node.op_type != "Cast"]
+    return dict(zip(names, (word.split(":")[1] for word in words), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("/layers.0/fc/MatMul", ["/layers.0/fc/MatMul"]),
+        ("/layers.*/act/*", ["/layers.0/act/Relu", "/layers.1/act/Relu"]),
+        ("*MatMul", ["/layers.0/fc/MatMul", "/layers.1/fc/MatMul", "/head/MatMul"]),
+        ("/layers.[1-9]/fc/MatMul", ["/layers.1/fc/MatMul"]),
+        ("op:Sigmoid", ["/layers.0/act/Relu", "/layers.1/act/Relu"]),
+        ("op:ai.onnx::Sigmoid", ["/layers.0/act/Relu", "/layers.1/act/Relu"]),
+        ("op:Sig*", ["/layers.0/act/Relu", "/layers.1/act/Relu"]),
+        ("scope:layers.1", ["/layers.1/fc/MatMul", "/layers.1/act/Relu"]),
+        ("scope:layers.1.act", ["/layers.1/act/Relu"]),
+        ("scope:layers.1/act", ["/layers.1/act/Relu"]),
+        ("scope:layers.*", NAMES[:4]),
+        ("scope:layers.*.fc", ["/layers.0/fc/MatMul", "/layers.1/fc/MatMul"]),
+        ("value:c", ["/layers.1/fc/MatMul"]),
+        ("value:[ac]", ["/layers.0/fc/MatMul", "/layers.1/fc/MatMul"]),
+    ],
+)
+def test_a_pattern_names_nodes(pattern: str, names: list[str]) -> None:
+    assert chosen(layers(), fp32=[pattern]) == {**ALL_LOW, **dict.fromkeys(names, "f32")}
+
+
+def test_exporter_scopes_are_found_in_the_metadata() -> None:
+    model = layers()
+    for node, layer in zip(model.graph.node, ("a.0", "a.0.act", "a.1", "a.1.act", "head"), strict=True):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = "pkg.torch.onnx.name_scopes", f"['', '{layer}', 'aten']"
+    got = chosen(model, fp32=["scope:a.1"])
+    assert [name for name, dtype in got.items() if dtype == "f32"] == ["/layers.1/fc/MatMul", "/layers.1/act/Relu"]
+
+
+def test_a_pattern_is_stronger_than_the_list() -> None:
+    assert chosen(layers(), "O1", low=["op:Sigmoid"]) == ALL_LOW
+    norm = parse(
+        "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  b = LayerNormalization (a, g)  y = MatMul (b, w) }",
+        weights={"w": W, "g": W[0]},
+    )
+    assert (
+        decisions(converted(norm, "O2"))
+        == "Cast>f16 MatMul:f16 Cast>f32 LayerNormalization:f32 Cast>f16 MatMul:f16 Cast>f32"
+    )
+    assert decisions(converted(norm, "O2", low=["op:Layer*"])) == (
+        "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
+    )
+
+
+def test_a_pattern_is_stronger_than_an_accuracy_guard_and_than_its_hazard() -> None:
+    model = parse(
+        """g (float[4,8] x) => (float[4,8] y) {
+            a = MatMul (x, w)  [square] b = Pow (a, two)  [after] c = Mul (b, a)  y = MatMul (c, w)
+        }""",
+        weights={"w": W, "two": np.float32(2)},
+    )
+    guarded = decisions(converted(model, "O2"))
+    assert "Pow:f32 Mul:f32" in guarded
+    assert "Pow:f16" in decisions(converted(model, "O2", low=["square"]))
+    assert "Pow:f32 Cast>f16 Mul:f16" in decisions(converted(model, "O2", low=["after"]))
+
+
+def test_a_validity_guard_is_stronger_than_a_pattern() -> None:
+    index = parse(
+        """g (int64[2] n) => (int64[2] y) {
+            f = Cast <to = 1> (n)  h = Div (f, two)  d = Floor (h)  y = Cast <to = 7> (d)
+        }""",
+        weights={"two": np.float32(2)},
+    )
+    assert decisions(converted(index, "O3", low=["op:Div", "op:Floor"])) == decisions(index)
+    large = parse("g (float[1,8] x) => (float[1,8] y) { y = Mul (x, w) }", weights={"w": np.full(8, 1e5, np.float32)})
+    assert decisions(converted(large, "O3", low=["op:Mul"])) == "Mul:f32"
+    boxes = parse(
+        """g (float[1,6,4] x, float[1,1,6] s) => (int64[?,3] y) { b = Identity (x)  y = NonMaxSuppression (b, s) }"""
+    )
+    assert "NonMaxSuppression:f16" not in decisions(converted(boxes, "O3", low=["op:NonMaxSuppression"]))
+
+
+def test_a_pattern_is_stronger_than_the_cut() -> None:
+    model = parse(
+        "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  [middle] b = Transpose <perm = [1, 0]> (a)  y = MatMul (w, b) }",
+        weights={"w": W},
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 8
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    assert "Transpose:f16" in decisions(converted(model, "auto"))
+    assert "Transpose:f32" in decisions(converted(model, "auto", fp32=["middle"]))
+
+
+def region() -> ModelProto:
+    return parse(
+        """g (float[4,8] f) => (float[4,8] o) {
+            [first] x = MatMul (f, w)  [bias] t = Add (x, b)
+            [mean] m = ReduceMean <axes = [-1]> (t)  [centre] d = Sub (t, m)  [square] q = Mul (d, d)
+            [variance] v = ReduceMean <axes = [-1]> (q)  [eps] a = Add (v, e)  [root] r = Sqrt (a)  [norm] y = Div (d, r)
+            [last] o = MatMul (y, w)
+        }""",
+        weights={"w": W, "b": W[0] * 3, "e": np.float32(1e-5)},
+    )
+
+
+NORM = ["mean", "centre", "square", "variance", "eps", "root", "norm"]
+
+
+def test_a_pattern_that_hits_part_of_a_region_takes_it_whole_and_says_so() -> None:
+    got = chosen(region(), "O2", low=["square"])
+    assert {got[name] for name in NORM} == {"f16"}
+    notes = [n for n in ampgraph.plan(region(), "O2", low=["square"]).notes if n.topic == "pattern"]
+    assert [note.where for note in notes] == ["square"]
+    assert "LayerNormalization" in notes[0].text and "mean" in notes[0].text
+    assert {chosen(region(), "O3", fp32=["root"])[name] for name in NORM} == {"f32"}
+    bias = chosen(region(), "O3", fp32=["first"])
+    assert bias["first"] == bias["bias"] == "f32" and bias["norm"] == "f16"
+
+
+def test_a_pattern_that_takes_a_whole_region_has_nothing_to_tell() -> None:
+    notes = ampgraph.plan(region(), "O2", low=NORM).notes
+    told = [note for note in notes if note.topic == "pattern"]
+    whole = ampgraph.plan(region(), "O2", low=["[mcsvern][eqaoep]*"])
+    assert len(told) == len(NORM), "each pattern hits a part"
+    assert not [note for note in whole.notes if note.topic == "pattern"]
+
+
+def test_a_pattern_on_a_norm_keeps_it_from_being_rewritten() -> None:
+    model = parse(
+        """g (float[4,8] f) => (float[4,8] y) {
+            x = MatMul (f, w)  m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Mul (d, d)
+            v = ReduceMean <axes = [-1]> (q)  a = Add (v, e)  [root] r = Sqrt (a)  n = Div (d, r)  y = Mul (n, w0)
+        }""",
+        weights={"w": W, "w0": W[0], "e": np.float32(1e-5)},
+    )
+    assert "LayerNormalization" in kinds(converted(model, "O3"))
+    assert "LayerNormalization" not in kinds(converted(model, "O3", fp32=["root"]))
+
+
+@pytest.mark.parametrize(
+    ("fp32", "low"),
+    [("/head/MatMul", "/head/MatMul"), ("op:MatMul", "/head/*"), ("scope:layers.0", "value:b"), ("*", "*")],
+)
+def test_both_precisions_are_a_mistake(fp32: str, low: str) -> None:
+    with pytest.raises(AmpError) as caught:
+        ampgraph.plan(layers(), fp32=[fp32], low=[low])
+    assert caught.value.code == "AMP306" and caught.value.where and caught.value.hint
+
+
+def test_both_precisions_by_way_of_a_region_are_a_mistake() -> None:
+    with pytest.raises(AmpError) as caught:
+        ampgraph.plan(region(), fp32=["mean"], low=["root"])
+    assert caught.value.code == "AMP306"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("/layers.0/fc/MatMull", "'/layers.0/fc/MatMul'"),
+        ("op:Sigmod", "'Sigmoid'"),
+        ("op:matmul", "'MatMul'"),
+        ("scope:layer.1.act", "'layers.1.act'"),
+        ("value:cc", "'c'"),
+        ("value:logits", "as in the file"),
+        ("op:Conv", "inspect"),
+    ],
+)
+@pytest.mark.parametrize("option", ["fp32", "low"])
+def test_a_pattern_that_matches_nothing_is_a_mistake(pattern: str, hint: str, option: str) -> None:
+    with pytest.raises(AmpError) as caught:
+        ampgraph.plan(layers(), **{option: [pattern]})
+    assert caught.value.code == "AMP305"
+    assert f"--{option} {pattern}" in caught.value.message and hint in caught.value.hint
+
+
+def test_patterns_over_many_regions_are_quick() -> None:
+    nodes, previous = [], "x"
+    for number in range(2000):
+        nodes.append(helper.make_node("MatMul", [previous, "w"], [f"m{number}"], name=f"m{number}"))
+        nodes.append(helper.make_node("Add", [f"m{number}", "b"], [f"a{number}"], name=f"a{number}"))
+        previous = f"a{number}"
+    model = parse("g (float[4,8] x) => (float[4,8] z) { z = Relu (x) }", weights={"w": W, "b": W[0]})
+    model.graph.node[0].input[0] = previous
+    for place, node in enumerate(nodes):
+        model.graph.node.insert(place, node)
+    start = time.process_time()
+    plan = ampgraph.plan(model, fp32=["op:Add"])
+    assert time.process_time() - start < 3
+    assert sum(note.topic == "pattern" for note in plan.notes) == 2000
