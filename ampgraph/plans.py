@@ -108,7 +108,7 @@ class Plan:
         for d in self.decisions:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
-        tables = {
+        tables: dict[str, list[Any]] = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
             **{key: [asdict(item) for item in getattr(self, key)] for key in ("casts", "weights", "rewrites", "notes")},

@@ -8,10 +8,10 @@ import sys
 
 import onnx
 import pytest
-from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
 from onnx import TensorProto, numpy_helper
 
 from ampgraph import cli
+from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import time
 
 import onnx
 import pytest
-from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
 from ampgraph import cli, console
 from ampgraph.formats import onnx_io
+from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
 
 @pytest.fixture

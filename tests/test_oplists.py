@@ -62,8 +62,11 @@ def test_every_float_operator_of_onnx_is_listed(kind):
 
 def test_every_contrib_operator_that_admits_a_low_type_is_listed():
     lists = load_op_lists()
-    wanted = {f"com.microsoft::{r['name']}" for r in contrib_rows() if r["domain"] and
-              any(admits_low(types) for types in r["constraints"].values())}
+    wanted = {
+        f"com.microsoft::{r['name']}"
+        for r in contrib_rows()
+        if r["domain"] and any(admits_low(types) for types in r["constraints"].values())
+    }
     assert wanted and not [kind for kind in sorted(wanted) if lists.of(kind) is None]
     assert lists.of("SimplifiedLayerNormalization").cls == "kept"
 
@@ -76,8 +79,11 @@ def test_our_own_files_pass_the_check_for_users_files(name):
 def test_every_entry_names_an_operator_with_a_float_tensor():
     known = known_operators()
     low = set(float_operators())
-    low |= {f"com.microsoft::{r['name']}" if r["domain"] else r["name"] for r in contrib_rows() if
-            any(admits_low(types) for types in r["constraints"].values())}
+    low |= {
+        f"com.microsoft::{r['name']}" if r["domain"] else r["name"]
+        for r in contrib_rows()
+        if any(admits_low(types) for types in r["constraints"].values())
+    }
     for kind, _ in load_op_lists().items():
         assert kind in known and kind in low, kind
 
@@ -99,8 +105,13 @@ def test_sources_point_at_the_line():
         "gray": ["Add", "Gelu", "Resize", "com.microsoft::FastGelu"],
         "neutral": ["Reshape", "Where", "Relu", "Loop", "If", "SequenceAt", "TopK"],
         "black": ["Softmax", "Exp", "Pow", "ReduceMean", "Range", "RoiAlign"],
-        "kept": ["LayerNormalization", "RMSNormalization", "BatchNormalization", "SoftmaxCrossEntropyLoss",
-                 "com.microsoft::SkipLayerNormalization"],
+        "kept": [
+            "LayerNormalization",
+            "RMSNormalization",
+            "BatchNormalization",
+            "SoftmaxCrossEntropyLoss",
+            "com.microsoft::SkipLayerNormalization",
+        ],
     }.items(),
 )
 def test_classes(cls, kinds):
@@ -142,7 +153,7 @@ def test_tied_and_float32_slots():
 def test_named_inputs_exist():
     for kind, slots in load_op_lists().float32_slots.items():
         names = {i.name for s in onnx.defs.get_all_schemas_with_history() if s.name == kind for i in s.inputs}
-        assert {slot[len("input:"):] for slot in slots if slot.startswith("input:")} <= names
+        assert {slot[len("input:") :] for slot in slots if slot.startswith("input:")} <= names
 
 
 def test_float32_slots_leave_the_data_of_each_operator_free():
@@ -170,7 +181,12 @@ def test_levels():
         "auto": ["low", "cut", "cut", "float32", "float32"],
     }
     assert {name: level.accuracy_guards for name, level in levels.items()} == {
-        "O0": "off", "O1": "hold", "O2": "hold", "O3": "warn", "auto": "hold"}
+        "O0": "off",
+        "O1": "hold",
+        "O2": "hold",
+        "O3": "warn",
+        "auto": "hold",
+    }
     assert [name for name, level in levels.items() if level.float32_inside == "cut"] == ["auto"]
     assert all(level.description and isinstance(level, Level) for level in levels.values())
 
@@ -218,7 +234,7 @@ Dropout = { T = "ours" }
 # --- mistakes
 
 MISTAKES = {
-    "syntax": ('[white]\nConv = \n', 2, "not valid TOML", "an entry looks like this"),
+    "syntax": ("[white]\nConv = \n", 2, "not valid TOML", "an entry looks like this"),
     "open string": ('[white]\nConv = "why\n', 2, "not valid TOML", "an entry looks like this"),
     "bare domain": ('[white]\ncom.microsoft::Gelu = "why"\n', 2, "not valid TOML", "quoted"),
     "duplicate key": ('[white]\nConv = "a"\nConv = "b"\n', 3, "not valid TOML", ""),
@@ -227,28 +243,44 @@ MISTAKES = {
     "table as key": ('\nwhite = ["Conv"]\n', 2, "'white' is a table", "write [white]"),
     "operator": ('[white]\n\nConvv = "a"\n', 3, "no operator is called 'Convv'", "did you mean 'Conv'?"),
     "case": ('[white]\nmatmul = "a"\n', 2, "no operator is called 'matmul'", "did you mean 'MatMul'?"),
-    "domain forgotten": ('[white]\nFusedMatMul = "a"\n', 2, "no operator is called 'FusedMatMul'",
-                         "did you mean 'com.microsoft::FusedMatMul'?"),
-    "operator of a known domain": ('[gray]\n"com.microsoft::Gellu" = "a"\n', 2, "no operator is called",
-                                   "did you mean 'com.microsoft::Gelu'?"),
-    "value": ('[white]\nConv = true\n', 2, "the value of 'Conv' is a boolean", 'write Conv = "why"'),
+    "domain forgotten": (
+        '[white]\nFusedMatMul = "a"\n',
+        2,
+        "no operator is called 'FusedMatMul'",
+        "did you mean 'com.microsoft::FusedMatMul'?",
+    ),
+    "operator of a known domain": (
+        '[gray]\n"com.microsoft::Gellu" = "a"\n',
+        2,
+        "no operator is called",
+        "did you mean 'com.microsoft::Gelu'?",
+    ),
+    "value": ("[white]\nConv = true\n", 2, "the value of 'Conv' is a boolean", 'write Conv = "why"'),
     "no reason": ('[white]\nConv = " "\n', 2, "'Conv' has no reason", "say why"),
-    "two classes": ('[white]\nConv = "a"\n[black]\nAdd = "b"\n"ai.onnx::Conv" = "c"\n', 5,
-                    "'Conv' is in [black] and in [white] (mine.toml:2)", "keep one"),
+    "two classes": (
+        '[white]\nConv = "a"\n[black]\nAdd = "b"\n"ai.onnx::Conv" = "c"\n',
+        5,
+        "'Conv' is in [black] and in [white] (mine.toml:2)",
+        "keep one",
+    ),
     "region": ('[regions]\nGelus = "a"\n', 2, "unknown region 'Gelus'", "did you mean 'Gelu'?"),
     "tied shape": ('[tied]\nPow = [["T", "T1"]]\n', 2, "'Pow' needs groups and a reason", "write Pow = {"),
     "tied groups": ('[tied]\nPow = { groups = ["T", "T1"], reason = "a" }\n', 2, "not arrays", "write Pow = {"),
-    "tied variable": ('[tied]\nPow = { groups = [["T", "T9"]], reason = "a" }\n', 2,
-                      "'Pow' has no type variable 'T9'", "T1"),
+    "tied variable": (
+        '[tied]\nPow = { groups = [["T", "T9"]], reason = "a" }\n',
+        2,
+        "'Pow' has no type variable 'T9'",
+        "T1",
+    ),
     "tied number": ('[tied]\nPow = { groups = [["T", 1]], reason = "a" }\n', 2, "holds a number", "write Pow = {"),
     "tied reason": ('[tied]\nPow = { groups = [["T", "T1"]], reason = 1 }\n', 2, "is a number, not a reason", ""),
     "float32 shape": ('[float32]\nResize = "a"\n', 2, "'Resize' needs its slots", "write Resize = {"),
     "float32 variable": ('[float32]\nResize = { T7 = "a" }\n', 2, "'Resize' has no type variable 'T7'", "T1"),
-    "float32 reason": ('[float32]\nResize = { T2 = 1 }\n', 2, "is a number, not a reason", ""),
+    "float32 reason": ("[float32]\nResize = { T2 = 1 }\n", 2, "is a number, not a reason", ""),
     "level": ('[levels.O4]\nwhite = "low"\n', 1, "unknown level 'O4'", "levels are O0, O1, O2, O3, auto"),
     "level key": ('[levels.O2]\nwhites = "low"\n', 2, "unknown key 'whites'", "did you mean 'white'?"),
     "level value": ('[levels.O2]\nkept = "float16"\n', 2, "'kept' cannot be 'float16'", "float32"),
-    "level type": ('[levels.O2]\nkept = 16\n', 2, "'kept' cannot be a number", "one of low, float32, cut"),
+    "level type": ("[levels.O2]\nkept = 16\n", 2, "'kept' cannot be a number", "one of low, float32, cut"),
     "level table": ('[levels]\nO2 = "low"\n', 2, "'O2' is a table", "write [levels.O2]"),
 }
 
@@ -281,15 +313,18 @@ def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_p
     assert lists.of("Conv").reason == "yes"
 
 
-@pytest.mark.parametrize(("call", "code", "message", "hint"), [
-    (lambda: load_level("O5"), "AMP302", "unknown level 'O5'", "levels are O0, O1"),
-    (lambda: load_level("Auto"), "AMP302", "unknown level 'Auto'", "did you mean 'auto'?"),
-    (lambda: load_op_lists("mindspore"), "AMP303", "policy 'mindspore' is not there yet", "ampgraph"),
-    (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
-    (lambda: load_op_lists("ampgrap"), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
-    (lambda: load_kernels("ascend"), "AMP304", "target 'ascend' is not there yet", "cuda"),
-    (lambda: load_kernels("cdua"), "AMP304", "unknown target 'cdua'", "did you mean 'cuda'?"),
-])
+@pytest.mark.parametrize(
+    ("call", "code", "message", "hint"),
+    [
+        (lambda: load_level("O5"), "AMP302", "unknown level 'O5'", "levels are O0, O1"),
+        (lambda: load_level("Auto"), "AMP302", "unknown level 'Auto'", "did you mean 'auto'?"),
+        (lambda: load_op_lists("mindspore"), "AMP303", "policy 'mindspore' is not there yet", "ampgraph"),
+        (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
+        (lambda: load_op_lists("ampgrap"), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
+        (lambda: load_kernels("ascend"), "AMP304", "target 'ascend' is not there yet", "cuda"),
+        (lambda: load_kernels("cdua"), "AMP304", "unknown target 'cdua'", "did you mean 'cuda'?"),
+    ],
+)
 def test_unknown_names(call, code, message, hint):
     with pytest.raises(AmpError) as caught:
         call()
@@ -443,14 +478,17 @@ def test_contrib_schemas_have_types_for_inference():
     assert len(lines) == len(contrib_rows()) + 3, "one line an operator"
 
 
-@pytest.mark.parametrize(("text", "versions", "expected"), [
-    ("7+", [7, 22], (7, 21)),
-    ("[6, 12]", [1, 6, 13], (6, 12)),
-    ("13", [13, 14], (13, 13)),
-    ("[1, 16]", [1, 17], (1, 16)),
-    ("14+", [7, 14], (14, None)),
-    ("10+", [9, 11], None),
-])
+@pytest.mark.parametrize(
+    ("text", "versions", "expected"),
+    [
+        ("7+", [7, 22], (7, 21)),
+        ("[6, 12]", [1, 6, 13], (6, 12)),
+        ("13", [13, 14], (13, 13)),
+        ("[1, 16]", [1, 17], (1, 16)),
+        ("14+", [7, 14], (14, None)),
+        ("10+", [9, 11], None),
+    ],
+)
 def test_an_open_registration_serves_one_schema_version(text, versions, expected):
     """ONNX Runtime matches a registration without an end only to the schema version that it names."""
     generate = generator("kernels")

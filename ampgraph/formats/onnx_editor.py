@@ -86,6 +86,7 @@ class OnnxEditor:
         result = self._existing_cast(value, to)
         if result is None:
             result = self._new_cast(value, native, to)
+        self._types[result] = to
         for scope, index, position in uses:
             self.rewire(self._scopes[scope], index, position, result)
 
@@ -110,16 +111,20 @@ class OnnxEditor:
             result = self._identity(graph, result, old.shape)
         if old.name == name:
             old.name = self.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
-        result.name, result.shape = name, old.shape
+        result.name, result.type, result.shape = name, self._type(result), old.shape
         return result
 
     def _identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
         name = self.fresh(f"{source.name}_result")
         node = ir.Node("", "Identity", [source], num_outputs=1, name=self.fresh(f"{name}_node"))
         result = node.outputs[0]
-        result.name, result.type, result.shape = name, source.type, shape
+        result.name, result.type, result.shape = name, self._type(source), shape
         graph.append(node)
         return result
+
+    def _type(self, value: ir.Value) -> ir.TypeProtocol | None:
+        """The type of a value that the file may not annotate."""
+        return value.type or (ir.TensorType(IR_TYPES[self._types[value]]) if value in self._types else None)
 
     def _existing_cast(self, value: Value, to: str) -> ir.Value | None:
         if value.low_source != NONE:
@@ -147,7 +152,6 @@ class OnnxEditor:
         result = node.outputs[0]
         result.name = self.fresh(f"{value.name}_{to}")
         result.type, result.shape = ir.TensorType(IR_TYPES[to]), native.shape
-        self._types[result] = to
         producer = native.producer()
         for key in LAYER_KEYS:
             if producer is not None and key in producer.metadata_props:

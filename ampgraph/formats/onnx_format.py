@@ -73,7 +73,7 @@ class OnnxGraph:
             self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
         for function in self.model.functions.values():
-            own = function.opset_imports.get("")
+            own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
             if own is None or (own != version and _admits_cast_of(function, own, version)):
                 function.opset_imports[""] = version
 

@@ -185,7 +185,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     path = Path(path)
     with _whole_or_nothing(path) as temporary:
         outside = _external_holders(model)
-        data_name = None
+        data_name = ""
         originals = [(holder, _tensor(holder)) for holder in outside]
         try:
             if outside:
@@ -216,7 +216,7 @@ def _in_place(temporary: Path, target: Path) -> Iterator[None]:
         raise
 
 
-def _own_data(path: Path) -> set[str | None]:
+def _own_data(path: Path) -> set[str]:
     """Data files that `save` wrote for the model that stands at ``path`` now."""
     if not path.is_file():
         return set()

@@ -61,7 +61,7 @@ class Matcher:
         if (
             op.kind in ("Cast", "Identity")
             and op.kind not in kinds
-            and self.flow.values[op.outputs[0]].dtype == FLOAT32
+            and self.flow.values[value].dtype == self.flow.values[op.outputs[0]].dtype == FLOAT32
         ):
             self.passed.append(op)
             return self.sole_reader(op.outputs[0], *kinds)

@@ -6,10 +6,10 @@ same bytes.
 
 from __future__ import annotations
 
-import ampgraph
 import onnx
 import pytest
 
+import ampgraph
 from conformance.cases import case, index
 from conformance.checks import LEVELS
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ampgraph
 import numpy as np
 import onnx
 import pytest
+
+import ampgraph
 from ampgraph.numerics.strict import run_strict
 from ampgraph.report.inspect import inspect
-
 from exports.architectures import architectures
 
 NAMES = ("decoder", "vision", "residual", "branching")

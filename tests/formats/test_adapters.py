@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from formats.helpers import code, data, kinds, low_kinds, model, run_plain, x
 from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.compare import difference
+from formats.helpers import code, data, kinds, low_kinds, model, run_plain, x
 
 TEXT = "g (float[N,4] x) => (float[N,4] y) { a = MatMul (x, w)  b = Add (a, v)  y = Softmax (b) }"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from formats.helpers import LEVELS, convert_everywhere, model, nodes, x
 from onnx import helper
+
+from formats.helpers import LEVELS, casts, convert_everywhere, low_kinds, model, nodes, x
 
 SEQUENCES = {
     "construct, insert, erase, at, concat": """ <int64 i = {0}, int64 j = {1}> {
@@ -42,6 +43,14 @@ SEQUENCES = {
 def test_sequences(body: str) -> None:
     given = model("g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + body, w=(4, 4))
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+
+
+def test_elements_of_a_sequence_are_low_with_it() -> None:
+    given = model(f"g (float[2,4] x) => (float[2,4] y, float[4,4] z){next(iter(SEQUENCES.values()))}", w=(4, 4))
+    converted = convert_everywhere(given, {"x": x(2, 4)}, levels=("O3",), bfloat16=False)["O3"]
+    low = low_kinds(converted)
+    assert casts(converted) == 3, "one for the input, one for each output"
+    assert all(low[kind] == 1 for kind in ("SequenceConstruct", "SequenceInsert", "SequenceAt", "ConcatFromSequence"))
 
 
 def test_sequences_at_the_border_stay_float32() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from formats.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, model, nodes, stored, x
 from onnx import ModelProto, helper
+
+from formats.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, model, nodes, stored, x
 
 BRANCHES = [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)]
 STATE = "<int64 n = {3}, bool t = {1}>"

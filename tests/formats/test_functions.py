@@ -7,10 +7,10 @@ import time
 import numpy as np
 import onnx
 import pytest
-from formats.helpers import LEVELS, casts, code, convert_everywhere, low_kinds, model, nodes, x
 from onnx import ModelProto
 
 import ampgraph
+from formats.helpers import LEVELS, casts, code, convert_everywhere, low_kinds, model, nodes, x
 
 LOCAL = '"loc" : 1'
 MLP = """<domain: "loc", opset_import: ["" : 17]> f (a, w) => (b) { h = MatMul (a, w)  e = Relu (h)  b = Add (e, a) }"""

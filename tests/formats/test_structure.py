@@ -9,6 +9,9 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import ampgraph
 from formats.helpers import (
     LEVELS,
     casts,
@@ -24,9 +27,6 @@ from formats.helpers import (
     types,
     x,
 )
-from onnx import ModelProto, TensorProto, helper, numpy_helper
-
-import ampgraph
 
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
 
@@ -384,6 +384,29 @@ def test_io_never_takes_a_name_from_another_border() -> None:
     for level in LEVELS:
         assert list(types(result[level].graph.output)) == ["l", "wide", "y", "n"]
         assert set(types(result[level].graph.output).values()) == {TensorProto.FLOAT16}
+
+
+def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
+    given = model(
+        "g (float[2,4] x) => (float[2,4] h, float16[2,4] z) { h = Exp (x)  c = Cast <to = 10> (h)  z = Relu (c) }"
+    )
+    convert_everywhere(given, None, run=False, io="keep")
+    converted = convert_twice(given, "O1", target="cpu", io=["h=low"])
+    assert types(converted.graph.output) == {"h": TensorProto.FLOAT16, "z": TensorProto.FLOAT16}
+    assert [d.dim_value for d in converted.graph.output[0].type.tensor_type.shape.dim] == [2, 4]
+
+
+@pytest.mark.parametrize("name", ["", "ai.onnx"])
+def test_both_names_of_the_default_domain(name: str) -> None:
+    given = model(MATMUL, functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }', w=(4, 4))
+    for holder in (given, given.functions[0]):
+        holder.opset_import[0].domain = name
+    for node in nodes(given):
+        node.domain = name
+    # Neither onnx nor the runtime knows a function's import by the other name.
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"], checked=not name, run=not name)
+    for holder in (result["O2"], result["O2"].functions[0]):
+        assert len(holder.opset_import) == 1
 
 
 def test_io_mistakes() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from formats.helpers import LEVELS, Feeds, array, convert_everywhere, data, model, nodes, run_plain, stored, x
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.numerics.compare import difference
 from ampgraph.numerics.strict import StrictSession
+from formats.helpers import LEVELS, Feeds, array, convert_everywhere, data, model, nodes, run_plain, stored, x
 
 SIDE = 600  # a square of this side passes 1 MB
 TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{

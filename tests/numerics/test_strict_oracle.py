@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conformance.cases import case, index
-from conformance.reference import reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
@@ -17,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 
 from ampgraph.numerics import value_types as vt
 from ampgraph.numerics.strict import StrictSession
+from conformance.cases import case, index
+from conformance.reference import reference
 
 pytest.importorskip("onnxruntime")
 LOWS = [TensorProto.FLOAT16, TensorProto.BFLOAT16]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from formats.helpers import LEVELS, code, data, model
 from onnx import ModelProto
 
 import ampgraph
 from ampgraph.formats.onnx_format import OnnxGraph
 from ampgraph.passes.apply_plan import signatures
 from ampgraph.plans import Plan
+from formats.helpers import LEVELS, code, data, model
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
     a = MatMul (x, w)

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from formats.helpers import kinds, model, nodes, types
 
 import ampgraph
 from ampgraph.formats.onnx_format import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.fuse_casts import FuseCasts
 from ampgraph.passes.verify_types import VerifyTypes
+from formats.helpers import kinds, model, nodes, types
 
 CASES = {
     "a narrowing of what is low": ("a = MatMul (x, w)  y = Cast <to = 10> (a)", 1),

@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from formats.helpers import convert_everywhere, kinds, model, nodes, x
 
 import ampgraph
 from ampgraph.formats.onnx_format import OnnxGraph
 from ampgraph.numerics.compare import Tolerance
 from ampgraph.passes.rewrite_regions import RewriteRegions
+from formats.helpers import convert_everywhere, kinds, model, nodes, x
 
 NORM = """mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  sq = Mul (d, d)  var = ReduceMean <axes = [-1]> (sq)
     e = Constant <value = float {0.001}> ()  v1 = Add (var, e)  r = Sqrt (v1)  n = Div (d, r)"""

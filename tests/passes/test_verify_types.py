@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 import pytest
-from formats.helpers import model
 
 import ampgraph
 from ampgraph.formats.onnx_format import OnnxGraph
 from ampgraph.passes.verify_types import VerifyTypes
+from formats.helpers import model
 
 
 def mixed(text: str) -> OnnxGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -124,9 +125,10 @@ def random_models(draw: st.DrawFn, most: int = 12) -> ModelProto:
     square = [builder.width, builder.width]
     used = {name for node in builder.nodes for name in node.input}
     inputs = {"x": (FLOAT, square), "z": (FLOAT, square), "c": (BOOL, [1])}
-    return model_of(
+    model = model_of(
         builder.nodes,
         {name: kind for name, kind in inputs.items() if name in used},
         outputs,
         {name: array for name, array in builder.weights.items() if name in used},
     )
+    return onnx.shape_inference.infer_shapes(model) if draw(st.booleans()) else model

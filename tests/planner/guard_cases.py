@@ -19,8 +19,8 @@ HOLDING = ("O1", "O2", "auto")  # the levels at which accuracy guards hold
 
 @dataclass(frozen=True)
 class Case:
-    """``guard`` is the function that does it, ``without`` the levels at which its absence shows; ``notes`` are the topics
-    that the plan reports. ``exact``: not one element may differ."""
+    """``guard`` does it, ``without`` it shows at these levels; ``notes`` are the topics that the plan reports.
+    ``exact``: not one element may differ."""
 
     name: str
     guard: str
@@ -61,8 +61,9 @@ MASKS = [
     Case(
         "a mask by Unsqueeze, Expand and Trilu",
         WEIGHT,
-        f"""g {ATTENTION} {{ {SCORES} u = Unsqueeze (lowest, axis)  e = Expand (u, shape)  t = Trilu <upper = 1> (e, one)
-            w = Where (c, t, lowest2)  a = Add (s, w)  p = Softmax (a)  y = MatMul (p, v) }}""",
+        f"""g {ATTENTION} {{ {SCORES} u = Unsqueeze (lowest, axis)  e = Expand (u, shape)
+            t = Trilu <upper = 1> (e, one)  w = Where (c, t, lowest2)
+            a = Add (s, w)  p = Softmax (a)  y = MatMul (p, v) }}""",
         FEEDS,
         {
             "lowest": np.full(4, LOWEST, F),
@@ -89,8 +90,8 @@ MASKS = [
     Case(
         "a mask by Mul is no mask to floor",
         WEIGHT,
-        f"""g (float[4,8] q, float[4,8] v, float[4,4] f) => (float[4,8] y) {{ {SCORES} n = Sub (one, f)  m = Mul (n, lowest)
-            a = Add (s, m)  p = Softmax (a)  y = MatMul (p, v) }}""",
+        f"""g (float[4,8] q, float[4,8] v, float[4,4] f) => (float[4,8] y) {{ {SCORES} n = Sub (one, f)
+            m = Mul (n, lowest)  a = Add (s, m)  p = Softmax (a)  y = MatMul (p, v) }}""",
         {"q": Q, "v": VALUES, "f": HIDDEN.astype(F)},
         {"one": F(1), "lowest": F(LOWEST)},
         ALL,
@@ -268,7 +269,8 @@ INDICES = [
     Case(
         "half a length",
         INDEX,
-        """g (int64[2] n) => (int64[2] y) { f = Cast <to = 1> (n)  h = Div (f, two)  d = Floor (h)  y = Cast <to = 7> (d) }""",
+        """g (int64[2] n) => (int64[2] y) {
+            f = Cast <to = 1> (n)  h = Div (f, two)  d = Floor (h)  y = Cast <to = 7> (d) }""",
         {"n": np.array([8191, 4099])},
         {"two": F(2)},
         ALL,
@@ -365,6 +367,24 @@ BORDERS = [
         ("O2", "O3"),
         ("index",),
         BOTH,
+        exact=True,
+    ),
+    Case(
+        "one-hot by equality of ids from a branch",
+        INDEX,
+        """g (int64[3] i, bool k) => (float[3,2] y) { f = If (k) <
+                then_branch = t () => (float[3] p) { p = Cast <to = 1> (i) },
+                else_branch = e () => (float[3] r) { r = Cast <to = 1> (i) }
+            >  c = Unsqueeze (f, last)  n = Equal (c, ids)  o = Cast <to = 1> (n)  y = MatMul (o, table) }""",
+        {"i": np.array([4999, 4097, 300]), "k": np.array(True)},
+        {
+            "last": np.array([1]),
+            "ids": np.arange(5000, dtype=F)[None],
+            "table": (np.arange(10000, dtype=F) % 64).reshape(5000, 2),
+        },
+        ALL,
+        ("O2", "O3"),
+        ("index",),
         exact=True,
     ),
     Case(

@@ -142,6 +142,15 @@ def test_long_means(kind: str, attributes: str, monkeypatch: pytest.MonkeyPatch)
     assert dtype_of(converted(model, "O2"), kind) == "f16"
 
 
+def test_a_small_window_on_a_large_map_is_no_long_sum() -> None:
+    model = parse(
+        """g (float[1,2,64,64] x) => (float[1,2,32,32] y) {
+            r = Relu (x)  y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+        }"""
+    )
+    assert dtype_of(converted(model, "O2"), "AveragePool") == "f16"
+
+
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.levels == HOLDING and "float16" in c.dtypes], ids=lambda c: c.name
 )

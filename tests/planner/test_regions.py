@@ -1,4 +1,4 @@
-"""Decomposed norms, softmax and GELU: seen as one, at most two casts, written as their standard operator where it exists."""
+"""Decomposed norms, softmax and GELU: seen as one, at most two casts, the standard operator where it exists."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LAYER_NORMS = {
         r = Sqrt (a)  n = Div (d, r)  z = Mul (g, n)  y = Add (b, z)""",
     "identities": f"""i = Identity (x)  m = ReduceMean <axes = [-1]> (i)  d = Sub (i, m)  c = Cast <to = 1> (d)
         q = Pow (c, two)  {VARIANCE}  n = Div (c, r)  {AFFINE}""",
-    "TensorFlow": f"""{MEAN}  d = Sub (x, m)  q = Mul (d, d)  {VARIANCE}  i = Reciprocal (r)  s = Mul (i, g)  h = Mul (x, s)
-        k = Mul (m, s)  t = Sub (b, k)  y = Add (h, t)""",
+    "TensorFlow": f"""{MEAN}  d = Sub (x, m)  q = Mul (d, d)  {VARIANCE}  i = Reciprocal (r)  s = Mul (i, g)
+        h = Mul (x, s)  k = Mul (m, s)  t = Sub (b, k)  y = Add (h, t)""",
 }
 RMS_NORMS = {
     "Pow and Div": f"q = Pow (x, two)  {SQUARE}  n = Div (x, r)  y = Mul (n, g)",
@@ -41,7 +41,8 @@ RMS_NORMS = {
     "1 / root": f"q = Pow (x, two)  {SQUARE}  i = Div (one, r)  n = Mul (x, i)  y = Mul (g, n)",
 }
 SOFTMAX = {
-    "softmax": """t = ReduceMax <axes = [-1]> (x)  d = Sub (x, t)  e = Exp (d)  s = ReduceSum (e, last)  y = Div (e, s)""",
+    "softmax": """t = ReduceMax <axes = [-1]> (x)  d = Sub (x, t)  e = Exp (d)  s = ReduceSum (e, last)
+        y = Div (e, s)""",
 }
 ERF = "i = Div (x, root2)  e = Erf (i)  p = Add (e, one)"
 TANH = "c = Pow (x, three)  k = Mul (c, cubic)  j = Add (x, k)  i = Mul (j, factor)  e = Tanh (i)  p = Add (e, one)"
