@@ -62,12 +62,13 @@ def convert(
         low_io = pipeline.low_interface(graph, io)
         if opset is not None:
             graph = pipeline.at_opset(graph, opset)
+        given = plan is not None
         if plan is None:
             options = pipeline.build_options(level, dtype, policy, lists, fp32, low, target, dims)
             plan, flow = pipeline.planned(graph, options, low_io)
         else:
             flow = pipeline.followed(plan, graph)
-        changed = pipeline.applied(graph, plan, flow) or opset is not None
+        changed = pipeline.applied(graph, plan, flow, given) or opset is not None
         if output is None:
             return back(graph, changed)
         if changed or source is None:

@@ -73,7 +73,7 @@ def run(job: Job, told: Progress) -> Summary:
         lists = options.lists if options else load_op_lists(plan.policy)
         made = choices(plan, flow, lists)
         told.stage("converting")
-        changed = pipeline.applied(graph, plan, flow) or job.opset is not None
+        changed = pipeline.applied(graph, plan, flow, options is None) or job.opset is not None
         summary = summarize(
             plan,
             made,

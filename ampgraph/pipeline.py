@@ -115,15 +115,17 @@ def followed(plan: Plan, graph: OnnxGraph) -> Dataflow:
     return flow
 
 
-def applied(graph: OnnxGraph, plan: Plan, flow: Dataflow) -> bool:
-    """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is."""
+def applied(graph: OnnxGraph, plan: Plan, flow: Dataflow, given: bool = False) -> bool:
+    """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is.
+
+    ``given``: somebody else made the plan, so that its faults are not ours."""
     if plan.changes_nothing:
         return False
     known = frozenset(flow.conflicts)
     graph.import_default_domain()
     editor = ApplyPlan(plan)(graph, flow)
     FuseCasts(plan.dtype)(editor, flow)
-    VerifyTypes(known)(graph)
+    VerifyTypes(known, given)(graph)
     return True
 
 
@@ -134,6 +136,12 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opset <= newest:
         raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
+    if graph.model.functions:
+        raise AmpError(
+            "AMP307",
+            "a model with functions of its own cannot be moved to another opset",
+            hint="leave --opset away, or inline the functions first (onnx.inliner)",
+        )
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
         proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
@@ -143,7 +151,12 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             f"cannot be moved to opset {opset}: {first_line(error)}",
             hint="leave --opset away, or export the model at that opset",
         ) from error
-    return OnnxGraph(onnx_io.deserialize(proto, None if folder is None else Path(folder)))
+    moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
+    layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
+    for node in moved.graph.all_nodes():
+        if not node.metadata_props and node.name in layers:
+            node.metadata_props.update(layers[node.name])  # the converter forgets the exporter's scopes
+    return OnnxGraph(moved)
 
 
 def default_output(path: str | os.PathLike, level: str) -> Path:

@@ -11,12 +11,20 @@ from .base import Change
 
 @dataclass(frozen=True)
 class VerifyTypes:
-    """``known``: conflicts that the model had before. Raises AmpError AMP901 for a new one."""
+    """``known``: conflicts that the model had before. Raises AmpError for a new one: AMP901, or AMP402 where the plan
+    was ``given`` and so may contradict itself."""
 
     known: frozenset[str] = frozenset()
+    given: bool = False
 
     def __call__(self, graph: Any) -> Change:
         new = [conflict for conflict in graph.dataflow().conflicts if conflict not in self.known]
+        if new and self.given:
+            raise AmpError(
+                "AMP402",
+                f"the plan contradicts itself: {new[0]}",
+                hint="make the plan again; --fp32 and --low steer it without editing",
+            )
         if new:
             raise AmpError(
                 "AMP901",

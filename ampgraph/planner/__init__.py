@@ -54,8 +54,8 @@ def _cut(state: State) -> None:
     flow = state.flow
     roots = {flow.find(unit.id) for unit in flow.units}
     free = [root for root in roots if state.value[root] == FREE]
-    seeds = any(state.value[root] == LOW and state.rank[root] >= LIST for root in roots)
-    if not seeds:
+    state.seeded = any(state.value[root] == LOW and state.rank[root] >= LIST for root in roots)
+    if not state.seeded:
         for root in free:
             state.set(root, HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
         return

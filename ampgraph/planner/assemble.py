@@ -22,7 +22,7 @@ def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
             _weight(state, value, floors.get(value.id), plan)
         else:
             _casts(state, value, plan)
-    plan.notes = state.notes
+    plan.notes = [*state.notes, *plan.notes]
     return plan
 
 
@@ -60,14 +60,15 @@ def _casts(state: State, value: Value, plan: Plan) -> None:
 
 def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None:
     flow = state.flow
-    uses = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast]
-    low = [u for u in uses if state.is_low(u.unit)]
+    uses = flow.uses[value.id]
+    low = [u for u in uses if state.is_low(u.unit) and not u.given_cast]
+    given = sum(u.given_cast for u in uses) if state.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
     keys = tuple(_key(flow, u) for u in low)
-    if not low:
+    if not low and (not given or given < len(uses)):
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
-    elif len(low) == len(flow.uses[value.id]):
+    elif len(low) + given == len(uses):
         plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
     elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT:
         plan.weights.append(WeightEdit(scope, value.name, "both", keys, floor))

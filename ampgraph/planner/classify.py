@@ -91,6 +91,8 @@ def _verdict(state: State, flow: Dataflow, unit: Unit, kind: str) -> tuple[int, 
     if level.float32_inside == "cut" and cls in ("black", "kept") and kind in options.kernels.float32_inside:
         reason = options.kernels.float32_inside[kind]
         return FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}")
+    if kind == "Cast" and cls == "neutral":
+        return FREE, CUT, Why("cut", "a conversion in the file follows its neighbours")
     rule = getattr(level, cls)
     return VERDICT[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
 

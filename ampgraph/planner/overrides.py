@@ -51,8 +51,20 @@ def _matches(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
         match = _matcher(pattern)
         chosen = (op for op in flow.ops if match(op.name))
     for op in chosen:
-        if op.slots:
-            yield op, list(op.slots.values())
+        for inner in (op, *_inside(flow, op)):
+            if inner.slots:
+                yield inner, list(inner.slots.values())
+
+
+def _inside(flow: Dataflow, op: Op) -> list[Op]:
+    """What a function call or a control-flow node runs, at any depth: naming the node names all of it."""
+    within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
+    if not within:
+        return []
+    for scope in flow.scopes:  # parents come before their children
+        if scope.parent in within:
+            within.add(scope.id)
+    return [inner for inner in flow.ops if inner.scope in within]
 
 
 def _tell_regions(state: State, text: str, matched: set[int]) -> None:

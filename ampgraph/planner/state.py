@@ -54,6 +54,7 @@ class State:
         self.class_of_op: list[str] = [""] * len(flow.ops)  # the list class that governs an op, "" for none
         self.region_of_op: dict[int, str] = {}
         self.notes: list[Note] = []
+        self.seeded = False  # whether anything is low by right, so that the model changes at all
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
         self.counted: set[int] = set()  # float values that are integers in disguise

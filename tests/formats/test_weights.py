@@ -68,7 +68,6 @@ def test_a_large_weight_read_in_both_types_is_cast_when_it_runs() -> None:
     assert stored(result["O2"])["w"] == TensorProto.FLOAT and len(stored(result["O2"])) == 2
 
 
-@pytest.mark.xfail(reason="the planner drops the notes that its last step makes", strict=False)
 def test_a_large_weight_read_in_both_types_is_named() -> None:
     assert any(n.where == "w" and "1 MB" in n.text for n in ampgraph.plan(large_in_both_types()).notes)
 
