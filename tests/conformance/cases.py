@@ -64,7 +64,7 @@ def cache_folder() -> Path:
 
     own = b"".join(Path(f).read_bytes() for f in (__file__, Path(__file__).with_name("reference.py"), compare.__file__))
     key = hashlib.sha256(own).hexdigest()[:12]
-    name = f"onnx{onnx.__version__}-ort{onnxruntime.__version__}-{key}"
+    name = f"onnx{onnx.__version__}-ort{onnxruntime.__version__}-np{np.__version__}-{key}"
     folder = Path(tempfile.gettempdir()) / "ampgraph-conformance" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

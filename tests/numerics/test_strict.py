@@ -78,7 +78,7 @@ def test_branches_and_captured_values() -> None:
         y = Neg (b)  f = Cast <to = 1> (b)
     }""")
     for c in (True, False):
-        check(model, {"x": X / 100, "c": np.array(c)})
+        check(model, {"x": X / np.float16(100), "c": np.array(c)})
 
 
 LOOP = """g (float16[4] x, int64 n, bool go) => (float16[4] y, float16[k, 4] s) {
@@ -90,11 +90,11 @@ LOOP = """g (float16[4] x, int64 n, bool go) => (float16[4] y, float16[k, 4] s) 
 
 
 def test_loop_with_low_state() -> None:
-    check(parse(LOOP.replace("STATE", "a")), {"x": X / 1000, "n": np.array(3), "go": np.array(True)})
+    check(parse(LOOP.replace("STATE", "a")), {"x": X / np.float16(1000), "n": np.array(3), "go": np.array(True)})
 
 
 def test_formal_that_shadows_an_outer_low_name() -> None:
-    x = X / 1000
+    x = X / np.float16(1000)
     feeds = {"x": x, "n": np.array(3), "go": np.array(True)}
     got = check(parse(LOOP.replace("STATE", "t")), feeds, reference=False)
     np.testing.assert_array_equal(got["y"], x + x + x + x)
@@ -112,7 +112,7 @@ def test_functions_are_inlined() -> None:
     function = """<domain: "own", opset_import: ["" : 21]>
         f (a, b) => (c) { d = Mul (a, b)  e = Constant <value_float = 3.0> ()  h = CastLike (e, a)  c = Add (d, h) }"""
     text = "g (float16[4] x) => (float16[4] y, float[4] z) { y = own.f (x, x) w = Cast <to = 1> (x) z = own.f (w, w) }"
-    check(parse(text, functions=function, domains=', "own" : 1'), {"x": X / 1000})
+    check(parse(text, functions=function, domains=', "own" : 1'), {"x": X / np.float16(1000)})
 
 
 def test_sequences_become_float32_inside() -> None:
@@ -163,7 +163,7 @@ def test_random_numbers_and_statistics_of_a_norm() -> None:
         y, m = LayerNormalization (x, w)
         r = RandomNormal <dtype = 10, shape = [3], seed = 1.0> ()
     }""")
-    feeds = {"x": np.stack([X[:3].repeat(2)[:4]] * 2), "w": X / 1000}
+    feeds = {"x": np.stack([X[:3].repeat(2)[:4]] * 2), "w": X / np.float16(1000)}
     strict = strict_model(model)
     onnx.checker.check_model(strict, full_check=True)
     got = run_strict(model, feeds)
@@ -208,7 +208,7 @@ def test_com_microsoft_operators() -> None:
         domains=', "com.microsoft" : 1',
     )
     x = np.linspace(-1, 1, 24).reshape(2, 3, 4).astype(np.float16)
-    got = run_strict(model, {"x": x, "w": X / 1000})
+    got = run_strict(model, {"x": x, "w": X / np.float16(1000)})
     np.testing.assert_array_equal(got["s"], x + x)
     wide = x.astype(np.float32)
     np.testing.assert_array_equal(got["p"], (wide @ wide.transpose(0, 2, 1)).astype(np.float16))
@@ -228,7 +228,7 @@ def test_a_model_without_the_standard_operators() -> None:
 def test_stale_annotations_are_not_believed() -> None:
     model = parse("g (float16[4] x) => (float16[4] y) { a = Mul (x, x)  y = Mul (a, x) }")
     model.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [7]))
-    x = X / 10000
+    x = X / np.float16(10000)
     np.testing.assert_array_equal(run_strict(model, {"x": x})["y"], x * x * x)
 
 
