@@ -221,7 +221,7 @@ def test_a_model_without_the_standard_operators() -> None:
     model = helper.make_model(
         helper.make_graph([node], "g", values[:1], values[1:]), opset_imports=imports, ir_version=8
     )
-    x = X.reshape(2, 2)[:, ::-1] / 1000
+    x = X.reshape(2, 2)[:, ::-1] / np.float16(1000)
     np.testing.assert_array_equal(run_strict(model, {"x": x})["y"], (x.astype("f") @ x.astype("f")).astype(np.float16))
 
 
