@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Use, Value
 from ..errors import AmpError
-from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, Group, layout
+from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, Group, layout
 from .onnx_schemas import kind_of, schema
 
 LOW = ("float16", "bfloat16")
@@ -226,6 +226,8 @@ class DataflowBuilder:
         if op.kind in LINKED and op.inputs and op.inputs[0] != NONE:
             container = next((c for c, _ in group.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
             return container, self.flow.values[op.inputs[0]].dtype
+        if op.kind in STASHED and group.slot == "U":
+            return "", _DTYPE_NAMES.get(self.attribute(op, "stash_type") or 1, "")
         if op.kind in DTYPE_ATTRIBUTES:
             number = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
             container = "seq" if op.kind == "SequenceEmpty" else ""

@@ -30,6 +30,9 @@ DTYPE_ATTRIBUTES = {
 FOLLOWS_INPUT = {"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli"}
 """Of those, the ones that take the type of their first input when the attribute is absent."""
 
+STASHED = {"LayerNormalization", "SimplifiedLayerNormalization"}
+"""Operators whose statistics (slot U) have the type that `stash_type` names: float32 unless it says otherwise."""
+
 LINKED = {
     "ConcatFromSequence": ("S", "T"),
     "Optional": ("V", "O"),

@@ -248,3 +248,18 @@ def test_an_operator_unknown_in_com_microsoft_stays_float32() -> None:
     result = convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
     assert casts(result["O3"]) == 2
     assert [n.where for n in ampgraph.plan(given).notes if n.topic == "unlisted"] == ["com.microsoft::NoSuchOp"]
+
+
+def test_statistics_of_a_norm_have_the_type_that_it_stashes() -> None:
+    """Nothing annotates the mean here: its readers must still be decided by their own right."""
+    given = model(
+        """g (float[4, 8] x) => (float[4, 8] z) {
+            y, mean = LayerNormalization (x, s)
+            z = MatMul (mean, w)
+        }""",
+        s=(8,),
+        w=(1, 8),
+    )
+    decided = {d.kind: (d.dtype, d.why.rule) for d in ampgraph.plan(given).decisions}
+    assert decided["MatMul"] == ("float16", "list")
+    convert_everywhere(given, {"x": x(4, 8)})
