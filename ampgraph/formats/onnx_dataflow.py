@@ -227,7 +227,7 @@ class DataflowBuilder:
             container = next((c for c, _ in group.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
             return container, self.flow.values[op.inputs[0]].dtype
         if op.kind in STASHED and group.slot == "U":
-            return "", _DTYPE_NAMES.get(self.attribute(op, "stash_type") or 1, "")
+            return "", _DTYPE_NAMES[ir.DataType(self.attribute(op, "stash_type") or 1)]
         if op.kind in DTYPE_ATTRIBUTES:
             number = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
             container = "seq" if op.kind == "SequenceEmpty" else ""
