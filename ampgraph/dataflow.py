@@ -73,7 +73,6 @@ class Unit:
     admits: frozenset[str]
     fixed: str = ""  # why it stays float32 whatever a list says
     fixed_low: bool = False  # a boundary that the user asked to be low
-    later_opset: int = 0  # the first opset that would admit low, when this one does not
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
 
@@ -123,6 +122,8 @@ class Dataflow:
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
         self.weights = weights
         self.attribute = attribute
+        self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
+        """(operator, slot, version, low) -> the first later version of the format that admits low there, 0 for none."""
         self.layer = layer
         self._read_shape = read_shape
         self._parent: list[int] = []

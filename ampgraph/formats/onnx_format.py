@@ -14,7 +14,7 @@ from ..dataflow import Dataflow, Op
 from . import onnx_io
 from .onnx_dataflow import DataflowBuilder, declared_type, dtype_name
 from .onnx_editor import OnnxEditor
-from .onnx_schemas import schema
+from .onnx_schemas import first_opset_admitting, schema
 from .onnx_shapes import OnnxShapes
 from .onnx_variants import Variants
 from .onnx_weights import OnnxWeights
@@ -50,6 +50,7 @@ class OnnxGraph:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
         builder = DataflowBuilder(self.model, flow, low, low_io)
         flow.attribute = builder.attribute
+        flow.later_version = first_opset_admitting
         return builder.build()
 
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> OnnxEditor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..dataflow import NONE, Dataflow, Op, Unit
-from ..formats.onnx_schemas import first_opset_admitting
 from ..oplists import Kernels
 from ..plans import Note, Why
 from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
@@ -107,7 +106,7 @@ def _invalid(state: State, unit: Unit, kind: str) -> Why | None:
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
         if "::" not in kind:
-            later = first_opset_admitting(kind, slot, max(unit.version, 1), options.dtype)
+            later = state.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
             if later:
                 return Why(
                     "opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does"
