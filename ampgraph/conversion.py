@@ -22,7 +22,8 @@ from .formats.onnx_format import OnnxGraph, quiet_collector
 from .oplists import load_op_lists
 from .planner import Options, decide, find_rewrites
 from .plans import Plan, Rewrite
-from .report.census import census, graphs
+from .formats.onnx_io import all_graphs
+from .report.census import census
 from .report.explain import Explanation, explain, replaced_nodes
 from .report.summary import Summary, choices, summarize
 
@@ -130,7 +131,7 @@ def _check_dims(graph: OnnxGraph, dims: dict[str, int]) -> None:
     if not dims:
         return
     known = set()
-    for part in graphs(graph.model):
+    for part in all_graphs(graph.model):
         for value in [*part.inputs, *part.outputs, *(output for node in part for output in node.outputs)]:
             known |= {str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
     for name in dims:

@@ -66,7 +66,7 @@ class OnnxGraph:
     def _graphs(self) -> list[ir.Graph]:
         """Every graph, bodies and functions included; the walk over all attributes is done once."""
         if self._all is None:
-            self._all = [*onnx_io.all_graphs(self.model), *(f.graph for f in self.model.functions.values())]
+            self._all = list(onnx_io.all_graphs(self.model))
         return self._all
 
     def import_default_domain(self) -> None:

@@ -96,14 +96,23 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     for tensor in onnx_proto.tensors(proto):
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
-    if folder is not None:
-        for graph in [*all_graphs(model), *(f.graph for f in model.functions.values())]:
+    if folder is not None and any(t.external_data for t in onnx_proto.tensors(proto)):
+        for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
     return model
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    yield from model.graphs()
+    """The main graph, the functions' graphs, and the bodies in them at any depth."""
+    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    for graph in waiting:
+        yield graph
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                    waiting.append(attribute.value)
+                elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+                    waiting.extend(attribute.value)
 
 
 def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
@@ -291,8 +300,7 @@ def _holders(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
     """What holds a stored tensor: initializers and Constant nodes, those of functions too."""
     for graph in all_graphs(model):
         yield from (value for value in graph.initializers.values() if value.const_value is not None)
-    for nodes in (model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values())):
-        for node in nodes:
+        for node in graph:
             if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
                 yield node
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
@@ -37,20 +35,11 @@ class Census:
         return sum(stored.bytes for stored in self.weights.values())
 
 
-def graphs(model: ir.Model) -> Iterator[Any]:
-    """The main graph, every body, every function; each once."""
-    seen: set[int] = set()
-    for graph in [*all_graphs(model), *(function.graph for function in model.functions.values())]:
-        if id(graph) not in seen:
-            seen.add(id(graph))
-            yield graph
-
-
 def census(model: ir.Model) -> Census:
     """One walk over the file's nodes and stored tensors; no data is read."""
     nodes = casts = 0
     weights: dict[str, list[int]] = {}
-    for graph in graphs(model):
+    for graph in all_graphs(model):
         stored = [value.const_value for value in graph.initializers.values()]
         for node in graph:
             nodes += 1
