@@ -9,6 +9,7 @@ from typing import Any
 
 from . import pipeline
 from .checks import faults_told, refuse_overwriting
+from .errors import AmpError
 from .formats import adapters, onnx_io
 from .formats.onnx_format import quiet_collector
 from .plans import Plan
@@ -63,6 +64,10 @@ def convert(
         if opset is not None:
             graph = pipeline.at_opset(graph, opset)
         given = plan is not None
+        if given and (fp32 or low or io != "keep"):
+            raise AmpError(
+                "AMP404", "fp32=, low= and io= cannot change a plan that is given", hint="make the plan with them"
+            )
         if plan is None:
             options = pipeline.build_options(level, dtype, policy, lists, fp32, low, target, dims)
             plan, flow = pipeline.planned(graph, options, low_io)

@@ -13,6 +13,8 @@ import onnx_ir as ir
 from .errors import AmpError, first_line
 from .formats import onnx_io
 
+NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the model's, and 255 is the usual end
+
 
 def refuse_overwriting(model: ir.Model, output: Path, sources: Iterable[Path], option: str) -> None:
     """Raises AmpError AMP106 when ``output`` is one of ``sources`` or of the model's data files, under whatever name;
@@ -24,6 +26,10 @@ def refuse_overwriting(model: ir.Model, output: Path, sources: Iterable[Path], o
             "the result would be written over the input",
             where=str(output),
             hint=f"choose another name with {option}",
+        )
+    if len(os.fsencode(output.name)) > NAME_LIMIT:
+        raise AmpError(
+            "AMP105", "the file name is too long", where=str(output), hint=f"choose a shorter one with {option}"
         )
     if output.is_dir():
         raise AmpError("AMP105", "is a directory", where=str(output), hint=f"name a file in it with {option}")

@@ -19,10 +19,10 @@ from .dataflow import Dataflow
 from .errors import AmpError, nearest
 from .formats import adapters, onnx_io
 from .formats.onnx_format import OnnxGraph, quiet_collector
+from .formats.onnx_io import all_graphs
 from .oplists import load_op_lists
 from .planner import Options, decide, find_rewrites
 from .plans import Plan, Rewrite
-from .formats.onnx_io import all_graphs
 from .report.census import census
 from .report.explain import Explanation, explain, replaced_nodes
 from .report.summary import Summary, choices, summarize

@@ -20,6 +20,8 @@ from .passes.fuse_casts import FuseCasts
 from .passes.rewrite_regions import RewriteRegions
 from .passes.verify_types import VerifyTypes
 from .planner import Options, find_rewrites, make_plan
+from .planner.guards_weights import exceeds
+from .planner.state import largest
 from .plans import Plan, Rewrite
 
 DTYPES = ("float16", "bfloat16")
@@ -58,7 +60,9 @@ def _words(patterns: Iterable[str]) -> tuple[str, ...]:
 
 def low_interface(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
     """The graph inputs and outputs that ``io`` asks to be low."""
-    names = [v.name or "" for v in [*graph.model.graph.inputs, *graph.model.graph.outputs]]
+    given = graph.model.graph
+    inputs = [value for value in given.inputs if not value.is_initializer()]  # a default value cannot follow a new type
+    names = [v.name or "" for v in [*inputs, *given.outputs]]
     if io == "keep":
         return frozenset()
     if io == "low":
@@ -91,6 +95,11 @@ def prepare(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple
 def planned(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
+    opset = graph.model.opset_imports.get("", 13)
+    if low_io and options.dtype == "bfloat16" and opset < 13:
+        raise AmpError(
+            "AMP305", f"opset {opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
+        )
     digest = graph.digest()
     flow, rewrites = prepare(graph, options, low_io)
     plan = make_plan(flow, options, digest)
@@ -109,10 +118,25 @@ def followed(plan: Plan, graph: OnnxGraph) -> Dataflow:
         )
     low_io = frozenset(plan.low_io)
     flow = graph.dataflow(plan.dtype, low_io)
+    _refuse_other_weights(plan, flow)
     if plan.rewrites:
         RewriteRegions(tuple(plan.rewrites))(graph, flow)
         flow = graph.dataflow(plan.dtype, low_io)
     return flow
+
+
+def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
+    """The digest does not read large weights: that the low type can hold them is looked at here."""
+    limit = largest(plan.dtype)
+    values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
+    for edit in plan.weights:
+        value = values.get((edit.scope, edit.value))
+        if value is not None and edit.store != "float32" and edit.floor is None and exceeds(flow, value, limit):
+            raise AmpError(
+                "AMP403",
+                f"the plan was made for other weights: '{edit.value}' is beyond {plan.dtype}",
+                hint="make a plan for this model",
+            )
 
 
 def applied(graph: OnnxGraph, plan: Plan, flow: Dataflow, given: bool = False) -> bool:
@@ -162,5 +186,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
 def default_output(path: str | os.PathLike, level: str) -> Path:
     """``model.O2.onnx`` beside ``model.onnx``."""
     path = Path(path)
+    if path.is_dir():
+        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
     stem = path.name[: -len(".onnx")] if path.name.endswith(".onnx") else path.name
     return path.with_name(f"{stem}.{level}.onnx")

@@ -231,6 +231,8 @@ class DataflowBuilder:
         if op.kind in DTYPE_ATTRIBUTES:
             number = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
             container = "seq" if op.kind == "SequenceEmpty" else ""
+            if isinstance(number, str):  # Cast before opset 6
+                return container, dtype_name(ir.DataType[number.upper()])
             if number:
                 return container, _DTYPE_NAMES.get(number, "")
             if op.kind in FOLLOWS_INPUT:

@@ -78,7 +78,12 @@ class OnnxEditor:
             name = DTYPE_ATTRIBUTES[op.kind]
             follows = op.kind in FOLLOWS_INPUT or op.kind in ("DequantizeLinear", "QuantizeLinear")
             if not follows or pin or self.flow.attribute(op, name):
-                node.attributes[name] = ir.AttrInt64(name, IR_TYPES[dtype].value)
+                node.attributes[name] = self._target_type(name, dtype)
+
+    def _target_type(self, name: str, dtype: str) -> ir.Attr:
+        """The attribute that names a type: a word before opset 6, a number since."""
+        kind = IR_TYPES[dtype]
+        return ir.AttrString(name, kind.name) if 0 < self.flow.opset < 6 else ir.AttrInt64(name, kind.value)
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
         """Reads ``value`` as ``to`` at the given uses, through one Cast in the value's own scope, or a given one."""
@@ -145,7 +150,7 @@ class OnnxEditor:
             "",
             "Cast",
             [native],
-            [ir.AttrInt64("to", IR_TYPES[to].value)],
+            [self._target_type("to", to)],
             num_outputs=1,
             name=self.fresh(f"{value.name}_to_{to}"),
         )

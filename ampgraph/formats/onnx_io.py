@@ -205,7 +205,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
                 _put(holder, tensor)
         with open(temporary("model"), "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
-        retired = _own_data(path) - {data_name}
+        read = {Path(tensor.path).name for tensor in external_tensors(model)}  # by the source, which may be a copy
+        retired = _own_data(path) - {data_name} - read
         with _in_place(temporary("data"), path.parent / data_name) if data_name else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     for name in retired:

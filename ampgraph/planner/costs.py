@@ -46,12 +46,13 @@ class Costs:
     def __init__(self, flow: Dataflow, dims: dict[str, int]) -> None:
         self.flow, self.named = flow, dims
         self._elements: dict[int, int] = {}
+        self._classes = size_classes(flow)
 
     def elements(self, value: int) -> int:
         found = self._elements.get(value)
         if found is None:
             item = self.flow.values[value]
-            root = _size_class(self.flow, value)
+            root = self._classes[value]
             if item.weight:
                 found = self.flow.weights.size(item)
             elif root != value and not self._is_static(value):
@@ -127,13 +128,14 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int,
 def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     """Units that are low whatever the sizes are: every net around them is no dearer for it."""
     flow = state.flow
+    classes = size_classes(flow)
     nets: list[Net] = []
     sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
     for value in flow.values:
         net = net_of(state, value.id, None, undecided)
         if net is not None:
             nets.append(net)
-            sizes.append((_size_class(flow, value.id), flow.scopes[value.scope].times, value.weight))
+            sizes.append((classes[value.id], flow.scopes[value.scope].times, value.weight))
     fixed = {
         u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided
     }
@@ -156,13 +158,14 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     return settled
 
 
-def _size_class(flow: Dataflow, value: int) -> int:
-    """A value of the same size further up, through operators that keep the number of elements."""
-    while (op := flow.writer(value)) is not None and op.kind in SAME_SIZE and op.inputs[0] != NONE:
-        if op.outputs[0] != value:
-            break  # a second result: the mean of a norm
-        value = op.inputs[0]
-    return value
+def size_classes(flow: Dataflow) -> list[int]:
+    """For every value one of the same size further up, through operators that keep the number of elements."""
+    classes: list[int] = list(range(len(flow.values)))
+    for value in flow.values:  # writers come before what they write, their inputs before them
+        op = flow.writer(value.id)
+        if op is not None and op.kind in SAME_SIZE and op.inputs[0] != NONE and op.outputs[0] == value.id:
+            classes[value.id] = classes[op.inputs[0]]
+    return classes
 
 
 def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:

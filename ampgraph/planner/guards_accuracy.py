@@ -6,7 +6,7 @@ import math
 
 from ..dataflow import NONE, Dataflow, Op
 from ..plans import Note, Why
-from .state import ACCURACY, State, describe
+from .state import ACCURACY, CONVERSIONS, State, describe
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
 LONG_SUM = {"float16": 2048, "bfloat16": 256}  # integers are exact up to here
@@ -26,7 +26,19 @@ SUMS = {
 }
 PREFIX = {"CumSum", "CumProd"}
 SENSITIVE = {"Sqrt", "Log", "Reciprocal", "Div", "Pow"}
-THROUGH = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Cast", "Slice", "Flatten", "Mul"}
+THROUGH = {
+    "Identity",
+    "Reshape",
+    "Transpose",
+    "Unsqueeze",
+    "Squeeze",
+    "Expand",
+    "Cast",
+    "CastLike",
+    "Slice",
+    "Flatten",
+    "Mul",
+}
 
 
 def guard_accuracy(state: State) -> None:
@@ -153,7 +165,8 @@ def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """Angles from positions: a step of float16 above 2048 is 2 rad. Holds what computes them, products included."""
     if op.kind not in ("Sin", "Cos"):
         return None
-    flow, held, work, seen = state.flow, [op], list(op.inputs), {op.id}
+    flow, held, work, seen = state.flow, [op], list(op.inputs), state.angles
+    seen.add(op.id)
     if state.activations is None:
         state.activations = _activations(state)
     while work:
@@ -163,7 +176,7 @@ def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
                 continue
             seen.add(writer.id)
             held.append(writer)
-            if not (writer.kind == "Cast" and flow.values[writer.inputs[0]].dtype != "float32"):
+            if not (writer.kind in CONVERSIONS and flow.values[writer.inputs[0]].dtype != "float32"):
                 work += [v for v in writer.inputs if v != NONE]
     return Why("positions", f"angles of {op.kind} lose their period in {state.options.dtype}"), held
 

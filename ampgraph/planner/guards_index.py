@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
 from ..plans import Note, Why
 from .hazards import STOPS
-from .state import HIGH, VALIDITY, State, describe
+from .state import CONVERSIONS, HIGH, VALIDITY, State, describe
 
 COMPARE = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 EXACT = {
@@ -20,16 +20,17 @@ def guard_indices(state: State) -> None:
     """Holds whatever computes an integer, a size or a comparison of integers in float32."""
     flow = state.flow
     counted = state.counted = _integer_valued(state)
+    seen: set[int] = set()  # what an earlier sink has held already
     for op in flow.ops:
         sink = _sink(flow, op, counted)
         if sink is None:
             continue
         text, values = sink
         why = Why("index", f"{text} '{describe(flow, op)}'")
-        held = _hold_upstream(state, values, why)
+        held = _hold_upstream(state, values, why, seen)
         if op.kind in COMPARE:
             held += state.hold(op, VALIDITY, why)
-        elif op.kind == "Cast":
+        elif op.kind in CONVERSIONS:
             state.hold(op, VALIDITY, why)
         if held:
             state.notes.append(
@@ -40,7 +41,7 @@ def guard_indices(state: State) -> None:
 def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | None:
     """What an operator makes of a float that must be exact, and the float inputs concerned."""
     values = flow.values
-    if op.kind == "Cast" and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
+    if op.kind in CONVERSIONS and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]
     if op.kind in ("Resize", "Upsample"):
         scales = op.inputs[1:2] if len(op.inputs) == 2 else op.inputs[2:3]
@@ -56,7 +57,7 @@ def _integer_valued(state: State) -> set[int]:
     """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
     flow, found = state.flow, set()
     for op in flow.ops:
-        if op.kind == "Cast":
+        if op.kind in CONVERSIONS:
             source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype == FLOAT32
             integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
         elif op.kind in EXACT and any(v in found for v in op.inputs):
@@ -69,10 +70,10 @@ def _integer_valued(state: State) -> set[int]:
     return found
 
 
-def _hold_upstream(state: State, values: list[int], why: Why) -> int:
+def _hold_upstream(state: State, values: list[int], why: Why, seen: set[int]) -> int:
     """Holds the elementwise arithmetic behind some values, back to products, norms and bounded functions."""
     flow, held, before = state.flow, 0, state.borders.before
-    work, seen = [v for v in values if v != NONE], set()
+    work = [v for v in values if v != NONE]
     while work:
         value = work.pop()
         if value in seen or flow.values[value].dtype != FLOAT32:
@@ -86,6 +87,6 @@ def _hold_upstream(state: State, values: list[int], why: Why) -> int:
         if op is None or not op.slots or state.class_of_op[op.id] in ("white", "kept") or op.kind in STOPS:
             continue
         held += state.hold(op, VALIDITY, why)
-        if not (op.kind == "Cast" and flow.values[op.inputs[0]].dtype != FLOAT32):
+        if not (op.kind in CONVERSIONS and flow.values[op.inputs[0]].dtype != FLOAT32):
             work += [v for v in op.inputs if v != NONE]
     return held

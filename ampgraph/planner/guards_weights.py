@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..plans import Note, Why
-from .state import HIGH, VALIDITY, State
+from .state import CONVERSIONS, HIGH, VALIDITY, State
 
 MASK_PATH = {
     "Add",
@@ -29,6 +29,7 @@ MASK_PATH = {
     "Trilu",
     "Split",
     "Cast",
+    "CastLike",
     "ConstantOfShape",
     "ScatterND",
     "ScatterElements",
@@ -92,7 +93,7 @@ def _extent(state: State, value: Value) -> Extent:
     if not value.weight:
         op = flow.ops[value.producer]
         fill = flow.attribute(op, "value")
-        number = float(fill.numpy().reshape(-1)[0]) if fill is not None else 0.0
+        number = float(fill.numpy().reshape(-1)[0]) if fill is not None and fill.size else 0.0
         finite = abs(number) if np.isfinite(number) else 0.0
         return Extent(finite, False, float(0 < finite < options.smallest_subnormal / 2))
     largest, flushed, nonzero = 0.0, 0, 0
@@ -115,6 +116,15 @@ def _extent(state: State, value: Value) -> Extent:
         nonzero += magnitude.size - small
     nonzero += flushed
     return Extent(largest, below, flushed / nonzero if nonzero else 0.0)
+
+
+def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:
+    """Whether a finite element of a stored tensor is larger in magnitude than ``limit``."""
+    for part in flow.weights.chunks(value):
+        magnitude = np.abs(part)
+        if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
+            return True
+    return False
 
 
 def _hold(state: State, value: Value, text: str, hazard: bool) -> None:
@@ -155,7 +165,9 @@ def _is_mask(flow: Dataflow, value: Value) -> bool:
 
 
 def _moves_on(flow: Dataflow, op: Op, index: int) -> bool:
-    if op.kind == "Cast":
+    if op.kind == "CastLike" and index == 1:
+        return False
+    if op.kind in CONVERSIONS:
         return flow.values[op.outputs[0]].dtype == FLOAT32
     if op.kind == "ScatterND":
         return index in (0, 2)

@@ -84,7 +84,8 @@ def _tell_regions(state: State, text: str, matched: set[int]) -> None:
 
 
 def _matcher(pattern: str):
-    return re.compile(fnmatch.translate(pattern)).match
+    glob = re.compile(fnmatch.translate(pattern)).match
+    return lambda name: name == pattern or glob(name)  # a name with brackets means itself
 
 
 def _in_scope(layer: str, match) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from .state import CONVERSIONS
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Matcher:
 
     def origin(self, value: int) -> int:
         """The value before no-op casts and identities."""
-        while value != NONE and (op := self.flow.writer(value)) is not None and op.kind in ("Cast", "Identity"):
+        while value != NONE and (op := self.flow.writer(value)) is not None and op.kind in (*CONVERSIONS, "Identity"):
             if self.flow.values[op.inputs[0]].dtype != FLOAT32 or self.flow.values[value].dtype != FLOAT32:
                 break
             self.passed.append(op)
@@ -59,7 +60,7 @@ class Matcher:
             return None
         op = self.flow.ops[uses[0].op]
         if (
-            op.kind in ("Cast", "Identity")
+            op.kind in (*CONVERSIONS, "Identity")
             and op.kind not in kinds
             and self.flow.values[value].dtype == self.flow.values[op.outputs[0]].dtype == FLOAT32
         ):

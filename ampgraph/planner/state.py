@@ -10,9 +10,15 @@ from ..oplists import Kernels, Level, Listing, OpLists
 from ..plans import Note, Why
 from .borders import Borders
 
+CONVERSIONS = ("Cast", "CastLike")
 FREE, LOW, HIGH = 0, 1, 2
 CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
 """Precedence, lowest first: validity guard > the user's pattern > measured range > accuracy guard > list > cut."""
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of a low type."""
+    return 65504.0 if dtype == "float16" else 3.3895313892515355e38
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Options:
 
     @property
     def largest(self) -> float:
-        return 65504.0 if self.dtype == "float16" else 3.3895313892515355e38
+        return largest(self.dtype)
 
 
 class State:
@@ -58,6 +64,7 @@ class State:
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
         self.counted: set[int] = set()  # float values that are integers in disguise
+        self.angles: set[int] = set()  # ops that a guard found to compute angles
         self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
 
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
