@@ -10,6 +10,7 @@ import pytest
 
 import ampgraph
 from ampgraph import AmpError, Plan
+from ampgraph.numerics.strict import run_strict
 
 FUNCTION = """
 <ir_version: 10, opset_import: ["" : 20, "my" : 1]>
@@ -102,3 +103,82 @@ def test_the_readme_example(tmp_path: Path) -> None:
     ampgraph.apply(source, Plan.from_json(plan.to_json()), output=tmp_path / "two.onnx")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
     assert ampgraph.inspect(tmp_path / "one.onnx").to_dict()["nodes"]["float16"] > 50
+
+
+CAST_LIKE = """
+<ir_version: 10, opset_import: ["" : 20]>
+g (float[N, 4] x, float like, int64 whole) => (float[M, 4] y)
+<float two = {2}, int64[1] zero = {0}, int64[1] one = {1}> {
+    n = Shape <start = 0, end = 1> (x)
+    f = CastLike (n, like)
+    h = Div (f, two)
+    d = Floor (h)
+    end = CastLike (d, whole)
+    s = Slice (x, zero, end, zero, one)
+    y = Exp (s)
+}
+"""
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_index_arithmetic_by_castlike_stays_exact(level: str) -> None:
+    low = ampgraph.convert(parsed(CAST_LIKE), level=level)
+    feeds = {"x": np.zeros((8191, 4), np.float32), "like": np.float32(0), "whole": np.int64(0)}
+    assert run_strict(low, {k: np.asarray(v) for k, v in feeds.items()})["y"].shape == (4095, 4)
+
+
+def test_an_old_opset_gets_a_cast_of_its_own_form() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 5]>
+    g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }"""
+    low = ampgraph.convert(parsed(text))
+    onnx.checker.check_model(low, full_check=True)
+    assert sum(n.op_type == "Cast" for n in low.graph.node) == 3
+    again = ampgraph.convert(low)
+    assert again.SerializeToString(deterministic=True) == low.SerializeToString(deterministic=True)
+
+
+def test_an_input_with_a_default_keeps_its_type() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { y = MatMul (x, w) }"""
+    low = ampgraph.convert(parsed(text, w=np.ones((8, 8), np.float32)), io="low")
+    onnx.checker.check_model(low, full_check=True)
+    assert [i.type.tensor_type.elem_type for i in low.graph.input] == [10, 1]
+
+
+def test_a_plan_for_other_weights_is_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 64] x) => (float[4, 64] y) { y = MatMul (x, w) }"""
+    plan = ampgraph.plan(parsed(text, w=np.ones((64, 64), np.float32)))
+    with pytest.raises(AmpError) as raised:
+        ampgraph.apply(parsed(text, w=np.full((64, 64), 1e6, np.float32)), plan)
+    assert raised.value.code == "AMP403"
+
+
+def test_a_name_with_brackets_means_itself() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 8] x, float[8, 8] v) => (float[4, 8] y) { y = MatMul (x, v) }"""
+    model = parsed(text)
+    model.graph.node[0].name = "/layers[0]/MatMul"
+    plan = ampgraph.plan(model, fp32=["/layers[0]/MatMul"])
+    assert products(plan) == {"/0": "float32"}
+
+
+def test_a_copy_of_an_older_result_keeps_its_data(tmp_path: Path) -> None:
+    """The new result takes the old one's name, and its source still reads the old one's data file."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 64] x) => (float[4, 64] y) { h = MatMul (x, w) y = Softmax (h) }"""
+    source, out, keep = (tmp_path / f"{n}.onnx" for n in ("m", "out", "keep"))
+    weights = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    onnx.save(parsed(text, w=weights), source, save_as_external_data=True, location="m.data", size_threshold=0)
+    ampgraph.convert(source, level="O1", fp32=["op:MatMul"], output=out)
+    ampgraph.convert(source, level="O1", output=out)
+    keep.write_bytes(out.read_bytes())
+    ampgraph.convert(keep, level="O3", output=out)
+    assert onnx.load(keep).graph.initializer[0].raw_data == weights.astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize(("output", "code"), [("x" * 250 + ".onnx", "AMP105"), ("missing/x.onnx", "AMP105")])
+def test_a_name_that_cannot_be_written(tmp_path: Path, output: str, code: str) -> None:
+    with pytest.raises(AmpError) as raised:
+        ampgraph.convert(parsed(FUNCTION), output=tmp_path / output)
+    assert raised.value.code == code and list(tmp_path.iterdir()) == []
