@@ -22,7 +22,8 @@ __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     """The plan of a model at a level: the same dataflow and options give the same plan."""
     if options.level.white == "float32":  # O0: nothing is asked to be low
-        return Plan(digest, "O0", options.dtype, options.policy, options.target)
+        apply_overrides(State(flow, options))  # a mistake in a pattern is told at every level
+        return Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     state, floors = decide(flow, options)
     return assemble(state, floors, digest)
 

@@ -223,3 +223,14 @@ def test_patterns_over_many_regions_are_quick() -> None:
     plan = ampgraph.plan(model, fp32=["op:Add"])
     assert time.process_time() - start < 3
     assert sum(note.topic == "pattern" for note in plan.notes) == 2000
+
+
+def test_a_mistake_in_a_pattern_is_told_at_o0_too() -> None:
+    from pathlib import Path
+
+    import ampgraph
+
+    path = Path(ampgraph.__file__).parent / "models" / "digits_cnn.onnx"
+    with pytest.raises(ampgraph.AmpError) as raised:
+        ampgraph.plan(path, level="O0", fp32=["op:Sofmax"])
+    assert raised.value.code == "AMP305"
