@@ -10,7 +10,7 @@ from typing import Any
 from . import pipeline
 from .checks import faults_told, refuse_overwriting
 from .errors import AmpError
-from .formats import adapters, onnx_io
+from .formats import adapters
 from .formats.onnx_format import quiet_collector
 from .plans import Plan
 
@@ -59,10 +59,10 @@ def convert(
     with quiet_collector(), faults_told(source):
         graph, back = adapters.load(model)
         if output is not None:
-            refuse_overwriting(graph.model, Path(output), [Path(source)] if source is not None else [], "output=")
+            refuse_overwriting(graph, Path(output), [Path(source)] if source is not None else [], "output=")
         low_io = pipeline.low_interface(graph, io)
         if opset is not None:
-            graph = pipeline.at_opset(graph, opset)
+            graph = adapters.at_opset(graph, opset)
         given = plan is not None
         if given and (fp32 or low or io != "keep"):
             raise AmpError(
@@ -77,9 +77,9 @@ def convert(
         if output is None:
             return back(graph, changed)
         if changed or source is None:
-            onnx_io.save(graph.model, output)
+            graph.save(output)
         else:
-            onnx_io.copy_unchanged(source, output)
+            graph.copy_unchanged(source, output)
         return output
 
 

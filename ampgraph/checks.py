@@ -8,19 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from .errors import AmpError, first_line
-from .formats import onnx_io
+from .formats.base import Graph, is_mindir
 
 NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the model's, and 255 is the usual end
 
 
-def refuse_overwriting(model: ir.Model, output: Path, sources: Iterable[Path], option: str) -> None:
+def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
     """Raises AmpError AMP106 when ``output`` is one of ``sources`` or of the model's data files, under whatever name;
     AMP105 when it is a folder or its folder is not there."""
-    data = {Path(tensor.path) for tensor in onnx_io.external_tensors(model)}
-    if any(same_file(output, source) for source in [*sources, *data]):
+    if any(same_file(output, source) for source in [*sources, *graph.data_files()]):
         raise AmpError(
             "AMP106",
             "the result would be written over the input",
@@ -61,7 +58,7 @@ def faults_told(*models: str | os.PathLike[str] | None) -> Iterator[None]:
         if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
             raise
         for model in models:
-            fault = _fault(model) if model is not None else ""
+            fault = _fault(model) if model is not None and not is_mindir(model) else ""
             if fault:
                 raise AmpError(
                     "AMP204",

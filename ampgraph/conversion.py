@@ -10,20 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from . import pipeline
 from .checks import refuse_overwriting, same_file
 from .console import Progress
 from .dataflow import Dataflow
 from .errors import AmpError, nearest
-from .formats import adapters, onnx_io
-from .formats.onnx_format import OnnxGraph, quiet_collector
-from .formats.onnx_io import all_graphs
+from .formats import adapters
+from .formats.base import Graph
+from .formats.onnx_format import quiet_collector
 from .oplists import load_op_lists
 from .planner import Options, decide, find_rewrites
 from .plans import Plan, Rewrite
-from .report.census import census
 from .report.explain import Explanation, explain, replaced_nodes
 from .report.summary import Summary, choices, summarize
 
@@ -61,10 +58,10 @@ def run(job: Job, told: Progress) -> Summary:
         _refuse_output(output, job, graph)
         low_io = job.steering.low_io(graph)
         _check_dims(graph, options.dims if options else {})
-        before = census(graph.model)
+        before = graph.census()
         if job.opset is not None:
             told.stage(f"moving to opset {job.opset}")
-            graph = pipeline.at_opset(graph, job.opset)
+            graph = adapters.at_opset(graph, job.opset)
         told.stage("planning")
         if options is not None:
             plan, flow = pipeline.planned(graph, options, low_io)
@@ -79,7 +76,7 @@ def run(job: Job, told: Progress) -> Summary:
             plan,
             made,
             before,
-            census(graph.model),
+            graph.census(),
             lists,
             model=job.model,
             output=None if job.dry_run else str(output),
@@ -88,9 +85,9 @@ def run(job: Job, told: Progress) -> Summary:
         told.stage("writing")
         with _plan_file(job.plan_out, plan):
             if not job.dry_run and changed:
-                onnx_io.save(graph.model, output, told.part)
+                graph.save(output, told.part)
             elif not job.dry_run:
-                onnx_io.copy_unchanged(job.model, output)
+                graph.copy_unchanged(job.model, output)
     return summary
 
 
@@ -110,30 +107,27 @@ def explained(model: str, node: str, steering: Steering, told: Progress) -> Expl
         return explain(state, node, replaced)
 
 
-def _before_rewrites(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+def _before_rewrites(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     flow = graph.dataflow(options.dtype, low_io)
     return flow, find_rewrites(flow, options)
 
 
-def _refuse_output(output: Path, job: Job, graph: OnnxGraph) -> None:
+def _refuse_output(output: Path, job: Job, graph: Graph) -> None:
     """The input and its data files are never written over, under whatever name."""
     sources = [Path(job.model), *([Path(job.plan_in)] if job.plan_in else ())]
     if job.plan_out and same_file(Path(job.plan_out), output):
         raise AmpError(
             "AMP106", "the plan and the model would go to one file", where=str(output), hint="choose another --plan-out"
         )
-    refuse_overwriting(graph.model, output, sources, "-o")
+    refuse_overwriting(graph, output, sources, "-o")
     if job.plan_out:
-        refuse_overwriting(graph.model, Path(job.plan_out), sources, "--plan-out")
+        refuse_overwriting(graph, Path(job.plan_out), sources, "--plan-out")
 
 
-def _check_dims(graph: OnnxGraph, dims: dict[str, int]) -> None:
+def _check_dims(graph: Graph, dims: dict[str, int]) -> None:
     if not dims:
         return
-    known = set()
-    for part in all_graphs(graph.model):
-        for value in [*part.inputs, *part.outputs, *(output for node in part for output in node.outputs)]:
-            known |= {str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
+    known = graph.dimensions()
     for name in dims:
         if name not in known:
             names = sorted(known)

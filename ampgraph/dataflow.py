@@ -50,7 +50,9 @@ class Use:
 
 @dataclass(slots=True)
 class Op:
-    """A node. ``kind`` is ``Conv`` or ``com.microsoft::Gelu``; ``index`` its place among the nodes of its scope."""
+    """A node. ``kind`` is what the file calls it: ``Conv``, ``com.microsoft::Gelu``, ``Conv2D``; ``role`` the standard
+    (ONNX) operator that it computes, the word that lists and guards use; ``index`` its place among those of its scope.
+    """
 
     id: int
     kind: str
@@ -61,6 +63,10 @@ class Op:
     outputs: list[int]
     slots: dict[str, int] = field(default_factory=dict)  # slot name -> unit, float32 slots only
     native: Any = None
+    role: str = ""
+
+    def __post_init__(self) -> None:
+        self.role = self.role or self.kind
 
 
 @dataclass(slots=True)
@@ -75,6 +81,7 @@ class Unit:
     fixed_low: bool = False  # a boundary that the user asked to be low
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
+    border: bool = False  # what crosses the border of a body or a function: it follows its neighbours
 
 
 @dataclass(slots=True)
@@ -120,6 +127,7 @@ class Dataflow:
         self.opset: int = 0  # of the default domain
         self.unknown_kinds: set[str] = set()  # operators without a schema
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
+        self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the border of a body or function)
         self.weights = weights
         self.attribute = attribute
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0

@@ -8,12 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from .dataflow import Dataflow
-from .errors import AmpError, first_line, nearest
-from .formats import onnx_io
-from .formats.onnx_format import OnnxGraph
+from .errors import AmpError, nearest
+from .formats.base import Graph, is_mindir
 from .oplists import load_kernels, load_level, load_op_lists
 from .passes.apply_plan import ApplyPlan
 from .passes.fuse_casts import FuseCasts
@@ -58,11 +55,9 @@ def _words(patterns: Iterable[str]) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-def low_interface(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
+def low_interface(graph: Graph, io: str | Sequence[str]) -> frozenset[str]:
     """The graph inputs and outputs that ``io`` asks to be low."""
-    given = graph.model.graph
-    inputs = [value for value in given.inputs if not value.is_initializer()]  # a default value cannot follow a new type
-    names = [v.name or "" for v in [*inputs, *given.outputs]]
+    names = graph.interface()
     if io == "keep":
         return frozenset()
     if io == "low":
@@ -81,7 +76,7 @@ def low_interface(graph: OnnxGraph, io: str | Sequence[str]) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def prepare(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     """Sorts the graph and rewrites the norms that are better written as one operator; a dataflow of the result."""
     graph.prepare()
     flow = graph.dataflow(options.dtype, low_io)
@@ -92,22 +87,21 @@ def prepare(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple
     return flow, rewrites
 
 
-def planned(graph: OnnxGraph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
-    opset = graph.model.opset_imports.get("", 13)
-    if low_io and options.dtype == "bfloat16" and opset < 13:
-        raise AmpError(
-            "AMP305", f"opset {opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
-        )
     digest = graph.digest()
     flow, rewrites = prepare(graph, options, low_io)
+    if low_io and options.dtype == "bfloat16" and 0 < flow.opset < 13:
+        raise AmpError(
+            "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
+        )
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io = rewrites, sorted(low_io)
     return plan, flow
 
 
-def followed(plan: Plan, graph: OnnxGraph) -> Dataflow:
+def followed(plan: Plan, graph: Graph) -> Dataflow:
     """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
     graph.prepare()
     if plan.digest != graph.digest():
@@ -139,54 +133,25 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
             )
 
 
-def applied(graph: OnnxGraph, plan: Plan, flow: Dataflow, given: bool = False) -> bool:
+def applied(graph: Graph, plan: Plan, flow: Dataflow, given: bool = False) -> bool:
     """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is.
 
     ``given``: somebody else made the plan, so that its faults are not ours."""
     if plan.changes_nothing:
         return False
     known = frozenset(flow.conflicts)
-    graph.import_default_domain()
+    graph.before_edits()
     editor = ApplyPlan(plan)(graph, flow)
     FuseCasts(plan.dtype)(editor, flow)
+    editor.finish()
     VerifyTypes(known, given)(graph)
     return True
 
 
-def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
-    """The model in another opset, by onnx's version converter."""
-    import onnx
-
-    newest = onnx.defs.onnx_opset_version()
-    if not 1 <= opset <= newest:
-        raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
-    if graph.model.functions:
-        raise AmpError(
-            "AMP307",
-            "a model with functions of its own cannot be moved to another opset",
-            hint="leave --opset away, or inline the functions first (onnx.inliner)",
-        )
-    folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
-    try:
-        proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
-    except Exception as error:  # the converter raises many kinds for operators it cannot move
-        raise AmpError(
-            "AMP307",
-            f"cannot be moved to opset {opset}: {first_line(error)}",
-            hint="leave --opset away, or export the model at that opset",
-        ) from error
-    moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
-    layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
-    for node in moved.graph.all_nodes():
-        if not node.metadata_props and node.name in layers:
-            node.metadata_props.update(layers[node.name])  # the converter forgets the exporter's scopes
-    return OnnxGraph(moved)
-
-
 def default_output(path: str | os.PathLike, level: str) -> Path:
-    """``model.O2.onnx`` beside ``model.onnx``."""
+    """``model.O2.onnx`` beside ``model.onnx``, ``net.O2.mindir`` beside ``net.mindir``."""
     path = Path(path)
     if path.is_dir():
-        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the .onnx file in it")
-    stem = path.name[: -len(".onnx")] if path.name.endswith(".onnx") else path.name
-    return path.with_name(f"{stem}.{level}.onnx")
+        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
+    suffix = ".mindir" if is_mindir(path) else ".onnx"
+    return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")

@@ -24,20 +24,19 @@ class ApplyPlan:
         low = _low_units(plan, flow)
         editor = graph.editor(flow, signatures(plan, flow))
         values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
-        live = editor.variants.leader
         for value in flow.values:
-            if live[value.scope] and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
+            if editor.edits(value.scope) and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
                 if value.unit in low:
                     editor.retype(value, plan.dtype)
                 elif value.producer != NONE:
                     _pin(editor, flow, value, low)
         for edit in plan.weights:
             value = _find(values, flow, edit)
-            if live[value.scope]:
+            if editor.edits(value.scope):
                 editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
         for edge in plan.casts:
             value = _find(values, flow, edge)
-            if live[value.scope]:
+            if editor.edits(value.scope):
                 editor.cast(value, edge.to, edge.uses)
         return editor
 
@@ -107,7 +106,5 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
 def _pin(editor: Any, flow: Dataflow, value: Value, low: set[int]) -> None:
     """An output that follows its input's type by default must say so when the input goes low and it does not."""
     op: Op = flow.ops[value.producer]
-    if op.kind in ("RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli") and any(
-        u in low for u in op.slots.values()
-    ):
+    if any(u in low for u in op.slots.values()):
         editor.keep_type(op, FLOAT32)

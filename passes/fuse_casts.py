@@ -16,7 +16,7 @@ class FuseCasts:
     low: str = "float16"
 
     def __call__(self, editor: Any, before: Dataflow) -> Change:
-        casts = [op for op in before.ops if op.kind == "Cast" and editor.variants.leader[op.scope]]
+        casts = [op for op in before.ops if op.role == "Cast" and editor.edits(op.scope)]
         return Change(sum(self._fuse(editor, before, op) for op in casts))
 
     def _fuse(self, editor: Any, before: Dataflow, op: Op) -> bool:

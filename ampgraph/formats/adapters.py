@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from ..errors import AmpError
 from . import onnx_io
+from .base import Graph
 from .onnx_format import OnnxGraph
 
-Back = Callable[[OnnxGraph, bool], Any]
+Back = Callable[[Any, bool], Any]
 """Turns a graph into the caller's kind of model; told whether anything changed."""
 
 
-def load(model: Any) -> tuple[OnnxGraph, Back]:
+def load(model: Any) -> tuple[Graph, Back]:
     """The graph of a model, and a function that turns a graph back into the caller's kind.
 
     Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
@@ -43,6 +44,15 @@ def load(model: Any) -> tuple[OnnxGraph, Back]:
         f"cannot convert a {type(model).__name__}",
         hint="give a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram",
     )
+
+
+def at_opset(graph: Graph, opset: int) -> Graph:
+    """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
+    if not isinstance(graph, OnnxGraph):
+        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
+    from .onnx_opset import at_opset
+
+    return at_opset(graph, opset)
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -30,6 +30,7 @@ def _if(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any)
         _writes(builder, op, native, scope, env, first.dtype, first.container, unit)
         for body, value in zip(branches, inner, strict=True):
             _leaves(builder, body, position, value.id, unit)
+            builder.flow.passed.append((value.id, op.outputs[position]))
 
 
 def _loop(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any) -> None:
@@ -46,6 +47,8 @@ def _loop(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: An
     body = builder._body(op, "body", node.attributes["body"].value, scope, env, LOOP_TIMES, formals)
     _leaves(builder, body, 0, body.outputs[0], NONE)
     _results(builder, op, node, scope, env, body, first_output=1, states=[units[i + 2] for i in range(len(states))])
+    builder.flow.passed += zip(op.inputs, body.inputs, strict=False)
+    builder.flow.passed += zip(body.outputs[1 : len(states) + 1], body.inputs[2:], strict=False)
 
 
 def _scan(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any) -> None:
@@ -65,6 +68,8 @@ def _scan(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: An
     body = builder._body(op, "body", node.attributes["body"].value, scope, env, LOOP_TIMES, formals)
     states = [units[i + skip] for i in range(len(inputs) - scanned)]
     _results(builder, op, node, scope, env, body, first_output=0, states=states)
+    builder.flow.passed += zip(inputs, body.inputs, strict=False)
+    builder.flow.passed += zip(body.outputs[: len(states)], body.inputs, strict=False)
 
 
 def call(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any) -> None:
@@ -85,6 +90,8 @@ def call(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any
         if actual:
             builder._use(actual, op.id, position, unit, scope.id)
         body.inputs.append(builder._value(native, body.id, inner, dtype, container=container, unit=unit).id)
+        if actual:
+            builder.flow.passed.append((given, body.inputs[-1]))
     builder._nodes(function, body, inner)
     for position, native in enumerate(function.outputs):
         result = builder._lookup(native, body, inner)
@@ -93,6 +100,7 @@ def call(builder: DataflowBuilder, op: Op, node: ir.Node, scope: Scope, env: Any
         builder._use(result, NONE, position, unit, body.id)
         if position < len(node.outputs):
             _writes(builder, op, node.outputs[position], scope, env, result.dtype, result.container, unit)
+            builder.flow.passed.append((result.id, op.outputs[position]))
             if result.container and unit != NONE:
                 builder.flow.merge((unit, result.unit))
 
@@ -121,6 +129,7 @@ def _results(
         _leaves(builder, body, position + first_output, inner, unit)
         if position < len(node.outputs):
             _writes(builder, op, node.outputs[position], scope, env, dtype, container, unit)
+            builder.flow.passed.append((inner, op.outputs[position]))
 
 
 def _reads(builder: DataflowBuilder, op: Op, scope: Scope, units: dict[int, int]) -> None:

@@ -365,7 +365,7 @@ class DataflowBuilder:
             version = found.since_version if found else 0
         else:
             admits, version = frozenset(LOW), 0
-        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version)
+        unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, version=version, border=True)
         return unit
 
     # -- attributes -------------------------------------------------------------------------------------------------
@@ -382,6 +382,11 @@ class DataflowBuilder:
             return None
         found = self._resolve(found, self.environments[op.scope])
         return None if found.is_ref() else found.value
+
+    def plain_attribute(self, op: Op, name: str) -> Any:
+        """The same for readers that know no format: a tensor is a numpy array."""
+        value = self.attribute(op, name)
+        return value.numpy() if isinstance(value, ir.TensorProtocol) else value
 
 
 from .onnx_control_flow import CONTROL as _CONTROL  # noqa: E402  the two halves of one walk

@@ -28,6 +28,13 @@ class OnnxEditor:
         self._outputs = [value.name for value in model.graph.outputs]
         self._types: dict[ir.Value, str] = {}  # what was retyped or made here
 
+    def edits(self, scope: int) -> bool:
+        """Whether edits of a scope are made through it: of calls that share a function, one does it for all."""
+        return self.variants.leader[scope]
+
+    def finish(self) -> None:
+        """Nothing is left to do: every edit is complete in itself."""
+
     # -- handles ----------------------------------------------------------------------------------------------------
 
     def value(self, value: Value) -> ir.Value:
@@ -61,13 +68,14 @@ class OnnxEditor:
 
     def keep_type(self, op: Op, dtype: str) -> None:
         """Pins an output type that would otherwise follow an input that changes."""
-        self._type_attribute(op, dtype, pin=True)
+        if op.kind in FOLLOWS_INPUT:
+            self._type_attribute(op, dtype, pin=True)
 
     def _type_attribute(self, op: Op, dtype: str, pin: bool = False) -> None:
         node = self.node(op)
         if op.kind == "ConstantOfShape":
             given = self.flow.attribute(op, "value")
-            fill = given.numpy() if given is not None else [0.0]
+            fill = given if given is not None else [0.0]
             tensor = ir.tensor(fill, dtype=IR_TYPES[FLOAT32])
             node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(tensor, dtype))
         elif op.kind == "Optional" and "type" in node.attributes:
@@ -215,6 +223,10 @@ class OnnxEditor:
             return False
         self._graph_of(self.flow.values[op.outputs[0]]).remove(node, safe=True)
         return True
+
+    def round(self, scope: str, value: str, dtype: str) -> None:
+        """A policy that rounds values where they are made reads scopes that ONNX files do not have."""
+        raise NotImplementedError(f"{scope}/{value} to {dtype}")
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]

@@ -7,11 +7,14 @@ import gc
 import hashlib
 import os
 from collections.abc import Hashable, Iterator
+from pathlib import Path
 
 import onnx_ir as ir
 
 from ..dataflow import Dataflow, Op
 from . import onnx_io
+from .base import Census, Progress
+from .onnx_census import census
 from .onnx_dataflow import DataflowBuilder, declared_type, dtype_name
 from .onnx_editor import OnnxEditor
 from .onnx_schemas import first_opset_admitting, schema
@@ -37,6 +40,8 @@ def quiet_collector() -> Iterator[None]:
 class OnnxGraph:
     """The native model, never rebuilt."""
 
+    format, default_target, suffix = "ONNX", "cuda", ".onnx"
+
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
@@ -49,7 +54,7 @@ class OnnxGraph:
         """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
         flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
         builder = DataflowBuilder(self.model, flow, low, low_io)
-        flow.attribute = builder.attribute
+        flow.attribute = builder.plain_attribute
         flow.later_version = first_opset_admitting
         return builder.build()
 
@@ -58,7 +63,7 @@ class OnnxGraph:
         return OnnxEditor(self.model, flow, Variants(self.model, flow, signature))
 
     def prepare(self) -> None:
-        """Sorts what is unsorted and imports the default domain, which every Cast needs."""
+        """Sorts what is unsorted."""
         for graph in self._graphs():
             if not _is_sorted(graph):
                 graph.sort()
@@ -69,7 +74,8 @@ class OnnxGraph:
             self._all = list(onnx_io.all_graphs(self.model))
         return self._all
 
-    def import_default_domain(self) -> None:
+    def before_edits(self) -> None:
+        """Imports the default domain, which every Cast needs."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
@@ -77,6 +83,32 @@ class OnnxGraph:
             own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
             if own is None or (own != version and _admits_cast_of(function, own, version)):
                 function.opset_imports[""] = version
+
+    def interface(self) -> list[str]:
+        """Names of the inputs and outputs; an input with a default value cannot follow a new type."""
+        given = self.model.graph
+        inputs = [value for value in given.inputs if not value.is_initializer()]
+        return [v.name or "" for v in [*inputs, *given.outputs]]
+
+    def dimensions(self) -> set[str]:
+        """Names of symbolic dimensions."""
+        known = set()
+        for part in self._graphs():
+            for value in [*part.inputs, *part.outputs, *(output for node in part for output in node.outputs)]:
+                known |= {str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value}
+        return known
+
+    def census(self) -> Census:
+        return census(self.model)
+
+    def data_files(self) -> list[Path]:
+        return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
+
+    def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+        onnx_io.save(self.model, path, told)
+
+    def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        onnx_io.copy_unchanged(source, target)
 
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..dataflow import NONE, Dataflow
 
 
@@ -13,27 +11,11 @@ class Borders:
     def __init__(self, flow: Dataflow) -> None:
         self.before: dict[int, list[int]] = {}
         self.after: dict[int, list[int]] = {}
-        for scope in flow.scopes:
-            if scope.op == NONE:
-                continue
-            op = flow.ops[scope.op]
-            if not op.outputs or op.kind not in ("If", "Loop", "Scan") and scope.kind != "function":
-                continue
-            first = 1 if op.kind == "Loop" else 0
-            skip = max(len(op.inputs) - len(scope.inputs), 0) if op.kind == "Scan" else 0
-            given = op.inputs[skip:] if op.kind != "If" else []
-            self._pass(zip(given, scope.inputs, strict=False))
-            self._pass(zip(scope.outputs[first:], op.outputs, strict=False))
-            if op.kind in ("Loop", "Scan"):
-                states = len(given) - (flow.attribute(op, "num_scan_inputs") or 0 if op.kind == "Scan" else 2)
-                formals = scope.inputs[2:] if op.kind == "Loop" else scope.inputs
-                self._pass(list(zip(scope.outputs[first:], formals, strict=False))[:states])
-
-    def _pass(self, pairs: Iterable[tuple[int, int]]) -> None:
-        for source, target in pairs:
-            if source != NONE and target != NONE:
-                self.before.setdefault(target, []).append(source)
-                self.after.setdefault(source, []).append(target)
+        for source, target in flow.passed:
+            if NONE in (source, target):
+                continue  # an optional input that is not given
+            self.before.setdefault(target, []).append(source)
+            self.after.setdefault(source, []).append(target)
 
     def origins(self, value: int) -> set[int]:
         """A value with all that it is passed from."""

@@ -8,7 +8,6 @@ from ..plans import Note, Why
 from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
 
 VERDICT = {"low": LOW, "float32": HIGH, "cut": FREE}
-INTERFACE = ("If", "Loop", "Scan")
 
 
 def classify(state: State) -> None:
@@ -22,10 +21,11 @@ def classify(state: State) -> None:
             _tie(state, op)
             _broken(state, op, breakable)
     for unit in flow.units:
-        kind = flow.ops[unit.op].kind if unit.op != NONE else ""
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low)
-        if key not in cache or (kind == "Cast" and not unit.fixed):
-            cache[key] = _verdict(state, flow, unit, kind)
+        owner = flow.ops[unit.op] if unit.op != NONE else None
+        kind = owner.kind if owner else ""
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border)
+        if key not in cache:
+            cache[key] = _verdict(state, unit, owner)
         value, rank, why = cache[key]
         if value != FREE:
             state.set(unit.id, value, rank, why)
@@ -35,17 +35,17 @@ def classify(state: State) -> None:
 def _class(state: State, op: Op) -> str:
     listing = state.listing(op)
     if listing is None:
-        return "neutral" if state.flow.scopes and _is_call(state.flow, op) else ""
+        return "neutral" if _is_border(state.flow, op) else ""
     return listing.cls
 
 
-def _is_call(flow: Dataflow, op: Op) -> bool:
-    return bool(op.slots) and all(flow.units[u].version == 0 and flow.units[u].admits for u in op.slots.values())
+def _is_border(flow: Dataflow, op: Op) -> bool:
+    return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
 def _tie(state: State, op: Op) -> None:
     options = state.options
-    for group in (*options.lists.tied.get(op.kind, ()), *options.kernels.tied.get(op.kind, ())):
+    for group in (*options.lists.tied.get(op.role, ()), *options.kernels.tied.get(op.kind, ())):
         units = [op.slots[name] for name in group if name in op.slots]
         if len(units) > 1:
             state.merge(units)
@@ -69,48 +69,43 @@ def _broken(state: State, op: Op, breakable: dict[str, str]) -> None:
             state.hold(op, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))
 
 
-def _verdict(state: State, flow: Dataflow, unit: Unit, kind: str) -> tuple[int, int, Why]:
+def _verdict(state: State, unit: Unit, op: Op | None) -> tuple[int, int, Why]:
     options = state.options
     if unit.fixed_low:
         return LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be")
     if unit.fixed:
         rule = "unknown" if unit.fixed.startswith("no schema") else "boundary"
         return HIGH, VALIDITY, Why(rule, unit.fixed)
-    invalid = _invalid(state, unit, kind)
+    invalid = _invalid(state, unit, op) if op else None
     if invalid is not None:
         return HIGH, VALIDITY, invalid
-    if unit.op == NONE or kind in INTERFACE:
+    if op is None or unit.border:
         return FREE, CUT, Why("cut", "follows its neighbours")
-    listing = options.lists.of(kind)
+    listing = state.listing(op)
     if listing is None:
-        if _is_call(flow, flow.ops[unit.op]):
-            return FREE, CUT, Why("cut", "a function's border follows its neighbours")
-        return HIGH, LIST, Why("unlisted", f"{kind} is in no list")
+        return HIGH, LIST, Why("unlisted", f"{op.kind} is in no list")
     cls, level = listing.cls, options.level
-    if level.float32_inside == "cut" and cls in ("black", "kept") and kind in options.kernels.float32_inside:
-        reason = options.kernels.float32_inside[kind]
+    if level.float32_inside == "cut" and cls in ("black", "kept") and op.kind in options.kernels.float32_inside:
+        reason = options.kernels.float32_inside[op.kind]
         return FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}")
-    if kind == "Cast" and cls == "neutral":
+    if op.role == "Cast" and cls == "neutral":
         return FREE, CUT, Why("cut", "a conversion in the file follows its neighbours")
     rule = getattr(level, cls)
     return VERDICT[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
 
 
-def _invalid(state: State, unit: Unit, kind: str) -> Why | None:
+def _invalid(state: State, unit: Unit, op: Op) -> Why | None:
     """Why a slot cannot be low, whatever anybody says."""
-    options = state.options
-    held = options.lists.float32_slots.get(kind, {})
+    options, kind = state.options, op.kind
+    held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
     if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
-        if "::" not in kind:
-            later = state.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
-            if later:
-                return Why(
-                    "opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does"
-                )
+        later = state.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        if later:
+            return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
         return Why("schema", f"the schema of {kind}-{unit.version} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         return Why(
@@ -123,7 +118,7 @@ def _report_unlisted(state: State) -> None:
     flow = state.flow
     unlisted: dict[str, int] = {}
     for op in flow.ops:
-        if op.slots and (op.kind in flow.unknown_kinds or (not state.class_of_op[op.id] and not _is_call(flow, op))):
+        if op.slots and (op.kind in flow.unknown_kinds or (not state.class_of_op[op.id] and not _is_border(flow, op))):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     for kind, count in sorted(unlisted.items()):
         known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"

@@ -163,7 +163,7 @@ def size_classes(flow: Dataflow) -> list[int]:
     classes: list[int] = list(range(len(flow.values)))
     for value in flow.values:  # writers come before what they write, their inputs before them
         op = flow.writer(value.id)
-        if op is not None and op.kind in SAME_SIZE and op.inputs[0] != NONE and op.outputs[0] == value.id:
+        if op is not None and op.role in SAME_SIZE and op.inputs[0] != NONE and op.outputs[0] == value.id:
             classes[value.id] = classes[op.inputs[0]]
     return classes
 
@@ -173,7 +173,7 @@ def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:
     flow = state.flow
     for slot in op.slots.values():
         unit = flow.find(slot)
-        if unit not in problem.extra or flow.units[slot].version == 0:
+        if unit not in problem.extra or flow.units[slot].border:
             continue
         values = {v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == unit}
         values |= {

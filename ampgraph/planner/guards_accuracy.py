@@ -66,10 +66,10 @@ def guard_accuracy(state: State) -> None:
 def _reaches(flow: Dataflow, op: Op, kinds: set[str], through: set[str]) -> list[Op]:
     """The chain from an operator to the first of ``kinds`` behind exact moves; empty when there is none."""
     for reader in (r for v in op.outputs for r in flow.readers(v)):
-        if reader.kind in kinds:
+        if reader.role in kinds:
             return [reader]
-        if reader.kind in through and reader.slots:
-            chain = _reaches(flow, reader, kinds, through - {reader.kind})
+        if reader.role in through and reader.slots:
+            chain = _reaches(flow, reader, kinds, through - {reader.role})
             if chain:
                 return [reader, *chain]
     return []
@@ -77,11 +77,11 @@ def _reaches(flow: Dataflow, op: Op, kinds: set[str], through: set[str]) -> list
 
 def _eps(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """y + eps or max(y, eps) with an eps that vanishes, before a division, root or logarithm."""
-    if op.kind not in ("Add", "Sub", "Max", "Clip"):
+    if op.role not in ("Add", "Sub", "Max", "Clip"):
         return None
     flow = state.flow
     numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
-    if op.kind == "Clip" and (lowest := flow.attribute(op, "min")) is not None:  # before opset 11
+    if op.role == "Clip" and (lowest := flow.attribute(op, "min")) is not None:  # before opset 11
         numbers.append(float(lowest))
     if len(numbers) != 1 or not 0 < abs(numbers[0]) < DIVISION_EPS:
         return None
@@ -91,12 +91,12 @@ def _eps(state: State, op: Op) -> tuple[Why, list[Op]] | None:
         return None
     end = chain[-1]
     before = chain[-2].outputs if len(chain) > 1 else op.outputs
-    divides = end.kind == "Reciprocal" or (end.kind == "Div" and end.inputs[1] in before)
-    if end.kind == "Div" and not divides:
+    divides = end.role == "Reciprocal" or (end.role == "Div" and end.inputs[1] in before)
+    if end.role == "Div" and not divides:
         return None
     if eps >= state.options.smallest_normal and not (divides and state.options.dtype == "float16"):
         return None
-    further = _reaches(flow, end, {"Div", "Reciprocal"}, set()) if end.kind == "Sqrt" else []
+    further = _reaches(flow, end, {"Div", "Reciprocal"}, set()) if end.role == "Sqrt" else []
     normal = f"smallest normal {state.options.smallest_normal:.3g}"
     text = f"eps {eps:g} is lost in {state.options.dtype} ({normal}) before {end.kind}"
     return Why("eps", text), [op, *chain, *further]
@@ -104,7 +104,7 @@ def _eps(state: State, op: Op) -> tuple[Why, list[Op]] | None:
 
 def _exp_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """exp(x) that is summed: exp leaves float16 at 11.09."""
-    if op.kind != "Exp" or state.options.dtype != "float16":
+    if op.role != "Exp" or state.options.dtype != "float16":
         return None
     chain = _reaches(state.flow, op, {"ReduceSum", "ReduceMean", "CumSum", "ReduceLogSum", "Add", "Sum"}, THROUGH)
     if not chain:
@@ -114,7 +114,7 @@ def _exp_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
 
 
 def _long_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
-    if op.kind not in SUMS:
+    if op.role not in SUMS:
         return None
     count, limit = _summed(state, op), LONG_SUM[state.options.dtype]
     if count <= limit:
@@ -126,9 +126,9 @@ def _summed(state: State, op: Op) -> int:
     """How many elements go into one result, with unknown dimensions guessed."""
     flow = state.flow
     dims = flow.dims(op.inputs[0], state.options.dims)
-    if op.kind.startswith("Global"):
+    if op.role.startswith("Global"):
         return math.prod(dims[2:])
-    if op.kind.endswith("Pool"):
+    if op.role.endswith("Pool"):
         return math.prod(flow.attribute(op, "kernel_shape") or ())
     axes = flow.attribute(op, "axes")
     if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
@@ -142,7 +142,7 @@ def _summed(state: State, op: Op) -> int:
 
 def _pow(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """A power above 1 leaves float16 early: x**2 at 256, x**3 at 40.3; below 0 near zero."""
-    if op.kind != "Pow" or state.options.dtype != "float16":
+    if op.role != "Pow" or state.options.dtype != "float16":
         return None
     exponent = state.flow.scalar(op.inputs[1])
     if exponent is not None and 0 <= exponent <= 1:
@@ -152,7 +152,7 @@ def _pow(state: State, op: Op) -> tuple[Why, list[Op]] | None:
 
 
 def _prefix_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
-    if op.kind not in PREFIX:
+    if op.role not in PREFIX:
         return None
     limit = LONG_SUM[state.options.dtype]
     return Why(
@@ -163,7 +163,7 @@ def _prefix_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:
 
 def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """Angles from positions: a step of float16 above 2048 is 2 rad. Holds what computes them, products included."""
-    if op.kind not in ("Sin", "Cos"):
+    if op.role not in ("Sin", "Cos"):
         return None
     flow, held, work, seen = state.flow, [op], list(op.inputs), state.angles
     seen.add(op.id)
@@ -176,7 +176,7 @@ def _positions(state: State, op: Op) -> tuple[Why, list[Op]] | None:
                 continue
             seen.add(writer.id)
             held.append(writer)
-            if not (writer.kind in CONVERSIONS and flow.values[writer.inputs[0]].dtype != "float32"):
+            if not (writer.role in CONVERSIONS and flow.values[writer.inputs[0]].dtype != "float32"):
                 work += [v for v in writer.inputs if v != NONE]
     return Why("positions", f"angles of {op.kind} lose their period in {state.options.dtype}"), held
 

@@ -28,9 +28,9 @@ def guard_indices(state: State) -> None:
         text, values = sink
         why = Why("index", f"{text} '{describe(flow, op)}'")
         held = _hold_upstream(state, values, why, seen)
-        if op.kind in COMPARE:
+        if op.role in COMPARE:
             held += state.hold(op, VALIDITY, why)
-        elif op.kind in CONVERSIONS:
+        elif op.role in CONVERSIONS:
             state.hold(op, VALIDITY, why)
         if held:
             state.notes.append(
@@ -41,14 +41,14 @@ def guard_indices(state: State) -> None:
 def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | None:
     """What an operator makes of a float that must be exact, and the float inputs concerned."""
     values = flow.values
-    if op.kind in CONVERSIONS and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
+    if op.role in CONVERSIONS and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]
-    if op.kind in ("Resize", "Upsample"):
+    if op.role in ("Resize", "Upsample"):
         scales = op.inputs[1:2] if len(op.inputs) == 2 else op.inputs[2:3]
         return "a size is computed from it in", [v for v in scales if v != NONE]
-    if op.kind in SIZES and op.slots:
-        return "a length is computed from it in", [op.inputs[i] for i in SIZES[op.kind] if i < len(op.inputs)]
-    if op.kind in COMPARE and any(v in counted for v in op.inputs):
+    if op.role in SIZES and op.slots:
+        return "a length is computed from it in", [op.inputs[i] for i in SIZES[op.role] if i < len(op.inputs)]
+    if op.role in COMPARE and any(v in counted for v in op.inputs):
         return "integers are compared in", list(op.inputs)
     return None
 
@@ -57,10 +57,10 @@ def _integer_valued(state: State) -> set[int]:
     """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
     flow, found = state.flow, set()
     for op in flow.ops:
-        if op.kind in CONVERSIONS:
+        if op.role in CONVERSIONS:
             source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype == FLOAT32
             integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
-        elif op.kind in EXACT and any(v in found for v in op.inputs):
+        elif op.role in EXACT and any(v in found for v in op.inputs):
             floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype == FLOAT32]
             integer = all(item.weight or item.id in found for item in floats)
         else:
@@ -84,9 +84,9 @@ def _hold_upstream(state: State, values: list[int], why: Why, seen: set[int]) ->
             work += before[value]
             continue
         op = flow.writer(value)
-        if op is None or not op.slots or state.class_of_op[op.id] in ("white", "kept") or op.kind in STOPS:
+        if op is None or not op.slots or state.class_of_op[op.id] in ("white", "kept") or op.role in STOPS:
             continue
         held += state.hold(op, VALIDITY, why)
-        if not (op.kind in CONVERSIONS and flow.values[op.inputs[0]].dtype != FLOAT32):
+        if not (op.role in CONVERSIONS and flow.values[op.inputs[0]].dtype != FLOAT32):
             work += [v for v in op.inputs if v != NONE]
     return held

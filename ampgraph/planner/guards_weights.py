@@ -85,7 +85,7 @@ def _small(flow: Dataflow, value: Value) -> bool:
 
 def _filled(flow: Dataflow, value: Value) -> bool:
     op = flow.ops[value.producer] if value.producer != NONE else None
-    return op is not None and op.kind == "ConstantOfShape"
+    return op is not None and op.role == "ConstantOfShape"
 
 
 def _extent(state: State, value: Value) -> Extent:
@@ -93,7 +93,7 @@ def _extent(state: State, value: Value) -> Extent:
     if not value.weight:
         op = flow.ops[value.producer]
         fill = flow.attribute(op, "value")
-        number = float(fill.numpy().reshape(-1)[0]) if fill is not None and fill.size else 0.0
+        number = float(fill.reshape(-1)[0]) if fill is not None and fill.size else 0.0
         finite = abs(number) if np.isfinite(number) else 0.0
         return Extent(finite, False, float(0 < finite < options.smallest_subnormal / 2))
     largest, flushed, nonzero = 0.0, 0, 0
@@ -155,9 +155,9 @@ def _is_mask(flow: Dataflow, value: Value) -> bool:
             if use.op == NONE:
                 return False
             op = flow.ops[use.op]
-            if op.kind in MASK_END or ATTENTION_MASK.get(op.kind) == use.index:
+            if op.role in MASK_END or ATTENTION_MASK.get(op.role) == use.index:
                 ended = True
-            elif op.kind in MASK_PATH and _moves_on(flow, op, use.index):
+            elif op.role in MASK_PATH and _moves_on(flow, op, use.index):
                 work += op.outputs
             else:
                 return False
@@ -165,11 +165,11 @@ def _is_mask(flow: Dataflow, value: Value) -> bool:
 
 
 def _moves_on(flow: Dataflow, op: Op, index: int) -> bool:
-    if op.kind == "CastLike" and index == 1:
+    if op.role == "CastLike" and index == 1:
         return False
-    if op.kind in CONVERSIONS:
+    if op.role in CONVERSIONS:
         return flow.values[op.outputs[0]].dtype == FLOAT32
-    if op.kind == "ScatterND":
+    if op.role == "ScatterND":
         return index in (0, 2)
     return True
 
@@ -179,8 +179,8 @@ def _most_added(flow: Dataflow, floors: dict[int, float]) -> int:
     count, most = dict.fromkeys(floors, 1), 1
     for op in flow.ops if floors else ():
         found = [count[v] for v in op.inputs if v in count]
-        if found and op.kind in MASK_PATH:
-            total = sum(found) if op.kind == "Add" else max(found)
+        if found and op.role in MASK_PATH:
+            total = sum(found) if op.role == "Add" else max(found)
             count.update(dict.fromkeys(op.outputs, total))
             most = max(most, total)
     return most
@@ -197,7 +197,7 @@ def reads_low(state: State, value: int) -> bool:
         for use in flow.uses[current]:
             if state.is_low(use.unit):
                 return True
-            if use.op != NONE and flow.ops[use.op].kind in MASK_PATH:
+            if use.op != NONE and flow.ops[use.op].role in MASK_PATH:
                 work += flow.ops[use.op].outputs
     return False
 

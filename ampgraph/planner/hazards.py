@@ -16,7 +16,7 @@ def spread_hazards(state: State) -> None:
     flow = state.flow
     seen: set[tuple[int, bool]] = set()
     for source, reason, of_range in state.sources:
-        if flow.ops[source].kind in STOPS:
+        if flow.ops[source].role in STOPS:
             continue
         origin = describe(flow, flow.ops[source])
         why = Why("hazard", f"reads what '{origin}' made in float32 ({reason.text})")
@@ -32,7 +32,7 @@ def spread_hazards(state: State) -> None:
                         continue
                     reader = flow.ops[use.op]
                     cls = state.class_of_op[reader.id]
-                    ends = reader.kind in STOPS or cls in ("white", "kept", "")
+                    ends = reader.role in STOPS or cls in ("white", "kept", "")
                     if ends:
                         if of_range and cls != "white":
                             state.hold(reader, RANGE, why)

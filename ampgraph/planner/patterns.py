@@ -32,7 +32,7 @@ class Matcher:
 
     def origin(self, value: int) -> int:
         """The value before no-op casts and identities."""
-        while value != NONE and (op := self.flow.writer(value)) is not None and op.kind in (*CONVERSIONS, "Identity"):
+        while value != NONE and (op := self.flow.writer(value)) is not None and op.role in (*CONVERSIONS, "Identity"):
             if self.flow.values[op.inputs[0]].dtype != FLOAT32 or self.flow.values[value].dtype != FLOAT32:
                 break
             self.passed.append(op)
@@ -41,11 +41,11 @@ class Matcher:
 
     def writer(self, value: int, *kinds: str) -> Op | None:
         op = self.flow.writer(self.origin(value)) if value != NONE else None
-        return op if op is not None and op.kind in kinds else None
+        return op if op is not None and op.role in kinds else None
 
     def with_scalar(self, op: Op | None, *kinds: str) -> tuple[int, float] | None:
         """(the other operand, the number) of a binary operator with a scalar constant."""
-        if op is None or op.kind not in kinds or len(op.inputs) != 2:
+        if op is None or op.role not in kinds or len(op.inputs) != 2:
             return None
         for here, other in ((1, 0), (0, 1)):
             number = self.flow.scalar(self.origin(op.inputs[here]))
@@ -60,21 +60,21 @@ class Matcher:
             return None
         op = self.flow.ops[uses[0].op]
         if (
-            op.kind in (*CONVERSIONS, "Identity")
-            and op.kind not in kinds
+            op.role in (*CONVERSIONS, "Identity")
+            and op.role not in kinds
             and self.flow.values[value].dtype == self.flow.values[op.outputs[0]].dtype == FLOAT32
         ):
             self.passed.append(op)
             return self.sole_reader(op.outputs[0], *kinds)
-        return op if op.kind in kinds else None
+        return op if op.role in kinds else None
 
     def is_square(self, op: Op | None) -> int:
         """x of Pow(x, 2) or Mul(x, x), else NONE."""
         if op is None:
             return NONE
-        if op.kind == "Pow" and self.flow.scalar(op.inputs[1]) == 2.0:
+        if op.role == "Pow" and self.flow.scalar(op.inputs[1]) == 2.0:
             return self.origin(op.inputs[0])
-        if op.kind == "Mul" and self.same(op.inputs[0], op.inputs[1]):
+        if op.role == "Mul" and self.same(op.inputs[0], op.inputs[1]):
             return self.origin(op.inputs[0])
         return NONE
 
@@ -84,7 +84,7 @@ class Matcher:
         if value == other:
             return True
         one, two = self.writer(value, "Sub", "ReduceMean"), self.writer(other, "Sub", "ReduceMean")
-        if one is None or two is None or one.kind != two.kind or len(one.inputs) != len(two.inputs):
+        if one is None or two is None or one.role != two.role or len(one.inputs) != len(two.inputs):
             return False
         if reduced_axes(self.flow, one) != reduced_axes(self.flow, two):
             return False
@@ -108,8 +108,8 @@ def find_regions(flow: Dataflow) -> Iterator[Region]:
     """Every region of a dataflow, in the order of the nodes."""
     finders = {"Sqrt": _norm, "Exp": _softmax, "Erf": _gelu, "Tanh": _gelu}
     for op in flow.ops:
-        if op.kind in finders and op.slots:
-            region = finders[op.kind](flow, op)
+        if op.role in finders and op.slots:
+            region = finders[op.role](flow, op)
             if region is not None:
                 yield region
 
@@ -167,7 +167,7 @@ def _folded(flow: Dataflow, m: Matcher, root: Op, source: int, taken: Op, ops: l
     scale = _weight_operand(flow, m, factor) if factor else NONE
     if inverse is None or factor is None or scale == NONE:
         return None
-    products = [op for op in flow.readers(factor.outputs[0]) if op.kind == "Mul"]
+    products = [op for op in flow.readers(factor.outputs[0]) if op.role == "Mul"]
     data = next((op for op in products if source in (m.origin(v) for v in op.inputs)), None)
     means = next((op for op in products if any(m.same(v, taken.outputs[0]) for v in op.inputs)), None)
     shift = m.sole_reader(means.outputs[0], "Sub") if means else None
@@ -184,10 +184,10 @@ def _folded(flow: Dataflow, m: Matcher, root: Op, source: int, taken: Op, ops: l
 def _divided(flow: Dataflow, m: Matcher, root: Op, base: int, ops: list[Op]) -> Op | None:
     """The node that divides ``base`` by the root, directly or through a reciprocal."""
     for reader in flow.readers(root.outputs[0]):
-        if reader.kind == "Div" and m.same(reader.inputs[0], base):
+        if reader.role == "Div" and m.same(reader.inputs[0], base):
             ops.append(reader)
             return reader
-        inverse = reader.kind == "Reciprocal" or (reader.kind == "Div" and flow.scalar(reader.inputs[0]) == 1.0)
+        inverse = reader.role == "Reciprocal" or (reader.role == "Div" and flow.scalar(reader.inputs[0]) == 1.0)
         product = m.sole_reader(reader.outputs[0], "Mul") if inverse else None
         if product is not None and any(m.same(v, base) for v in product.inputs):
             ops += [reader, product]
@@ -211,8 +211,8 @@ def _softmax(flow: Dataflow, root: Op) -> Region | None:
     top = m.writer(shifted.inputs[1], "ReduceMax") if shifted else None
     if shifted is None or top is None or m.origin(top.inputs[0]) != m.origin(shifted.inputs[0]):
         return None
-    total = next((op for op in flow.readers(root.outputs[0]) if op.kind == "ReduceSum"), None)
-    result = next((op for op in flow.readers(root.outputs[0]) if op.kind == "Div"), None)
+    total = next((op for op in flow.readers(root.outputs[0]) if op.role == "ReduceSum"), None)
+    result = next((op for op in flow.readers(root.outputs[0]) if op.role == "Div"), None)
     if total is None or result is None or m.origin(result.inputs[1]) != total.outputs[0]:
         return None
     return Region("Softmax", (top, shifted, root, total, result), result, m.origin(top.inputs[0]))
@@ -244,7 +244,7 @@ def _gelu(flow: Dataflow, root: Op) -> Region | None:
     inside: list[Op] = []
     if source == NONE or not half or not _depends_only(flow, m, root.inputs[0], source, inside):
         return None
-    if root.kind == "Tanh" and not any(op.kind == "Pow" or m.is_square(op) != NONE for op in inside):
+    if root.role == "Tanh" and not any(op.role == "Pow" or m.is_square(op) != NONE for op in inside):
         return None
     return Region("Gelu", _unique((*inside, *ops, *m.passed)), result, source)
 
@@ -255,7 +255,7 @@ def _depends_only(flow: Dataflow, m: Matcher, value: int, source: int, ops: list
     if value == source or flow.scalar(value) is not None:
         return True
     op = flow.writer(value)
-    if op is None or op.kind not in ("Add", "Mul", "Div", "Pow") or depth > 6:
+    if op is None or op.role not in ("Add", "Mul", "Div", "Pow") or depth > 6:
         return False
     if op not in ops:
         ops.append(op)
@@ -265,7 +265,7 @@ def _depends_only(flow: Dataflow, m: Matcher, value: int, source: int, ops: list
 def find_biases(flow: Dataflow, white: set[str]) -> Iterator[Region]:
     """A product and the Add of a stored vector to its result."""
     for op in flow.ops:
-        if op.kind not in white or len(op.outputs) != 1:
+        if op.role not in white or len(op.outputs) != 1:
             continue
         m = Matcher(flow)
         added = m.sole_reader(op.outputs[0], "Add")

@@ -15,7 +15,7 @@ STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
 def tie_regions(state: State) -> None:
     """One decision for each region, by the class of the operator that it stands for."""
     flow = state.flow
-    white = {kind for kind in {op.kind for op in flow.ops} if _class(state, kind) == "white"}
+    white = {kind for kind in {op.role for op in flow.ops} if _class(state, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in state.region_of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
@@ -25,7 +25,7 @@ def tie_regions(state: State) -> None:
 
 
 def _tie(state: State, region: Region) -> None:
-    governing = region.ops[0].kind if region.kind == "Bias" else region.kind
+    governing = region.ops[0].role if region.kind == "Bias" else region.kind
     for op in region.ops:
         state.region_of_op[op.id] = region.kind
         state.class_of_op[op.id] = _class(state, governing)

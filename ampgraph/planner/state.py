@@ -117,7 +117,7 @@ class State:
         return describe(self.flow, self.flow.ops[owner.op]) if owner.op != NONE else owner.slot
 
     def listing(self, op: Op) -> Listing | None:
-        return self.options.lists.of(op.kind)
+        return self.options.lists.of(op.role)
 
 
 def describe(flow: Dataflow, op: Op) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..formats.base import LOW
 from ..oplists import OpLists
-from .census import LOW
 
 NAMED = 2  # readers named in a reason; the others are counted
 
@@ -29,8 +29,8 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
     """The Casts in order. With ``original``, those that it has already are told apart."""
     before = set()
     if original is not None:
-        before = {original.values[op.outputs[0]].name for op in original.ops if op.kind == "Cast" and op.outputs}
-    return tuple(_report(flow, lists, op, before) for op in flow.ops if op.kind == "Cast" and op.outputs)
+        before = {original.values[op.outputs[0]].name for op in original.ops if op.role == "Cast" and op.outputs}
+    return tuple(_report(flow, lists, op, before) for op in flow.ops if op.role == "Cast" and op.outputs)
 
 
 def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
@@ -57,7 +57,7 @@ def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
     if producer is None:
         main = flow.scopes[item.scope].kind == "main"
         return (f"graph input '{item.name}'", "input") if main else (f"input '{item.name}' of its body", "between")
-    if producer.kind == "Cast":
+    if producer.role == "Cast":
         started = flow.values[producer.inputs[0]].dtype
         rounded = started == FLOAT32 and item.dtype in LOW
         return f"after Cast '{label(flow, producer)}'", "rounding" if rounded else "between"
@@ -85,10 +85,10 @@ def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
 
 def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
     """``LayerNormalization 'norm' (kept float32)``: the class is told where it explains the type."""
-    listing = lists.of(op.kind)
+    listing = lists.of(op.role)
     classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
     told = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
-    unlisted = " (in no list)" if listing is None and dtype == FLOAT32 and op.slots and op.kind != "Cast" else ""
+    unlisted = " (in no list)" if listing is None and dtype == FLOAT32 and op.slots and op.role != "Cast" else ""
     return f"{op.kind} '{label(flow, op)}'{told}{unlisted}"
 
 

@@ -137,7 +137,7 @@ def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] |
     kind, result = (replaced or {}).get(wanted, ("", wanted))
     op = find_node(flow, result)
     region = f"its region is written as one {kind}" if kind else state.region_of_op.get(op.id, "")
-    listing = options.lists.of(op.kind)
+    listing = options.lists.of(op.role)
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
         together.setdefault(flow.find(unit), []).append(name)

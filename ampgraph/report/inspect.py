@@ -10,10 +10,10 @@ from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
 from ..formats import adapters
-from ..formats.onnx_format import OnnxGraph, quiet_collector
+from ..formats.base import LOW, Census, Stored
+from ..formats.onnx_format import quiet_collector
 from ..oplists import OpLists, load_op_lists
 from .casts import CastReport, cast_reports
-from .census import LOW, Census, Stored, census
 from .fusions import Fusions, fused_operators
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
@@ -95,7 +95,7 @@ class _Seen:
     """A loaded model with what is read off it."""
 
     label: str
-    graph: OnnxGraph
+    graph: Any  # a formats.base.Graph
     flow: Dataflow
     census: Census
 
@@ -119,7 +119,7 @@ def inspect(
         seen = _see(model)
         original = _see(against) if against is not None else None
         result = _inspection(seen, original, lists)
-    if not fusions:
+    if not fusions or seen.graph.format != "ONNX":
         return result
     if told:
         told("looking for fused operators")
@@ -137,7 +137,7 @@ def _see(model: Any) -> _Seen:
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
-    return _Seen(label, graph, graph.dataflow(), census(graph.model))
+    return _Seen(label, graph, graph.dataflow(), graph.census())
 
 
 def _runnable(model: Any, seen: _Seen | None) -> Any:
@@ -153,11 +153,11 @@ def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspecti
     heavy: Counter[str] = Counter()
     layers = Layer("")
     for op in flow.ops:
-        if op.kind in ("Cast", "Constant"):
+        if op.role in ("Cast", "Constant"):
             continue
         found = precision(flow, op)
         nodes[found] += 1
-        listing = lists.of(op.kind)
+        listing = lists.of(op.role)
         if listing is not None and listing.cls == "white" and found != OTHER:
             heavy[found] += 1
         _place(layers, flow.layer(op), found)
@@ -210,7 +210,7 @@ def _named(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
     borne = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
-        if op.kind in ("Cast", "Constant"):
+        if op.role in ("Cast", "Constant"):
             continue
         first = flow.values[op.outputs[0]].name if op.outputs else ""
         name = op.name if op.name and borne[op.kind, op.name] == 1 else first

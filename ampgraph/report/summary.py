@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow
+from ..formats.base import LOW, Census, Stored
 from ..oplists import OpLists
 from ..plans import Decision, Plan, Why
 from .casts import label
-from .census import LOW, Census, Stored
 
 ORDINARY = {
     "level": "by the level",
@@ -46,6 +46,7 @@ class Chosen:
     """A node and what was decided of it."""
 
     kind: str
+    role: str
     name: str
     dtype: str
     why: Why
@@ -117,17 +118,17 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, given, other = [], 0, 0
     for op in flow.ops:
-        if op.kind == "Cast":
+        if op.role == "Cast":
             continue
         if not op.slots:
-            listing = lists.of(op.kind)
+            listing = lists.of(op.role)
             low = any(flow.values[v].dtype in LOW for v in op.outputs if v != NONE)
             given += low and listing is not None and listing.cls == "white"
             other += 1
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
-        chosen.append(Chosen(op.kind, label(flow, op), dtype, why))
+        chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why))
     return Choices(chosen, given, other)
 
 
@@ -186,7 +187,7 @@ def summarize(
 
 def _heavy(made: Choices, lists: OpLists) -> Heavy:
     white = {kind for kind, listing in lists.items() if listing.cls == "white"}
-    heavy = [node for node in made.chosen if node.kind in white]
+    heavy = [node for node in made.chosen if node.role in white]
     float32 = [node for node in heavy if node.dtype == FLOAT32]
     return Heavy(len(heavy) - len(float32), made.given, len(float32), _held(float32))
 

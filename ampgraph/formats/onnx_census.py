@@ -1,38 +1,13 @@
-"""Counts of a model as it lies in the file: nodes, casts and stored tensors."""
+"""Counts of an ONNX model as it lies in the file: nodes, casts and stored tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import onnx_ir as ir
 
-from ..formats.onnx_dataflow import dtype_name
-from ..formats.onnx_io import all_graphs
-from ..formats.onnx_weights import stored_tensor
-
-LOW = ("float16", "bfloat16")
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Stored tensors of one type."""
-
-    count: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Census:
-    """What a file holds."""
-
-    nodes: int
-    casts: int
-    weights: dict[str, Stored] = field(default_factory=dict)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of all stored tensors."""
-        return sum(stored.bytes for stored in self.weights.values())
+from .base import Census, Stored
+from .onnx_dataflow import dtype_name
+from .onnx_io import all_graphs
+from .onnx_weights import stored_tensor
 
 
 def census(model: ir.Model) -> Census:
