@@ -25,8 +25,9 @@ def convert(
     fp32: Iterable[str] = (),
     low: Iterable[str] = (),
     io: str | Sequence[str] = "keep",
-    target: str = "cuda",
+    target: str | None = None,
     dims: Mapping[str, int] | None = None,
+    store_weights: str | None = None,
     plan: Plan | None = None,
     opset: int | None = None,
     output: str | os.PathLike | None = None,
@@ -34,7 +35,7 @@ def convert(
     """Converts a model to mixed precision; the caller's object is never changed.
 
     Args:
-        model: a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
+        model: a path (.onnx or .mindir), onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
         level: O0, O1, O2, O3 or auto.
         dtype: float16 or bfloat16.
         policy: whose lists and rules; ``ampgraph`` is there.
@@ -42,8 +43,10 @@ def convert(
         fp32, low: patterns of nodes to keep in float32 or to make low: a node name glob,
             ``op:Kind``, ``scope:layers.3.*`` or ``value:NAME``.
         io: ``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.
-        target: cuda, tensorrt, cann or cpu: whose kernels count.
+        target: cuda (the default), tensorrt, cann or cpu, for MindIR ascend (the default) or cpu: whose kernels count.
         dims: sizes of symbolic dimensions, for costs only.
+        store_weights: ``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs;
+            ``low`` if not given, with the policy mindspore ``keep``.
         plan: apply this plan instead of making one.
         opset: convert the default domain to this opset first.
         output: write the result there, whole or not at all, and return the path.
@@ -69,7 +72,9 @@ def convert(
                 "AMP404", "fp32=, low= and io= cannot change a plan that is given", hint="make the plan with them"
             )
         if plan is None:
-            options = pipeline.build_options(level, dtype, policy, lists, fp32, low, target, dims)
+            options = pipeline.build_options(
+                level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
+            )
             plan, flow = pipeline.planned(graph, options, low_io)
         else:
             flow = pipeline.followed(plan, graph)
@@ -93,13 +98,16 @@ def plan(
     fp32: Iterable[str] = (),
     low: Iterable[str] = (),
     io: str | Sequence[str] = "keep",
-    target: str = "cuda",
+    target: str | None = None,
     dims: Mapping[str, int] | None = None,
+    store_weights: str | None = None,
 ) -> Plan:
     """The plan that `convert` would apply; arguments as there."""
     with quiet_collector(), faults_told(model if isinstance(model, (str, os.PathLike)) else None):
         graph, _ = adapters.load(model)
-        options = pipeline.build_options(level, dtype, policy, lists, fp32, low, target, dims)
+        options = pipeline.build_options(
+            level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
+        )
         return pipeline.planned(graph, options, pipeline.low_interface(graph, io))[0]
 
 

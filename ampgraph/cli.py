@@ -21,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx file.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 LevelOption = Annotated[
     str | None, typer.Option("--level", metavar="LEVEL", help="O0, O1, O2, O3 or auto; O2 if not given.")
 ]
@@ -29,7 +29,8 @@ DtypeOption = Annotated[
     str | None, typer.Option("--dtype", metavar="TYPE", help="float16 or bfloat16; float16 if not given.")
 ]
 PolicyOption = Annotated[
-    str | None, typer.Option("--policy", metavar="POLICY", help="Whose lists and rules: ampgraph.")
+    str | None,
+    typer.Option("--policy", metavar="POLICY", help="Whose lists and rules: ampgraph; mindspore for MindIR."),
 ]
 ListsOption = Annotated[
     list[str] | None, typer.Option("--lists", metavar="FILE", help="A TOML file merged over the lists; repeatable.")
@@ -49,7 +50,17 @@ IoOption = Annotated[
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        "--target", metavar="TARGET", help="Where it will run: cuda, tensorrt, cann or cpu; cuda if not given."
+        "--target",
+        metavar="TARGET",
+        help="Where it will run: cuda (the default), tensorrt, cann or cpu; MindIR: ascend (the default) or cpu.",
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store-weights",
+        metavar="low|keep",
+        help="low: weights that only low operators read are stored low; keep: cast when it runs; low if not given.",
     ),
 ]
 DimOption = Annotated[
@@ -74,14 +85,16 @@ class Steering:
     io: list[str] | None
     target: str | None
     dim: list[str] | None
+    store_weights: str | None
 
     def given(self) -> list[str]:
         """The options that the user wrote."""
-        return [f"--{name}" for name, value in vars(self).items() if value not in (None, [])]
+        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value not in (None, [])]
 
-    def options(self) -> Any:
-        """The planner's options. Raises AmpError for a name that does not exist."""
+    def options(self, model: str) -> Any:
+        """The planner's options for a model. Raises AmpError for a name that does not exist."""
         from . import pipeline
+        from .formats.base import is_mindir
 
         return pipeline.build_options(
             "O2" if self.level is None else self.level,
@@ -90,8 +103,10 @@ class Steering:
             self.lists or (),
             self.fp32 or (),
             self.low or (),
-            "cuda" if self.target is None else self.target,
+            self.target,
             parse_dims(self.dim or ()),
+            self.store_weights,
+            "MindIR" if is_mindir(model) else "ONNX",
         )
 
     def low_io(self, graph: Any) -> frozenset[str]:
@@ -150,6 +165,7 @@ def convert(
     io: IoOption = None,
     target: TargetOption = None,
     dim: DimOption = None,
+    store_weights: StoreOption = None,
     opset: Annotated[
         int | None, typer.Option("--opset", metavar="N", help="Move the model to this opset first.")
     ] = None,
@@ -174,7 +190,7 @@ def convert(
         from .conversion import Job, run
         from .report.text import summary_lines
 
-    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
+    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
     with progress() as told, faults_told(model):
         summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run), told)
         done()
@@ -223,6 +239,7 @@ def explain(
     io: IoOption = None,
     target: TargetOption = None,
     dim: DimOption = None,
+    store_weights: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why a node has its precision: list and line, guard and number, region, or costs.
@@ -236,7 +253,7 @@ def explain(
         from .conversion import explained
         from .report.text import explanation_lines
 
-    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim)
+    steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
     with progress() as told, faults_told(model):
         found = explained(model, node, steering, told)
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))

@@ -49,7 +49,7 @@ def run(job: Job, told: Progress) -> Summary:
             "AMP404", f"{given[0]} cannot change a plan that is given", hint="leave it away, or leave --plan-in away"
         )
     plan = Plan.read(job.plan_in) if job.plan_in else None
-    options = None if plan else job.steering.options()
+    options = None if plan else job.steering.options(job.model)
     level = options.level.name if options else plan.level if plan else ""
     output = Path(job.output) if job.output is not None else pipeline.default_output(job.model, level)
     with quiet_collector():
@@ -93,7 +93,7 @@ def run(job: Job, told: Progress) -> Summary:
 
 def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:
     """One node's decisions, as `convert` with these options would make them."""
-    options = steering.options()
+    options = steering.options(model)
     with quiet_collector():
         told.stage("reading")
         graph, _ = adapters.load(model)

@@ -31,7 +31,8 @@ class Value:
     shape: Shape | None = None
     producer: int = NONE  # the op that writes it
     unit: int = NONE  # the unit that writes it
-    weight: bool = False  # a stored tensor, readable by Dataflow.weight
+    weight: bool = False  # a stored tensor, readable by Dataflow.weights
+    parameter: bool = False  # a stored tensor that is a parameter of the model, not a constant of its graph
     low_source: int = NONE  # the low value that a given Cast made this one from
     native: Any = None
 
@@ -127,6 +128,7 @@ class Dataflow:
         self.opset: int = 0  # of the default domain
         self.unknown_kinds: set[str] = set()  # operators without a schema
         self.conflicts: list[str] = []  # slots that hold two types, types that a slot does not admit
+        self.parameters_copied = True  # whether a parameter can be stored in both types
         self.passed: list[tuple[int, int]] = []  # (value, what it is called beyond the border of a body or function)
         self.weights = weights
         self.attribute = attribute
@@ -155,6 +157,19 @@ class Dataflow:
         for other in roots[1:]:
             self._parent[other] = roots[0]
         return roots[0]
+
+    def given_cast(self, op: Op, low: str) -> None:
+        """A Cast to or from low in the file is a cast edge that is there already, not a decision. Its slots are T1, T2;
+        its use is the newest of what it reads."""
+        source, target = self.values[op.inputs[0]], self.values[op.outputs[0]]
+        if source.dtype == FLOAT32 and target.dtype == low:
+            self.units[op.slots["T1"]].fixed_low = True
+            self.uses[source.id][-1].given_cast = True
+        elif source.dtype == low and target.dtype == FLOAT32:
+            self.units[op.slots["T2"]].fixed_low = True
+            target.low_source = source.id
+        elif source.dtype == target.dtype == FLOAT32:
+            self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def op_units(self, op: Op) -> set[int]:
         return {self.find(u) for u in op.slots.values()}

@@ -34,9 +34,17 @@ __all__ = [
 POLICIES = ("ampgraph",)
 POLICIES_TO_COME = ("mindspore", "pytorch", "apex", "tensorflow", "mxnet")
 TARGETS = MappingProxyType(
-    {"cuda": "onnxruntime-cuda.toml", "tensorrt": "tensorrt.toml", "cann": "cann.toml", "cpu": "onnxruntime-cpu.toml"}
+    {
+        "ONNX": {
+            "cuda": "onnxruntime-cuda.toml",
+            "tensorrt": "tensorrt.toml",
+            "cann": "cann.toml",
+            "cpu": "onnxruntime-cpu.toml",
+        },
+        "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
+    }
 )
-TARGETS_TO_COME = ("ascend",)
+"""By format: who runs such models, and the file that says what it can."""
 
 TypeGroups = tuple[frozenset[str], ...]
 
@@ -240,15 +248,15 @@ def load_level(name: str, extra: Sequence[str | Path] = ()) -> Level:
 
 
 @cache
-def load_kernels(target: str) -> Kernels:
-    """A target's kernels."""
-    if target not in TARGETS:
-        available = f"available: {', '.join(TARGETS)}"
-        if target in TARGETS_TO_COME:
-            raise AmpError("AMP304", f"target '{target}' is not there yet", hint=available)
-        hint = nearest(target, [*TARGETS, *TARGETS_TO_COME]) or available
-        raise AmpError("AMP304", f"unknown target '{target}'", hint=hint)
-    data = _own_file(f"kernels/{TARGETS[target]}").data
+def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
+    """A target's kernels for models of a format. Raises AmpError AMP304 for a target that is not there."""
+    targets = TARGETS[model_format]
+    if target not in targets:
+        available = f"targets of {model_format} models: {', '.join(targets)}"
+        if any(target in others for others in TARGETS.values()):
+            raise AmpError("AMP304", f"{model_format} models do not run on '{target}'", hint=available)
+        raise AmpError("AMP304", f"unknown target '{target}'", hint=nearest(target, list(targets)) or available)
+    data = _own_file(f"kernels/{targets[target]}").data
     broken = {kind: dict(entry) for kind, entry in data["broken"].items()}
     return Kernels(
         target=target,
@@ -259,6 +267,6 @@ def load_kernels(target: str) -> Kernels:
         broken=MappingProxyType({k: Broken(attribute=e.pop("attribute", ""), reasons=e) for k, e in broken.items()}),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
-        fallback=load_kernels(data["fallback"]) if "fallback" in data else None,
+        fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
     )

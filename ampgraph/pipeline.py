@@ -22,6 +22,8 @@ from .planner.state import largest
 from .plans import Plan, Rewrite
 
 DTYPES = ("float16", "bfloat16")
+STORES = ("low", "keep")
+DEFAULT_TARGETS = {"ONNX": "cuda", "MindIR": "ascend"}
 
 
 def build_options(
@@ -31,23 +33,30 @@ def build_options(
     lists: Any,
     fp32: Iterable[str],
     low: Iterable[str],
-    target: str,
+    target: str | None,
     dims: Mapping[str, int] | None,
+    store_weights: str | None = None,
+    model_format: str = "ONNX",
 ) -> Options:
     """Options from words, with the lists, levels and kernels that they name. Raises AmpError 3xx for a wrong word."""
     if dtype not in DTYPES:
         raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
+    store = store_weights or ("keep" if policy == "mindspore" else "low")
+    if store not in STORES:
+        raise AmpError("AMP301", f"weights cannot be stored '{store}'", hint="--store-weights low or keep")
+    target = DEFAULT_TARGETS[model_format] if target is None else target
     files = [Path(f) for f in ([lists] if isinstance(lists, (str, os.PathLike)) else lists or ())]
     return Options(
         level=load_level(level, files),
         lists=load_op_lists(policy, files),
-        kernels=load_kernels(target),
+        kernels=load_kernels(target, model_format),
         dtype=dtype,
         policy=policy,
         target=target,
         fp32=_words(fp32),
         low=_words(low),
         dims=dict(dims or {}),
+        store_weights=store,
     )
 
 

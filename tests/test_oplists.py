@@ -321,7 +321,8 @@ def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_p
         (lambda: load_op_lists("mindspore"), "AMP303", "policy 'mindspore' is not there yet", "ampgraph"),
         (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
         (lambda: load_op_lists("ampgrap"), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
-        (lambda: load_kernels("ascend"), "AMP304", "target 'ascend' is not there yet", "cuda"),
+        (lambda: load_kernels("ascend"), "AMP304", "ONNX models do not run on 'ascend'", "cuda"),
+        (lambda: load_kernels("cuda", "MindIR"), "AMP304", "MindIR models do not run on 'cuda'", "ascend, cpu"),
         (lambda: load_kernels("cdua"), "AMP304", "unknown target 'cdua'", "did you mean 'cuda'?"),
     ],
 )

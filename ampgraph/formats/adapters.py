@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ..errors import AmpError
 from . import onnx_io
-from .base import Graph
+from .base import Graph, is_mindir
 from .onnx_format import OnnxGraph
 
 Back = Callable[[Any, bool], Any]
@@ -26,6 +26,10 @@ def load(model: Any) -> tuple[Graph, Back]:
     onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed it comes back
     as it was. Raises AmpError AMP104 for anything else.
     """
+    if is_mindir(model):
+        from .mindir_format import MindirGraph
+
+        return MindirGraph.load(model), lambda graph, changed: graph
     if isinstance(model, (str, os.PathLike)):
         return OnnxGraph.load(model), lambda graph, changed: _of_path(graph.model, Path(model), changed)
     if isinstance(model, onnx.ModelProto):

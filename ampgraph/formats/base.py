@@ -89,7 +89,6 @@ class Graph(Protocol):
     """The native model, never rebuilt."""
 
     format: str  # "ONNX" or "MindIR"
-    default_target: str
     suffix: str  # of its files
 
     def prepare(self) -> None:

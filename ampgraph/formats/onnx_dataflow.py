@@ -113,7 +113,7 @@ class DataflowBuilder:
         for native in graph.initializers.values():
             if native in env.table or native.const_value is None:
                 continue  # an initializer that is listed as an input can be overridden: an input
-            self._value(native, scope.id, env, dtype_name(native.const_value.dtype), weight=True)
+            self._value(native, scope.id, env, dtype_name(native.const_value.dtype), weight=True, parameter=True)
 
     def _lookup(self, native: ir.Value, scope: Scope, env: _Environment) -> Value:
         found = env.table.get(native)
@@ -178,7 +178,7 @@ class DataflowBuilder:
         if op.kind in LINKED:
             self._link(op, found.groups)
         if op.kind == "Cast":
-            self._given_cast(op)
+            self.flow.given_cast(op, self.low)
         return None
 
     def _group(self, op: Op, node: ir.Node, group: Group, version: int, opset: int, scope: Scope) -> None:
@@ -256,18 +256,6 @@ class DataflowBuilder:
         units = [op.slots[name] for name in LINKED[op.kind] if name in op.slots]
         if len(units) == 2:
             self.flow.merge(units)
-
-    def _given_cast(self, op: Op) -> None:
-        """A Cast to or from low in the file is a cast edge that is there already, not a decision."""
-        source, target = self.flow.values[op.inputs[0]], self.flow.values[op.outputs[0]]
-        if source.dtype == FLOAT32 and target.dtype == self.low:
-            self.flow.units[op.slots["T1"]].fixed_low = True
-            self.flow.uses[source.id][-1].given_cast = True
-        elif source.dtype == self.low and target.dtype == FLOAT32:
-            self.flow.units[op.slots["T2"]].fixed_low = True
-            target.low_source = source.id
-        elif source.dtype == target.dtype == FLOAT32:
-            self.flow.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
 
     def _constant(self, op: Op, node: ir.Node, scope: Scope, env: _Environment) -> None:
         tensor = node.attributes.get("value")

@@ -40,7 +40,7 @@ def quiet_collector() -> Iterator[None]:
 class OnnxGraph:
     """The native model, never rebuilt."""
 
-    format, default_target, suffix = "ONNX", "cuda", ".onnx"
+    format, suffix = "ONNX", ".onnx"
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model

@@ -65,17 +65,21 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
     given = sum(u.given_cast for u in uses) if state.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
     keys = tuple(_key(flow, u) for u in low)
+    if value.parameter and state.options.store_weights == "keep":
+        if low:
+            plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
+        return
     if not low and (not given or given < len(uses)):
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
     elif len(low) + given == len(uses):
         plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
-    elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT:
+    elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT and (flow.parameters_copied or not value.parameter):
         plan.weights.append(WeightEdit(scope, value.name, "both", keys, floor))
     else:
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
         plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
         plan.notes.append(
-            Note("weight", value.name, "read in both types and above 1 MB: stored once in float32, cast when it runs")
+            Note("weight", value.name, "read in both types: stored once in float32, cast when it runs")
         )

@@ -120,7 +120,7 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int,
     if costs is None:
         return 4, 2
     elements = costs.elements(value)
-    if 4 * elements <= STORED_TWICE_LIMIT:
+    if 4 * elements <= STORED_TWICE_LIMIT and (flow.parameters_copied or not flow.values[value].parameter):
         return 4 * elements * STORED_BYTE, 2 * elements * STORED_BYTE
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 

@@ -34,6 +34,7 @@ class Options:
     fp32: tuple[str, ...] = ()
     low: tuple[str, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
+    store_weights: str = "low"  # "keep": parameters stay float32 in the file and are cast when it runs
 
     @property
     def smallest_normal(self) -> float:

@@ -1,0 +1,161 @@
+"""How the parts of a MindIR file are read: constants, abstracts, scopes, and where an operand stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import mindir_schema as schema
+
+SEQUENCES = (schema.TUPLE, schema.LIST)
+MONADS = (schema.UMONAD, schema.IOMONAD)
+CALL = "call"  # the kind of a node that calls a function or a function value
+
+Item = Any
+"""What a name stands for: a value's id, a tuple of items, a Closure, or None (a state, a string, nothing)."""
+
+
+@dataclass(frozen=True)
+class Closure:
+    """Functions of which one is called, each with the arguments that it was given already."""
+
+    targets: tuple[tuple[str, tuple[tuple[Item, Place], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operand stands: an input of a node, or output ``position`` of the graph when ``node`` is None.
+
+    ``reader``: the input of the operator itself, where ``node`` is the MakeTuple that it reads through.
+    """
+
+    node: Any
+    position: int
+    reader: tuple[Any, int] | None = None
+
+
+@dataclass
+class MindirOp:
+    """The native side of an Op: ``places`` says for each operand of the dataflow where it stands."""
+
+    node: Any
+    operator: Any = None  # its entry in the table of operators, None when there is none
+    places: list[Place | None] = field(default_factory=list)
+    operands: dict[int, Item] = field(default_factory=dict)  # by position in the node
+
+
+@dataclass
+class MindirScope:
+    """The native side of a Scope."""
+
+    graph: Any
+    names: dict[int, str] = field(default_factory=dict)  # value id -> the first name that stands for it here
+    outputs: list[Place] = field(default_factory=list)
+
+
+def primitives(model: Any) -> dict[str, Any]:
+    """Primitives by the name that nodes refer to."""
+    return {primitive.name: primitive for primitive in model.primitives}
+
+
+def reference(node: Any) -> str:
+    """The primitive, function or function value that a node refers to, or its plain operator."""
+    return node.op_type.removeprefix("REF::")
+
+
+def kind_of(node: Any, known: dict[str, Any]) -> str:
+    """The operator of a node, by the primitives of its model; ``call`` for a function or a function value."""
+    name = reference(node)
+    if name in known:
+        return known[name].op_type
+    return CALL if node.op_type.startswith("REF::") else name
+
+
+def attribute(node: Any, name: str) -> Any:
+    """An attribute of a node or a primitive by name, or None."""
+    return next((item for item in node.attribute if item.name == name), None)
+
+
+def elements(abstract: Any) -> Iterator[Any]:
+    """The Tensor messages of an abstract, tuples opened; None for what is no tensor."""
+    if abstract is None:
+        yield None
+    elif abstract.type in SEQUENCES:
+        for item in abstract.values:
+            yield from elements(item)
+    elif abstract.type in (schema.TENSORS, schema.TENSOR) and abstract.tensors:
+        yield from abstract.tensors
+    else:
+        yield None
+
+
+def flat(item: Item) -> Iterator[Item]:
+    """An item with its tuples opened."""
+    if isinstance(item, tuple):
+        for part in item:
+            yield from flat(part)
+    else:
+        yield item
+
+
+def dtype_of(tensor: Any) -> str:
+    """The element type of a Tensor message, or an empty string."""
+    return schema.ELEMENT_TYPES.get(tensor.data_type, "") if tensor is not None else ""
+
+
+def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
+    """Dimensions of a Tensor message; an unknown one (-1) is None, an unknown rank (-2) None in all."""
+    if tensor is None or any(dim == -2 for dim in tensor.dims):
+        return None
+    return tuple(int(dim) if dim >= 0 else None for dim in tensor.dims)
+
+
+def number(item: Any) -> Any:
+    """The Python value of a Constant that is no tensor: a number, a text, None, or a list of these."""
+    if item is None or item.type == schema.NONE_TYPE:
+        return None
+    if item.type in SEQUENCES:
+        return [number(value) for value in item.values] if item.values else list(item.ints)
+    if item.type == schema.BOOL:
+        return bool(_integer(item))
+    if item.type == schema.STRING:
+        return item.s.decode("utf-8", "replace")
+    if item.type in (schema.FLOAT, 11):
+        return item.f if item.HasField("f") else item.d
+    return _integer(item)
+
+
+def _integer(item: Any) -> int:
+    """Items of a tuple carry their number in ``ints``, others in ``i``."""
+    return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
+
+
+def plain_array(value: Any) -> np.ndarray | None:
+    """Numbers as an array, None for anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        return None
+    return array if array.dtype.kind in "ifb" else None
+
+
+_CLASS = re.compile(r"-[^-/]*$")
+
+
+def cells(domain: str) -> list[tuple[str, str]]:
+    """(attribute, class) of the cells around a node: ``Default/seq-SequentialCell/0-Dense/MatMul-op0``."""
+    parts = domain.split("/")[:-1]
+    found = []
+    for part in parts[1:] if parts[:1] in (["Default"], ["Gradients"]) else parts:
+        name, _, kind = part.rpartition("-")
+        found.append((name, kind) if name else (part, ""))
+    return found
+
+
+def layer(domain: str) -> str:
+    """The cells around a node, dot separated: ``seq.0``."""
+    return ".".join(name for name, _ in cells(domain) if name != "Default")

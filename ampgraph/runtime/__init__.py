@@ -1,0 +1,1 @@
+"""Running models: MindSpore's graph executor, and arrays from and to files."""

@@ -1,0 +1,113 @@
+"""Arrays from and to .npz files: checked before anything is allocated, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import AmpError, first_line
+
+_HOW = "np.savez('data.npz', x=array) makes one"
+
+
+def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, in the order of the file.
+
+    Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, or pickled Python objects, which are never loaded).
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise AmpError("AMP101", "is a directory, not an .npz file", where=str(path), hint=_HOW)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {info.filename.removesuffix(".npy"): _array(archive, info, path) for info in archive.infolist()}
+    except FileNotFoundError:
+        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
+    except zipfile.BadZipFile:
+        raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
+    except MemoryError:
+        told = "holds more than fits into memory"
+        raise AmpError("AMP108", told, where=str(path), hint="give fewer rows") from None
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
+
+
+def _not_npz(path: Path) -> str:
+    with open(path, "rb") as file:
+        start = file.read(6)
+    if start == b"\x93NUMPY":
+        return "holds one array without a name (.npy)"
+    return "is empty" if not start else "is not an .npz file, or is cut short"
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """One member, after its header was compared with its size: a header alone must not allocate."""
+    try:
+        with archive.open(info) as member:
+            shape, dtype = _header(member)
+            if dtype.hasobject:
+                raise AmpError(
+                    "AMP108",
+                    f"'{info.filename}' holds pickled Python objects, which could run code",
+                    where=str(path),
+                    hint="save it with a number type",
+                )
+            # tell() counts what the header took; a member's size is known before it is read.
+            if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+                raise ValueError("its size is not what its header says")
+        with archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error, NotImplementedError, RuntimeError) as e:
+        told = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
+        raise AmpError("AMP108", told, where=str(path), hint=_HOW) from None
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    version = np.lib.format.read_magic(member)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its format {version} is unknown")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    return shape, dtype
+
+
+def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
+    """Writes arrays by name, whole or not at all; the same arrays give the same bytes.
+
+    bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.
+    """
+    path = Path(path)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        if path.is_dir():
+            raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
+        if not path.parent.is_dir():
+            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, value in arrays.items():
+                array = np.asarray(value)
+                if array.dtype.hasobject:
+                    raise AmpError("AMP105", f"'{name}' holds Python objects", where=str(path), hint="give numbers")
+                if array.dtype.name == "bfloat16":
+                    array = array.astype(np.float32)
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        os.replace(temporary, path)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        told = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+        raise AmpError("AMP105", told, where=str(path), hint="choose another place") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Training: loss scaling as data."""
