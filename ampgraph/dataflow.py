@@ -135,6 +135,8 @@ class Dataflow:
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
         """(operator, slot, version, low) -> the first later version of the format that admits low there, 0 for none."""
         self.layer = layer
+        self.cells: Callable[[Op], list[tuple[str, str]]] = lambda op: []
+        """(name, class) of the modules around an operator, outermost first, where the file says them."""
         self._read_shape = read_shape
         self._parent: list[int] = []
 
@@ -170,6 +172,10 @@ class Dataflow:
             target.low_source = source.id
         elif source.dtype == target.dtype == FLOAT32:
             self.merge((op.slots["T1"], op.slots["T2"]))  # it casts nothing: an Identity
+
+    def place(self, use: Use) -> tuple[str, int, int]:
+        """How a plan names a use: scope, index of the operator there or -1 for an output of the scope, position."""
+        return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
     def op_units(self, op: Op) -> set[int]:
         return {self.find(u) for u in op.slots.values()}

@@ -31,8 +31,8 @@ __all__ = [
     "load_op_lists",
 ]
 
-POLICIES = ("ampgraph",)
-POLICIES_TO_COME = ("mindspore", "pytorch", "apex", "tensorflow", "mxnet")
+POLICIES = ("ampgraph", "mindspore")
+POLICIES_TO_COME = ("pytorch", "apex", "tensorflow", "mxnet")
 TARGETS = MappingProxyType(
     {
         "ONNX": {
@@ -189,7 +189,10 @@ def _user_files(extra: Sequence[str | Path]) -> list[ListFile]:
 
 
 def load_op_lists(policy: str = "ampgraph", extra: Sequence[str | Path] = ()) -> OpLists:
-    """A policy's lists; files in `extra` are merged over them in order, and the later one wins."""
+    """A policy's lists; files in `extra` are merged over them in order, and the later one wins.
+
+    The policy mindspore has rules of its own (oplists_mindspore); here it counts heavy operators as ampgraph does.
+    """
     if policy not in POLICIES:
         known = [*POLICIES, *POLICIES_TO_COME]
         if policy in POLICIES_TO_COME:
@@ -202,7 +205,7 @@ def load_op_lists(policy: str = "ampgraph", extra: Sequence[str | Path] = ()) ->
     tied_reasons: dict[str, str] = {}
     slots: dict[str, dict[str, str]] = {}
     regions: dict[str, str] = {}
-    for file in (_own_file(f"{policy}.toml"), _own_file("tied_slots.toml"), *_user_files(extra)):
+    for file in (_own_file("ampgraph.toml"), _own_file("tied_slots.toml"), *_user_files(extra)):
         for cls in CLASSES:
             for kind, reason in file.data.get(cls, {}).items():
                 listings[plain(kind)] = Listing(cls, reason, file.where(cls, kind))

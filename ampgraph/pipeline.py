@@ -41,6 +41,10 @@ def build_options(
     """Options from words, with the lists, levels and kernels that they name. Raises AmpError 3xx for a wrong word."""
     if dtype not in DTYPES:
         raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
+    if policy == "mindspore" and model_format != "MindIR":
+        raise AmpError(
+            "AMP303", "policy 'mindspore' goes by MindSpore's cells", hint="it is for .mindir files; leave --policy away"
+        )
     store = store_weights or ("keep" if policy == "mindspore" else "low")
     if store not in STORES:
         raise AmpError("AMP301", f"weights cannot be stored '{store}'", hint="--store-weights low or keep")

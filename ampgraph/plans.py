@@ -69,6 +69,15 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounding:
+    """A float32 value that some float32 readers get rounded to low and widened again, as a policy wants it."""
+
+    scope: str
+    value: str
+    uses: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something that the user should know: ``topic`` groups notes of one sort, ``where`` names the node or tensor."""
 
@@ -94,12 +103,15 @@ class Plan:
     casts: list[CastEdge] = field(default_factory=list)
     weights: list[WeightEdit] = field(default_factory=list)
     rewrites: list[Rewrite] = field(default_factory=list)
+    roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
     @property
     def changes_nothing(self) -> bool:
         """True when no slot is low and no weight changes: the model is then returned as it is."""
-        return not (self.casts or self.weights or self.rewrites) and all(d.dtype == "float32" for d in self.decisions)
+        return not (self.casts or self.weights or self.rewrites or self.roundings) and all(
+            d.dtype == "float32" for d in self.decisions
+        )
 
     def to_json(self) -> str:
         """The plan as text; the same plan gives the same text."""
@@ -111,7 +123,10 @@ class Plan:
         tables: dict[str, list[Any]] = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
-            **{key: [asdict(item) for item in getattr(self, key)] for key in ("casts", "weights", "rewrites", "notes")},
+            **{
+                key: [asdict(item) for item in getattr(self, key)]
+                for key in ("casts", "weights", "rewrites", "roundings", "notes")
+            },
         }
         parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
         parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
@@ -154,6 +169,7 @@ class Plan:
                     Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
                     for row in data["rewrites"]
                 ],
+                roundings=[Rounding(**{**row, "uses": _uses(row["uses"])}) for row in data["roundings"]],
                 notes=[Note(**row) for row in data["notes"]],
             )
             plan.check()

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..plans import CastEdge, Plan, WeightEdit
+from ..plans import CastEdge, Plan, Rounding, WeightEdit
 from .base import foreign
 
 
@@ -38,6 +38,10 @@ class ApplyPlan:
             value = _find(values, flow, edge)
             if editor.edits(value.scope):
                 editor.cast(value, edge.to, edge.uses)
+        for rounding in plan.roundings:
+            value = _find(values, flow, rounding)
+            if editor.edits(value.scope):
+                editor.round(value, plan.dtype, rounding.uses)
         return editor
 
 
@@ -87,7 +91,7 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
     return low
 
 
-def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit) -> Value:
+def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """The value that an edit is about, which must be read where the edit says so."""
     value = values.get((edit.scope, edit.value))
     if value is None or (isinstance(edit, WeightEdit) and not value.weight):

@@ -58,8 +58,8 @@ class Editor(Protocol):
         """Reads ``value`` as ``to`` at the given uses, through one Cast for each scope, or a given one."""
         ...
 
-    def round(self, scope: str, value: str, dtype: str) -> None:
-        """Puts a float32 -> low -> float32 pair behind a value, for all its readers."""
+    def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
+        """Puts a float32 -> low -> float32 pair between a value and the given uses."""
         ...
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:

@@ -23,6 +23,7 @@ class Body:
         self._first: list[Any] = []
         self._gone: set[int] = set()
         self._numbers: dict[int, str] = {}
+        self._constants: list[Any] = []
         self._changed = False
         self._names, self._primitives = names, known
         self._names |= set(self._makers) | set(self._readers) | {node.name for node in self.nodes}
@@ -56,7 +57,7 @@ class Body:
             name = self.fresh(f"amp_{word}")
             node = schema.Node(name=name, op_type="Constant", output=[name])
             node.attribute.add(name="value", type=schema.INT64, i=number)
-            self._first.append(node)
+            self._constants.append(node)
             self._numbers[number] = name
         return self._numbers[number]
 
@@ -158,9 +159,9 @@ class Body:
 
     def write(self) -> None:
         """Puts the nodes into the file in their new order."""
-        if not self._changed and not self._first:
+        if not self._changed and not self._constants:
             return
-        ordered: list[Any] = []
+        ordered: list[Any] = list(self._constants)
 
         def add(node: Any) -> None:
             ordered.append(node)

@@ -126,7 +126,9 @@ class DataflowBuilder:
             return None
         if tensor.ref_key and tensor.ref_key in self.parameters:
             return self.parameters[tensor.ref_key]
-        value = self.value(info.name.split(":", 1)[-1], scope, view.dtype_of(tensor), tensor)
+        short = info.name.split(":", 1)[-1]
+        known = short in self.constants or short in self.parameters
+        value = self.value(info.name if known else short, scope, view.dtype_of(tensor), tensor)
         scope.native.names[value.id] = info.name
         scope.inputs.append(value.id)
         if value.dtype == FLOAT32:

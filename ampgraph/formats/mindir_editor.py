@@ -26,7 +26,6 @@ class MindirEditor:
         self._bodies = {scope.id: Body(scope.native.graph, names, known) for scope in flow.scopes}
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
-        self._values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
         self._types: dict[int, str] = {}  # values that were retyped
         self._casts: dict[tuple[int, str, str], str] = {}  # scope, name, type -> the name of its cast
         self._cast_reference = ""
@@ -72,13 +71,13 @@ class MindirEditor:
             place = self._place(scope, index, position)
             self._rewire(scope, place, self._cast_name(scope, value, place, to))
 
-    def round(self, scope: str, value: str, dtype: str) -> None:
-        """Puts a float32 -> low -> float32 pair behind a value, for all its readers."""
-        item = self._values[scope, value]
-        for use in self.flow.uses[item.id]:
-            place = self._place(use.scope, self.flow.ops[use.op].index if use.op != NONE else NONE, use.index)
-            low = self._cast_name(use.scope, item, place, dtype)
-            self._rewire(use.scope, place, self._new_cast(use.scope, item, low, FLOAT32))
+    def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
+        """Puts a float32 -> low -> float32 pair between a value and the given uses."""
+        for path, index, position in uses:
+            scope = self._scopes[path]
+            place = self._place(scope, index, position)
+            low = self._cast_name(scope, value, place, dtype)
+            self._rewire(scope, place, self._new_cast(scope, value, low, FLOAT32))
 
     def _cast_name(self, scope: int, value: Value, place: Place, to: str) -> str:
         """The name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""

@@ -44,6 +44,7 @@ class MindirGraph:
         flow = Dataflow(MindirWeights(self.file), lambda op, name: None, _layer, lambda value: None)
         builder = DataflowBuilder(self.file, flow, low, low_io)
         flow.attribute, flow.parameters_copied = builder.attribute, False
+        flow.cells = _cells
         return builder.build()
 
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> MindirEditor:
@@ -107,6 +108,10 @@ def _stored(graphs: list[Any]) -> Iterator[Any]:
         for node in graph.node:
             if node.op_type == "Constant":
                 yield from (t for t in view.elements(view.attribute(node, "value")) if t is not None)
+
+
+def _cells(op: Op) -> list[tuple[str, str]]:
+    return view.cells(op.name)
 
 
 def _layer(op: Op) -> str:

@@ -224,9 +224,17 @@ class OnnxEditor:
         self._graph_of(self.flow.values[op.outputs[0]]).remove(node, safe=True)
         return True
 
-    def round(self, scope: str, value: str, dtype: str) -> None:
-        """A policy that rounds values where they are made reads scopes that ONNX files do not have."""
-        raise NotImplementedError(f"{scope}/{value} to {dtype}")
+    def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
+        """Puts a float32 -> low -> float32 pair between a value and the given uses."""
+        native = self.value(value)
+        low = self._existing_cast(value, dtype) or self._new_cast(value, native, dtype)
+        wide = self._new_cast(value, low, FLOAT32)
+        rounded, widened = low.producer(), wide.producer()
+        assert rounded is not None and widened is not None
+        self._graph_of(value).remove(widened)  # it was placed behind the value: before its source
+        self._graph_of(value).insert_after(rounded, widened)
+        for scope, index, position in uses:
+            self.rewire(self._scopes[scope], index, position, wide)
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]

@@ -12,6 +12,7 @@ from .guards_accuracy import guard_accuracy
 from .guards_index import guard_indices
 from .guards_weights import guard_weights, reads_low, report_floors
 from .hazards import spread_hazards
+from .mindspore_policy import decide_like_mindspore
 from .overrides import apply_overrides
 from .regions import find_rewrites, tie_regions
 from .state import CUT, FREE, HIGH, LIST, LOW, Options, State
@@ -30,6 +31,8 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
 
 def decide(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     """Every unit decided, with the reasons, and the floors of mask constants (by value)."""
+    if options.policy == "mindspore":
+        return decide_like_mindspore(flow, options), {}
     state, floors = judge(flow, options)
     _cut(state)
     floors = {value: floor for value, floor in floors.items() if reads_low(state, value)}

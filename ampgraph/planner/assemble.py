@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Use, Value
+from ..dataflow import FLOAT32, NONE, Value
 from ..plans import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
 from .state import LOW, State
-
-UseKey = tuple[str, int, int]
 
 
 def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
@@ -15,6 +13,7 @@ def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
     options, flow = state.options, state.flow
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     plan.decisions = _decisions(state)
+    plan.roundings = state.roundings
     for value in flow.values:
         if value.dtype != FLOAT32 or value.container:
             continue
@@ -42,10 +41,6 @@ def _decisions(state: State) -> list[Decision]:
     return decisions
 
 
-def _key(flow: Dataflow, use: Use) -> UseKey:
-    return flow.scopes[use.scope].path, flow.ops[use.op].index if use.op != NONE else -1, use.index
-
-
 def _casts(state: State, value: Value, plan: Plan) -> None:
     """The one cast that a value needs, if any reader wants the other type."""
     flow = state.flow
@@ -55,7 +50,7 @@ def _casts(state: State, value: Value, plan: Plan) -> None:
         low, to = False, state.options.dtype
     other = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast and state.is_low(u.unit) != low]
     if other:
-        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(_key(flow, u) for u in other)))
+        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(flow.place(u) for u in other)))
 
 
 def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None:
@@ -64,7 +59,7 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
     low = [u for u in uses if state.is_low(u.unit) and not u.given_cast]
     given = sum(u.given_cast for u in uses) if state.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
-    keys = tuple(_key(flow, u) for u in low)
+    keys = tuple(flow.place(u) for u in low)
     if value.parameter and state.options.store_weights == "keep":
         if low:
             plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
@@ -80,6 +75,4 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
         plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
-        plan.notes.append(
-            Note("weight", value.name, "read in both types: stored once in float32, cast when it runs")
-        )
+        plan.notes.append(Note("weight", value.name, "read in both types: stored once in float32, cast when it runs"))

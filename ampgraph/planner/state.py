@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..dataflow import NONE, Dataflow, Op
 from ..errors import AmpError
 from ..oplists import Kernels, Level, Listing, OpLists
-from ..plans import Note, Why
+from ..plans import Note, Rounding, Why
 from .borders import Borders
 
 CONVERSIONS = ("Cast", "CastLike")
@@ -61,6 +61,7 @@ class State:
         self.class_of_op: list[str] = [""] * len(flow.ops)  # the list class that governs an op, "" for none
         self.region_of_op: dict[int, str] = {}
         self.notes: list[Note] = []
+        self.roundings: list[Rounding] = []
         self.seeded = False  # whether anything is low by right, so that the model changes at all
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
