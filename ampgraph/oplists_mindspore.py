@@ -19,6 +19,7 @@ class MindsporeRules:
     white_cells: Cells
     white_operators: frozenset[str]
     python_operators: frozenset[str]
+    helper_cells: frozenset[str]
     black_cells: Cells
     auto_white: frozenset[str]
     auto_black: frozenset[str]
@@ -34,6 +35,7 @@ def load_mindspore_rules() -> MindsporeRules:
         white_cells={name: frozenset(made) for name, made in data["O1"]["white_cells"].items()},
         white_operators=frozenset(data["O1"]["white_operators"]),
         python_operators=frozenset(data["O1"]["python_operators"]),
+        helper_cells=frozenset(data["O1"]["helper_cells"]),
         black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
         auto_white=frozenset(data["auto"]["white"]),
         auto_black=frozenset(data["auto"]["black"]),

@@ -85,7 +85,7 @@ def _node(node: Any, made: dict[str, dict[int, str]], names: dict[str, Types], k
         return _types(view.attribute(node, "value"))
     abstract = view.attribute(node, "shape")
     kind = view.kind_of(node, known)
-    if kind == "MakeTuple":
+    if kind in view.TUPLES:
         _write(abstract, [names.get(name) for name in node.input])
     elif kind in ("Load", "Depend"):
         _write(abstract, names.get(node.input[0]))

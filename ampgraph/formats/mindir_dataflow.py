@@ -164,7 +164,7 @@ class DataflowBuilder:
         kind = self.kind(maker) if maker is not None else ""
         if maker is not None and kind == "Depend":
             self._returned(scope, env, Place(maker, 0), maker.input[0])
-        elif maker is not None and kind == "MakeTuple":
+        elif maker is not None and kind in view.TUPLES:
             for position, part in enumerate(maker.input):
                 self._returned(scope, env, Place(maker, position), part)
         else:
@@ -187,7 +187,7 @@ class DataflowBuilder:
             entry = operator(kind)
             if kind == CALL or kind in ("Partial", "Switch"):
                 env[node.output[0]] = self.functions.call(kind, node, index, scope)
-            elif entry is not None and entry.structural:
+            elif kind in view.TUPLES or (entry is not None and entry.structural):
                 env[node.output[0]] = self._structural(kind, node, scope)
             else:
                 env[node.output[0]] = self._operator(kind, entry, node, index, scope)
@@ -195,7 +195,7 @@ class DataflowBuilder:
 
     def _structural(self, kind: str, node: Any, scope: Scope) -> Item:
         names = scope.native.names
-        if kind == "MakeTuple":
+        if kind in view.TUPLES:
             return tuple(self.lookup(name) for name in node.input)
         if kind == "Load" and self.lookup(node.input[0]) is None:  # of a parameter that is written
             tensor = next(view.elements(view.attribute(node, "shape")), None)
@@ -269,7 +269,7 @@ class DataflowBuilder:
             yield item, place
             return
         maker = self.makers.get(name)
-        made = maker is not None and self.kind(maker) == "MakeTuple"
+        made = maker is not None and self.kind(maker) in view.TUPLES
         for position, part in enumerate(item):
             if isinstance(part, tuple) or not made:
                 yield from ((inner, None) for inner in view.flat(part))

@@ -30,7 +30,9 @@ NO_SLOT = "-"
 FIXED_TYPES = frozenset({"bool", "float32", "int8", "int32", "int64"})
 """Outputs that never change their type; a slot is none of these."""
 
-_KEYS = {"role", "inputs", "outputs", "attributes", "order", "effect", "view", "structural"}
+LOW_TYPES = frozenset({"float16", "bfloat16"})
+
+_KEYS = {"role", "inputs", "outputs", "attributes", "order", "admits", "effect", "view", "structural"}
 _PLACE = re.compile(r"input:(\d+)|attr:(\w+)")
 _SLOT = re.compile(r"[A-Z][A-Z0-9]*")
 
@@ -54,6 +56,8 @@ class Operator:
     attributes: Mapping[str, Place] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     """Operand of the primitive for each operand of the role; empty: the same order."""
+    admits: frozenset[str] = LOW_TYPES
+    """Low types that MindSpore's type inference takes for the slots; what kernels take is the target's matter."""
     effect: bool = False
     """Writes an operand that is a Parameter: such operands are never cast."""
     view: bool = False
@@ -131,6 +135,9 @@ def _operator(name: str, entry: dict[str, Any]) -> Operator:
     order = tuple(entry.get("order", ()))
     if len(set(order)) != len(order) or any(not 0 <= place < len(inputs) for place in order):
         raise _mistake(name, f"order {list(order)} does not fit {len(inputs)} operands")
+    admits = frozenset(entry.get("admits", LOW_TYPES))
+    if not admits <= LOW_TYPES:
+        raise _mistake(name, f"admits {sorted(admits - LOW_TYPES)}, which are no low types")
     return Operator(
         name=name,
         role=entry.get("role", ""),
@@ -138,6 +145,7 @@ def _operator(name: str, entry: dict[str, Any]) -> Operator:
         outputs=outputs,
         attributes=MappingProxyType({k: _place(name, v, inputs) for k, v in entry.get("attributes", {}).items()}),
         order=order,
+        admits=admits,
         effect=entry.get("effect", False),
         view=entry.get("view", False),
         variadic_input=variadic_input,

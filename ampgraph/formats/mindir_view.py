@@ -13,6 +13,7 @@ from . import mindir_schema as schema
 
 SEQUENCES = (schema.TUPLE, schema.LIST)
 MONADS = (schema.UMONAD, schema.IOMONAD)
+TUPLES = ("MakeTuple", "MakeList", "make_list", "make_tuple")  # nodes that put values together
 CALL = "call"  # the kind of a node that calls a function or a function value
 
 Item = Any

@@ -7,6 +7,8 @@ our guards, regions or cuts applies. Source of the rules: mindspore/train/amp.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ..oplists_mindspore import MindsporeRules, load_mindspore_rules
 from ..plans import Note, Rounding, Why
@@ -32,6 +34,12 @@ class _Rules:
         self.low = [not unit.fixed for unit in flow.units]
         self.why: dict[int, str] = {}
         self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
+        self.helped = {
+            ".".join(name for name, _ in cells[:depth])
+            for cells in self.cells
+            for depth, (_, kind) in enumerate(cells, 1)
+            if kind in self.rules.helper_cells
+        }
 
     def decide(self) -> State:
         changed = True
@@ -145,10 +153,13 @@ class _Rules:
             text = f"{len(bare)} nodes have no scope: which cell made them, MindSpore knows and the file does not"
             self.state.notes.append(Note("mindspore", bare[0].kind, text))
 
-    def cell(self, op: Op, known: dict[str, frozenset[str]]) -> Cell:
-        """The innermost cell around an operator where it is one of ``known`` and makes such operators."""
+    def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
+        """The outermost cell around an operator that is one of ``known`` and makes such operators."""
         cells = self.cells[op.id]
-        return cells if cells and op.kind in known.get(cells[-1][1], ()) else ()
+        for depth, (_, kind) in enumerate(cells, 1):
+            if op.kind in known.get(kind, ()):
+                return cells[:depth]
+        return ()
 
 
 class _O1(_Rules):
@@ -161,10 +172,20 @@ class _O1(_Rules):
 
     def _white(self, op: Op) -> bool:
         rules = self.rules
-        if op.kind in rules.white_operators or self.cell(op, dict(rules.white_cells)):
+        if op.kind in rules.white_operators and self._by_helper(op):
+            return False
+        if op.kind in rules.white_operators or self.cell(op, rules.white_cells):
             return True
         outer = self.cells[op.id][:-1]
         return op.kind not in rules.python_operators and any(kind in rules.white_cells for _, kind in outer)
+
+    def _by_helper(self, op: Op) -> bool:
+        """Whether a function beside a cell's class made an operator: it reads the cell's parameters from outside."""
+        for source in op.inputs:
+            owner = self.flow.values[source].name.rpartition(".")[0] if source != NONE else ""
+            if self.flow.values[source].parameter and owner in self.helped:
+                return not any(".".join(name for name, _ in self.cells[op.id][:n]) == owner for n in (1, 2, 3, 4))
+        return False
 
     def _borders(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
@@ -204,7 +225,7 @@ class _O3(_Rules):
         if maker is None:
             return False
         cell = self._black(maker)
-        if cell and (reader == NONE or self.cells[reader] != cell):
+        if cell and (reader == NONE or self._black(self.flow.ops[reader]) != cell):
             return True
         return reader != NONE and self._enters(maker, reader)
 
@@ -234,7 +255,7 @@ class _O3(_Rules):
         assert maker is not None
         cell = self._black(maker)
         if cell:
-            return reader is None or self.cells[reader.id] != cell
+            return reader is None or self._black(reader) != cell
         return black and reader is not None and self._enters(maker, reader.id)
 
 
@@ -242,7 +263,7 @@ class _O2(_O3):
     """As O3, but for what black cells make."""
 
     def _black(self, op: Op) -> Cell:
-        return self.cell(op, dict(self.rules.black_cells))
+        return self.cell(op, self.rules.black_cells)
 
 
 class _Auto(_Rules):
