@@ -7,7 +7,7 @@ our guards, regions or cuts applies. Source of the rules: mindspore/train/amp.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ..oplists_mindspore import MindsporeRules, load_mindspore_rules
@@ -153,6 +153,13 @@ class _Rules:
             text = f"{len(bare)} nodes have no scope: which cell made them, MindSpore knows and the file does not"
             self.state.notes.append(Note("mindspore", bare[0].kind, text))
 
+    def _parameters(self, op: Op) -> Iterator[tuple[str, str]]:
+        """(owner, name) of the parameters that an operator reads: ``encoder.norm``, ``gamma``."""
+        for source in op.inputs:
+            if source != NONE and self.flow.values[source].parameter:
+                owner, _, name = self.flow.values[source].name.rpartition(".")
+                yield owner, name
+
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
         """The outermost cell around an operator that is one of ``known`` and makes such operators."""
         cells = self.cells[op.id]
@@ -180,12 +187,10 @@ class _O1(_Rules):
         return op.kind not in rules.python_operators and any(kind in rules.white_cells for _, kind in outer)
 
     def _by_helper(self, op: Op) -> bool:
-        """Whether a function beside a cell's class made an operator: it reads the cell's parameters from outside."""
-        for source in op.inputs:
-            owner = self.flow.values[source].name.rpartition(".")[0] if source != NONE else ""
-            if self.flow.values[source].parameter and owner in self.helped:
-                return not any(".".join(name for name, _ in self.cells[op.id][:n]) == owner for n in (1, 2, 3, 4))
-        return False
+        """Whether a function beside a cell's class made an operator: in the cell, or with the cell's parameters."""
+        if any(kind in self.rules.helper_cells for _, kind in self.cells[op.id]):
+            return True
+        return any(owner in self.helped for owner, _ in self._parameters(op))
 
     def _borders(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
@@ -263,7 +268,15 @@ class _O2(_O3):
     """As O3, but for what black cells make."""
 
     def _black(self, op: Op) -> Cell:
-        return self.cell(op, self.rules.black_cells)
+        return self.cell(op, self.rules.black_cells) or self._derived(op)
+
+    def _derived(self, op: Op) -> Cell:
+        """The cell of a class that a user derived from a black one: it owns the scale of its norm."""
+        cells = self.cells[op.id]
+        if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
+            return ()
+        path = ".".join(name for name, _ in cells)
+        return cells if (path, "gamma") in self._parameters(op) else ()
 
 
 class _Auto(_Rules):
