@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan"]
+__all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan", "run"]
 
 _HOME = {
     "AmpError": "errors",
@@ -14,6 +14,7 @@ _HOME = {
     "convert": "api",
     "inspect": "report.inspect",
     "plan": "api",
+    "run": "running",
 }
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .errors import AmpError
     from .plans import Plan
     from .report.inspect import inspect
+    from .running import run
 
 
 def __getattr__(name: str) -> Any:

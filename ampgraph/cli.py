@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import __version__
+from . import __version__, cli_numbers
 from .console import done, guarded, main, progress, show, show_json, signals_wait
 from .errors import AmpError
 
@@ -139,12 +139,13 @@ def ampgraph(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Automatic mixed precision for ONNX models.
+    """Automatic mixed precision for ONNX and MindIR models.
 
     \b
     ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
     ampgraph inspect model.O2.onnx --against model.onnx
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
+    ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
     """
 
@@ -257,6 +258,9 @@ def explain(
     with progress() as told, faults_told(model):
         found = explained(model, node, steering, told)
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
+
+
+app.command("run")(guarded(cli_numbers.run))
 
 
 @app.command()

@@ -37,6 +37,7 @@ class StrictSession:
         ort = _runtime()
         given = inlined(_load(model))
         self.input_types = {v.name: vt.of_proto(v.type) for v in given.graph.input}
+        self.inputs = self.input_types
         self.output_types = {v.name: vt.of_proto(v.type) for v in given.graph.output}
         optional = {i.name for i in given.graph.initializer}
         self.required = [v.name for v in given.graph.input if v.name not in optional]

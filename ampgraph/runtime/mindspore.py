@@ -7,9 +7,11 @@ stored low and computed in float32, and most bfloat16 operators have no kernel.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from ..formats.mindir_schema import ELEMENT_TYPES, TENSOR, TENSORS
 
 DEVICES = {"cpu": "CPU", "ascend": "Ascend", "auto": ""}
 UNKNOWN_RANK = (-2,)  # how MindSpore writes a shape of which nothing is known
+TENSOR_KINDS = (TENSOR, TENSORS)
+DUMPS = "MS_OM_PATH"  # a graph that does not compile is written there, or beside the user's files
 LOG_LEVEL = "GLOG_v"  # 4: what ends the process, nothing else
 
 
@@ -55,8 +59,8 @@ class Signature:
     prefix: str  # what the file writes before every name
     low: frozenset[str]  # float16, bfloat16: those that occur among the stored and computed tensors
 
-    def check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The feeds as arrays in the order of the file. Raises AmpError AMP503 for what does not fit."""
+    def check(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The feeds as arrays, or Tensors as they are, in the order of the file. Raises AmpError AMP503."""
         given: dict[str, Any] = {}
         for word, value in feeds.items():
             name = word.removeprefix(self.prefix)
@@ -72,21 +76,30 @@ class Signature:
         return {name: _fitting(port, given[name]) for name, port in self.inputs.items()}
 
 
-def _fitting(port: Port, value: Any) -> np.ndarray:
+def _fitting(port: Port, value: Any) -> Any:
+    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
+    if hasattr(value, "asnumpy"):
+        found, shape = str(value.dtype).lower(), tuple(value.shape)
+    else:
+        value = _array(port, value)
+        found, shape = value.dtype.name, value.shape
+    if found != port.dtype:
+        hint = f"array.astype('{port.dtype}') if its values fit"
+        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
+    if not port.admits(shape):
+        told = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
+        raise AmpError("AMP503", told, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
+    return value
+
+
+def _array(port: Port, value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+        array = np.asarray(value)
     except ValueError as error:
         told = f"what was fed as '{port.name}' is no array: {first_line(error)}"
         raise AmpError("AMP503", told, hint=f"feed {port}") from None
-    wanted = dtype_of(port.dtype)
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
-        array = array.view(np.uint16).view(wanted)  # numpy files and MindSpore have bfloat16 types of their own
-    if array.dtype != wanted:
-        hint = f"array.astype('{port.dtype}') if its values fit"
-        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
-    if not port.admits(array.shape):
-        told = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
-        raise AmpError("AMP503", told, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
+        return array.view(np.uint16).view(dtype_of("bfloat16"))  # numpy files and MindSpore have types of their own
     return array
 
 
@@ -128,7 +141,7 @@ def _low_types(model: Any) -> frozenset[str]:
 
 def _leaves(info: Any) -> Iterator[Any]:
     """The tensors of a tuple, however deep."""
-    if info.type in (TENSOR, TENSORS):
+    if info.type in TENSOR_KINDS:
         yield from info.tensors
     for value in info.values:
         yield from _leaves(value)
@@ -246,7 +259,9 @@ def load_cell(ms: Any, path: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def stops_told(signature: Signature, device: str) -> Iterator[None]:
-    """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504."""
+    """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504; what it dumps then goes away."""
+    dumps_elsewhere = DUMPS in os.environ
+    os.environ.setdefault(DUMPS, _dump_folder().name)
     try:
         yield
     except AmpError:
@@ -256,6 +271,19 @@ def stops_told(signature: Signature, device: str) -> Iterator[None]:
         if "bfloat16" in signature.low and device == "CPU":
             hint = "MindSpore's CPU has few bfloat16 kernels: run it on Ascend, or convert with --dtype float16"
         raise AmpError("AMP504", f"MindSpore stopped: {fault(error)}", hint=hint) from error
+    finally:
+        if not dumps_elsewhere:
+            os.environ.pop(DUMPS, None)
+
+
+@functools.cache
+def _dump_folder() -> Any:
+    return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
+
+
+def tensors_of(ms: Any, arrays: Mapping[str, Any]) -> list[Any]:
+    """Checked feeds as MindSpore takes them."""
+    return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
@@ -274,6 +302,8 @@ class Session:
 
     def __init__(self, path: str | os.PathLike[str], device: str = "auto") -> None:
         self.signature, _ = read_signature(path)
+        self.inputs = self.signature.inputs
+        self.required = list(self.inputs)
         self._ms = import_mindspore()
         self.device = select_device(self._ms, device)
         self._cell = load_cell(self._ms, path)
@@ -282,7 +312,7 @@ class Session:
         """The outputs by name. Raises AmpError AMP503 for feeds that do not fit, AMP504 when MindSpore stops."""
         arrays = self.signature.check(feeds)
         with stops_told(self.signature, self.device), graph_mode(self._ms):
-            results = self._cell(*(self._ms.Tensor(np.asarray(array, order="C")) for array in arrays.values()))
+            results = self._cell(*tensors_of(self._ms, arrays))
             found = [to_numpy(tensor) for tensor in _flat(results)]
         names = list(self.signature.outputs)
         if len(names) != len(found):

@@ -1,0 +1,52 @@
+"""Commands that run models: their arguments and printing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .console import progress, show, show_json, signals_wait
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend."
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded (ONNX).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def run(
+    model: ModelArgument,
+    data: Annotated[str, typer.Option("--data", metavar="FILE.npz", help="Arrays by input name.")],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs there.")
+    ] = None,
+    device: DeviceOption = "auto",
+    strict: StrictOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a model once: ONNX on ONNX Runtime, MindIR on MindSpore.
+
+    \b
+    ampgraph run model.onnx --data inputs.npz -o outputs.npz
+    ampgraph run net.O2.mindir --data inputs.npz --device cpu
+    """
+    with signals_wait():
+        from .report.outputs import describe_outputs
+        from .runtime.data import save_npz
+        from .running import run as run_once
+
+    with progress() as told:
+        told.stage("running")
+        outputs = run_once(model, data, device=device, strict=strict)
+        if output is not None:
+            told.stage("writing")
+            save_npz(output, outputs)
+    rows = describe_outputs(outputs)
+    show_json([row.to_dict() for row in rows]) if as_json else show([str(row) for row in rows])

@@ -1,0 +1,55 @@
+"""What a run gave, in a line for each output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output: its type and shape, the range and mean of its finite elements, how many are not finite."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    smallest: float | None
+    largest: float | None
+    mean: float | None
+    infinite: int
+    nan: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        sizes = "x".join(map(str, self.shape)) or "scalar"
+        line = f"{self.name}  {self.dtype} {sizes}"
+        if self.smallest is not None:
+            line += f"  {self.smallest:.6g} to {self.largest:.6g}, mean {self.mean:.6g}"
+        if self.infinite or self.nan:
+            line += f"  {self.infinite} infinite, {self.nan} NaN"
+        return line
+
+
+def describe_outputs(outputs: Mapping[str, Any]) -> list[Output]:
+    """Every output that is a tensor of numbers; sequences and texts by their type alone."""
+    return [_describe(name, value) for name, value in outputs.items()]
+
+
+def _describe(name: str, value: Any) -> Output:
+    array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
+    kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)
+    if array.dtype.kind not in "iufbV" or array.dtype.hasobject:
+        return Output(name, kind, array.shape, None, None, None, 0, 0)
+    numbers = array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    infinite, nan = int(np.isinf(numbers).sum()), int(np.isnan(numbers).sum())
+    if not finite.size:
+        return Output(name, kind, array.shape, None, None, None, infinite, nan)
+    smallest, largest, mean = float(finite.min()), float(finite.max()), float(finite.mean())
+    return Output(name, kind, array.shape, smallest, largest, mean, infinite, nan)
