@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is asked for, so that `import ampgraph` and `ampgraph --help` are quick."""
+    if name == "mindspore":  # a module, and not an attribute of it
+        import importlib
+
+        return importlib.import_module(".mindspore", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'ampgraph' has no attribute '{name}'")
     import importlib

@@ -45,6 +45,9 @@ def build_options(
         raise AmpError(
             "AMP303", "policy 'mindspore' goes by MindSpore's cells", hint="it is for .mindir files; leave --policy away"
         )
+    if policy == "mindspore" and (fp32 or low or lists):
+        word = "--fp32" if fp32 else "--low" if low else "--lists"
+        raise AmpError("AMP305", f"{word} cannot change what MindSpore does", hint="leave --policy mindspore away")
     store = store_weights or ("keep" if policy == "mindspore" else "low")
     if store not in STORES:
         raise AmpError("AMP301", f"weights cannot be stored '{store}'", hint="--store-weights low or keep")

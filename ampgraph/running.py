@@ -41,7 +41,7 @@ def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
     _refuse_device(device, ONNX_DEVICES, "ONNX")
     if strict:
         if device not in ("auto", "cpu"):
-            raise AmpError("AMP322", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
+            raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
         from .numerics.strict import StrictSession
 
         return StrictSession(model)

@@ -6,7 +6,7 @@ import math
 
 from ..dataflow import NONE, Dataflow, Op
 from ..plans import Note, Why
-from .state import ACCURACY, CONVERSIONS, State, describe
+from .state import ACCURACY, CONVERSIONS, INVERSE_ROOT, SQUARE, State, describe
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
 LONG_SUM = {"float16": 2048, "bfloat16": 256}  # integers are exact up to here
@@ -25,7 +25,7 @@ SUMS = {
     "com.microsoft::ReduceSumInteger",
 }
 PREFIX = {"CumSum", "CumProd"}
-SENSITIVE = {"Sqrt", "Log", "Reciprocal", "Div", "Pow"}
+SENSITIVE = {"Sqrt", "Log", "Reciprocal", "Div", "Pow", INVERSE_ROOT}
 THROUGH = {
     "Identity",
     "Reshape",
@@ -142,13 +142,13 @@ def _summed(state: State, op: Op) -> int:
 
 def _pow(state: State, op: Op) -> tuple[Why, list[Op]] | None:
     """A power above 1 leaves float16 early: x**2 at 256, x**3 at 40.3; below 0 near zero."""
-    if op.role != "Pow" or state.options.dtype != "float16":
+    if op.role not in ("Pow", SQUARE) or state.options.dtype != "float16":
         return None
-    exponent = state.flow.scalar(op.inputs[1])
+    exponent = 2.0 if op.role == SQUARE else state.flow.scalar(op.inputs[1])
     if exponent is not None and 0 <= exponent <= 1:
         return None
     text = "an unknown exponent" if exponent is None else f"exponent {exponent:g}"
-    return Why("pow", f"Pow with {text} leaves float16 early (x**2 above 255.9)"), [op]
+    return Why("pow", f"{op.kind} with {text} leaves float16 early (x**2 above 255.9)"), [op]
 
 
 def _prefix_sum(state: State, op: Op) -> tuple[Why, list[Op]] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op
-from .state import CONVERSIONS
+from .state import CONVERSIONS, INVERSE_ROOT, SQUARE
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Matcher:
             return NONE
         if op.role == "Pow" and self.flow.scalar(op.inputs[1]) == 2.0:
             return self.origin(op.inputs[0])
-        if op.role == "Mul" and self.same(op.inputs[0], op.inputs[1]):
+        if op.role == SQUARE or (op.role == "Mul" and self.same(op.inputs[0], op.inputs[1])):
             return self.origin(op.inputs[0])
         return NONE
 
@@ -101,12 +101,14 @@ def reduced_axes(flow: Dataflow, op: Op) -> list[int] | None:
         item = flow.values[op.inputs[1]]
         array = flow.weights.array(item) if item.weight and item.dtype == "int64" else None
         axes = None if array is None else array.reshape(-1).tolist()
-    return None if axes is None or flow.attribute(op, "keepdims") == 0 else [int(axis) for axis in axes]
+    if axes is None or flow.attribute(op, "keepdims") == 0:
+        return None
+    return [int(axis) for axis in (axes if isinstance(axes, (list, tuple)) else [axes])]
 
 
 def find_regions(flow: Dataflow) -> Iterator[Region]:
     """Every region of a dataflow, in the order of the nodes."""
-    finders = {"Sqrt": _norm, "Exp": _softmax, "Erf": _gelu, "Tanh": _gelu}
+    finders = {"Sqrt": _norm, INVERSE_ROOT: _norm, "Exp": _softmax, "Erf": _gelu, "Tanh": _gelu}
     for op in flow.ops:
         if op.role in finders and op.slots:
             region = finders[op.role](flow, op)
@@ -120,7 +122,7 @@ def _norm(flow: Dataflow, root: Op) -> Region | None:
     added = m.writer(root.inputs[0], "Add")
     inner = m.with_scalar(added, "Add")
     mean = m.writer(inner[0], "ReduceMean") if inner and inner[1] > 0 else None
-    square = m.writer(mean.inputs[0], "Pow", "Mul") if mean else None
+    square = m.writer(mean.inputs[0], "Pow", "Mul", SQUARE) if mean else None
     base = m.is_square(square)
     if added is None or inner is None or mean is None or square is None or base == NONE:
         return None
@@ -184,6 +186,11 @@ def _folded(flow: Dataflow, m: Matcher, root: Op, source: int, taken: Op, ops: l
 def _divided(flow: Dataflow, m: Matcher, root: Op, base: int, ops: list[Op]) -> Op | None:
     """The node that divides ``base`` by the root, directly or through a reciprocal."""
     for reader in flow.readers(root.outputs[0]):
+        if root.role == INVERSE_ROOT:
+            if reader.role == "Mul" and any(m.same(v, base) for v in reader.inputs):
+                ops.append(reader)
+                return reader
+            continue
         if reader.role == "Div" and m.same(reader.inputs[0], base):
             ops.append(reader)
             return reader

@@ -11,6 +11,7 @@ from ..plans import Note, Rounding, Why
 from .borders import Borders
 
 CONVERSIONS = ("Cast", "CastLike")
+SQUARE, INVERSE_ROOT = "mindspore::Square", "mindspore::Rsqrt"  # one operator there, two of the standard
 FREE, LOW, HIGH = 0, 1, 2
 CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
 """Precedence, lowest first: validity guard > the user's pattern > measured range > accuracy guard > list > cut."""

@@ -1,0 +1,613 @@
+"""MindIR files: reading checks before it allocates; writing is whole or not at all; what is unknown survives."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampgraph.errors import AmpError
+from ampgraph.formats import mindir_io, mindir_weights
+from ampgraph.formats import mindir_schema as schema
+from formats import mindir_build
+from formats.mindir_build import Build, dense, write, write_split
+
+LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits_transformer.onnx"
+UNKNOWN = bytes([0x5A, 4]) + b"left"  # field 11 (parallel), which the table does not name
+
+
+@pytest.fixture
+def together(tmp_path):
+    """A model in one file."""
+    return write(dense(), tmp_path / "net.mindir")
+
+
+@pytest.fixture
+def split(tmp_path):
+    """A model in a folder of its own, with two data files; read-only, as MindSpore leaves them."""
+    path = write_split(dense(), tmp_path / "given", files=2)
+    for file in path.parent.rglob("*"):
+        file.chmod(0o700 if file.is_dir() else 0o400)
+    return path
+
+
+def refused(code, function, *arguments):
+    with pytest.raises(AmpError) as raised:
+        function(*arguments)
+    assert raised.value.code == code and raised.value.hint and "\n" not in raised.value.message
+    return str(raised.value)
+
+
+def values(path):
+    """Parameters of a file by name."""
+    file = mindir_io.load(path)
+    return {t.ref_key: mindir_io.elements(file, t).copy() for t in file.model.graph.parameter}
+
+
+def parameter(file, name="layer.weight"):
+    return next(t for t in file.model.graph.parameter if t.ref_key == name)
+
+
+def rounded_all(path, dtype="float16"):
+    file = mindir_io.load(path)
+    for tensor in file.model.graph.parameter:
+        mindir_io.round_tensor(file, tensor, dtype)
+    return file
+
+
+def tree(folder):
+    """Every file under a folder and its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# -- round trips ------------------------------------------------------------------------------------------------------
+
+
+def test_unchanged_and_unknown_fields(together, tmp_path):
+    together.write_bytes(together.read_bytes() + UNKNOWN)
+    mindir_io.save(mindir_io.load(together), tmp_path / "out.mindir")
+    written = (tmp_path / "out.mindir").read_bytes()
+    assert UNKNOWN in written and sorted(written) == sorted(together.read_bytes())
+    assert schema.Model.FromString(written) == schema.Model.FromString(together.read_bytes())
+    mindir_io.save(mindir_io.load(together), tmp_path / "again.mindir")
+    assert (tmp_path / "again.mindir").read_bytes() == written
+
+
+def test_unchanged_split(split, tmp_path):
+    mindir_io.save(mindir_io.load(split), tmp_path / "out_graph.mindir")
+    mine = sorted((tmp_path / "out_variables").iterdir())
+    theirs = sorted((split.parent / "net_variables").iterdir())
+    assert [f.name.split(".")[0] for f in mine] == [f.name for f in theirs] == ["data_0", "data_1"]
+    assert [f.read_bytes() for f in mine] == [f.read_bytes() for f in theirs]
+    for name, data in values(split).items():
+        np.testing.assert_array_equal(values(tmp_path / "out_graph.mindir")[name], data)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fixture", ["together", "split"])
+def test_rounded(fixture, dtype, tmp_path, request):
+    path = request.getfixturevalue(fixture)
+    before, file = values(path), rounded_all(path, dtype)
+    out = tmp_path / "low" / "out.mindir"
+    out.parent.mkdir()
+    for _ in range(2):  # saving changes nothing in memory
+        mindir_io.save(file, out)
+    for name, data in values(out).items():
+        assert data.dtype == LOW[dtype]
+        np.testing.assert_array_equal(data, before[name].astype(LOW[dtype]))
+        np.testing.assert_array_equal(data, mindir_io.elements(file, parameter(file, name)))
+    saved = tree(out.parent)
+    mindir_io.save(rounded_all(path, dtype), out)
+    assert tree(out.parent) == saved
+
+
+def test_alignment_and_header(split, tmp_path):
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
+    file = mindir_io.load(tmp_path / "out.mindir")
+    for data in mindir_io.data_files(file):
+        content = data.read_bytes()
+        assert content[:64] == b"\1" + bytes(63) and len(content) % 64 == 0
+    assert all(t.external_data.offset % 64 == 0 for t in file.model.graph.parameter)
+
+
+def test_what_is_shared_is_written_once_and_can_be_in_both_types(split, tmp_path):
+    file = mindir_io.load(split)
+    weight = parameter(file)
+    for name in ("twin", "low"):
+        twin = file.model.graph.parameter.add()
+        twin.CopyFrom(weight)
+        twin.name, twin.ref_key = f"main:{name}", name
+    mindir_io.round_tensor(file, parameter(file, "low"), "bfloat16")
+    mindir_io.save(file, tmp_path / "out.mindir")
+    again = mindir_io.load(tmp_path / "out.mindir")
+    places = {t.ref_key: (t.external_data.location, t.external_data.offset) for t in again.model.graph.parameter}
+    assert places["twin"] == places["layer.weight"] != places["low"]
+    read = values(tmp_path / "out.mindir")
+    np.testing.assert_array_equal(read["low"], read["twin"].astype(ml_dtypes.bfloat16))
+
+
+def test_ten_data_files_keep_their_order(tmp_path):
+    build = Build()
+    for number in range(12):
+        build.parameter(f"w{number:02}", np.full(3, number, np.float32))
+    path = write_split(build.model, tmp_path / "given", files=12)
+    assert [p.name for p in mindir_io.data_files(mindir_io.load(path))] == [f"data_{n}" for n in range(12)]
+    mindir_io.save(mindir_io.load(path), tmp_path / "out.mindir")
+    for name, data in values(tmp_path / "out.mindir").items():
+        assert data.tolist() == [int(name[1:])] * 3
+
+
+def test_progress_is_told(split, tmp_path):
+    seen = []
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir", lambda *said: seen.append(said))
+    assert seen[-1][0] == "writing weights" and seen[-1][1] == seen[-1][2] == 70
+
+
+def test_load_reads_from_any_working_folder(split, monkeypatch):
+    monkeypatch.chdir(split.parent)
+    file = mindir_io.load(split.name)
+    monkeypatch.chdir("/")
+    assert mindir_io.elements(file, parameter(file)).size == 30
+
+
+def test_a_link_to_a_model_reads_the_data_beside_the_model(split, tmp_path):
+    link = tmp_path / "link.mindir"
+    link.symlink_to(split)
+    assert values(link).keys() == values(split).keys()
+    (tmp_path / "out").mkdir()
+    mindir_io.copy_unchanged(link, tmp_path / "out" / "net_graph.mindir")
+    assert tree(tmp_path / "out") == tree(split.parent)
+
+
+# -- elements and rounding --------------------------------------------------------------------------------------------
+
+
+def tensor_of(kind, dims, **fields):
+    return schema.Tensor(name="t", data_type=mindir_build.NUMBERS[kind], dims=dims, **fields)
+
+
+IN_MEMORY = mindir_io.MindirFile(schema.Model(), None, {})
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (tensor_of("float32", [2], float_data=[1.5, -2]), np.array([1.5, -2], np.float32)),
+        (tensor_of("int32", [2], int32_data=[7, -7]), np.array([7, -7], np.int32)),
+        (tensor_of("int8", [2], int32_data=[7, -7]), np.array([7, -7], np.int8)),
+        (tensor_of("bool", [2], int32_data=[1, 0]), np.array([True, False])),
+        (tensor_of("float16", [1], int32_data=[0x3C00]), np.array([1], np.float16)),
+        (tensor_of("bfloat16", [1], int32_data=[0x3F80]), np.array([1], ml_dtypes.bfloat16)),
+        (tensor_of("int64", [], int64_data=[1 << 40]), np.array([1 << 40])),
+        (tensor_of("bfloat16", [1], raw_data=b"\x80\x3f"), np.array([1], ml_dtypes.bfloat16)),
+        (tensor_of("bool", [2], raw_data=b"\1\0"), np.array([True, False])),
+        (tensor_of("float32", [0, 3], raw_data=b""), np.empty(0, np.float32)),
+    ],
+)
+def test_elements(tensor, expected):
+    found = mindir_io.elements(IN_MEMORY, tensor)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        tensor_of("float32", [3], raw_data=bytes(8)),
+        tensor_of("float32", [3]),
+        tensor_of("float32", [-1]),
+        tensor_of("float32", [1 << 40, 1 << 40], raw_data=b"1234"),
+        tensor_of("string", [1], raw_data=b"x"),
+        tensor_of("float32", [1], raw_data=b"xxxx", compression_type=3),
+        schema.Tensor(name="t", data_type=99, dims=[1], raw_data=b"x"),
+    ],
+)
+def test_elements_refused(tensor):
+    assert "parameter 't'" in refused("AMP102", mindir_io.elements, IN_MEMORY, tensor)
+
+
+def test_external_elements_of_a_model_without_a_file():
+    tensor = tensor_of("float32", [1], external_data=schema.ExternalData(location="d", offset=0, length=4))
+    refused("AMP103", mindir_io.elements, IN_MEMORY, tensor)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(["float16", "bfloat16"]))
+@settings(max_examples=50, deadline=None)
+def test_rounding_is_numpys(numbers, dtype):
+    data = np.array(numbers, np.float32)
+    tensor = tensor_of("float32", [data.size], raw_data=data.tobytes())
+    mindir_io.round_tensor(IN_MEMORY, tensor, dtype)
+    with np.errstate(all="ignore"):
+        expected = data.astype(LOW[dtype]).astype(np.float32)
+    np.testing.assert_array_equal(mindir_io.elements(IN_MEMORY, tensor).astype(np.float32), expected)
+
+
+def test_rounding_goes_over_chunks(monkeypatch, split, tmp_path):
+    monkeypatch.setattr(mindir_weights, "CHUNK", 7)
+    before = values(split)
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
+    for name, data in values(tmp_path / "out.mindir").items():
+        np.testing.assert_array_equal(data, before[name].astype(np.float16))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_floor(outside, tmp_path):
+    build = Build()
+    build.parameter("mask", np.array([-3.4e38, -np.inf, np.nan, 0, -5], np.float32))
+    path = write_split(build.model, tmp_path / "given") if outside else write(build.model, tmp_path / "in.mindir")
+    file = mindir_io.load(path)
+    mindir_io.round_tensor(file, parameter(file, "mask"), "float16", floor=-32752.0)
+    mindir_io.save(file, tmp_path / "out.mindir")
+    np.testing.assert_array_equal(values(tmp_path / "out.mindir")["mask"], [-32752, -np.inf, np.nan, 0, -5])
+
+
+def test_float_data_becomes_raw_data():
+    tensor = tensor_of("float32", [2], float_data=[1.5, -2])
+    mindir_io.round_tensor(IN_MEMORY, tensor, "float16")
+    assert not tensor.float_data and len(tensor.raw_data) == 4 and tensor.data_type == 10
+
+
+def test_only_float32_is_rounded(split):
+    file = rounded_all(split)
+    with pytest.raises(ValueError, match=r"parameter 'layer\.weight'"):
+        mindir_io.round_tensor(file, parameter(file), "float16")
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def change(path, edit, target="model"):
+    """Edits the model of a file in place."""
+    model = schema.Model.FromString(path.read_bytes())
+    edit(model if target == "model" else model.graph.parameter[0])
+    path.chmod(0o600)
+    write(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"\xd8^:\x7f" + bytes(range(200)), r"encrypted (AES-GCM)"),
+        (b"\xda^:\x7f" + bytes(range(200)), r"encrypted (SM4-CBC)"),
+        (bytes(range(255, 0, -1)), "encrypted, cut short, or another format"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS"),
+        (b"PK\3\4" + bytes(40), "zip"),
+        (b"some text of a user, no model at all", "another format"),
+        (b"\x0a\x031.1", "holds no MindIR graph"),
+        (dense().SerializeToString()[:-300], "cut short"),
+    ],
+)
+def test_foreign_content(content, says, tmp_path):
+    (tmp_path / "net.mindir").write_bytes(content)
+    assert says in refused("AMP102", mindir_io.load, tmp_path / "net.mindir")
+
+
+def test_an_onnx_file():
+    assert not mindir_io.is_mindir(DIGITS)
+    assert "is an ONNX model" in refused("AMP102", mindir_io.load, DIGITS)
+
+
+def test_a_cut_between_two_fields(together):
+    def cut(model):
+        del model.primitives[1:]
+        model.ClearField("mind_ir_version")
+
+    assert "before its primitives" in refused("AMP102", mindir_io.load, change(together, cut))
+
+
+def test_paths_that_are_no_file(tmp_path):
+    assert "no such file" in refused("AMP101", mindir_io.load, tmp_path / "none.mindir")
+    assert "directory" in refused("AMP101", mindir_io.load, tmp_path)
+    os.mkfifo(tmp_path / "pipe.mindir")
+    assert "not a file" in refused("AMP101", mindir_io.load, tmp_path / "pipe.mindir")
+    refused("AMP101", mindir_io.load, "nul\0.mindir")
+
+
+def test_other_versions_and_machines(together):
+    assert "mind_ir_version 4" in refused(
+        "AMP102", mindir_io.load, change(together, lambda m: setattr(m, "mind_ir_version", 4))
+    )
+    change(together, lambda m: setattr(m, "mind_ir_version", 3))
+    assert "big-endian" in refused(
+        "AMP102", mindir_io.load, change(together, lambda m: setattr(m, "little_endian", False))
+    )
+
+
+def test_names_that_are_no_text(together):
+    together.write_bytes(together.read_bytes().replace(b"layer-Dense", b"layer\xff\xfeense"))
+    assert "no text" in refused("AMP102", mindir_io.load, together)
+
+
+def test_sizes_that_do_not_agree(together):
+    change(together, lambda t: t.dims.append(2), "parameter")
+    assert "parameter 'layer.weight' says 240 bytes and holds 120" in refused("AMP102", mindir_io.load, together)
+
+
+@pytest.mark.parametrize("dims", [[-1, 5], [1 << 62, 1 << 62], [1 << 40, 1 << 20, 0]])
+def test_absurd_shapes(together, dims):
+    change(together, lambda t: t.dims.__setitem__(slice(None), dims), "parameter")
+    assert "absurd" in refused("AMP102", mindir_io.load, together)
+
+
+def test_data_held_twice(split):
+    change(split, lambda t: setattr(t, "raw_data", bytes(120)), "parameter")
+    assert "twice" in refused("AMP102", mindir_io.load, split)
+
+
+@pytest.mark.parametrize("fields", [{"offset": -4}, {"offset": 1 << 62}, {"length": 4}, {"length": -1}])
+def test_places_outside_the_data_file(split, fields):
+    change(split, lambda t: [setattr(t.external_data, *item) for item in fields.items()], "parameter")
+    assert "parameter 'layer.weight' wants" in refused("AMP103", mindir_io.load, split)
+
+
+@pytest.mark.parametrize(
+    "location", ["", "/etc/passwd", "../outside", "link/data", "a\0b", "net_variables/../../outside"]
+)
+def test_locations_that_leave_the_folder(split, location):
+    (split.parent.parent / "outside").write_bytes(b"\1" + bytes(999))
+    (split.parent / "link").symlink_to("/etc")
+    change(split, lambda t: setattr(t.external_data, "location", location), "parameter")
+    assert "outside the model's folder" in refused("AMP103", mindir_io.load, split)
+
+
+def test_data_files_that_are_wrong(split):
+    data = split.parent / "net_variables" / "data_0"
+    data.chmod(0o600)
+    whole = data.read_bytes()
+    data.write_bytes(whole[:80])
+    assert "which has 80" in refused("AMP103", mindir_io.load, split)
+    data.write_bytes(b"\0" + whole[1:])
+    assert "little endian" in refused("AMP103", mindir_io.load, split)
+    data.write_bytes(b"\xd9^:\x7f" + whole[4:])
+    assert "encrypted (AES-CBC)" in refused("AMP103", mindir_io.load, split)
+    data.unlink()
+    assert "is missing" in refused("AMP103", mindir_io.load, split)
+
+
+def test_data_that_is_gone_when_it_is_read(split, tmp_path):
+    file = rounded_all(split)
+    data = split.parent / "net_variables" / "data_1"
+    data.chmod(0o600)
+    data.write_bytes(data.read_bytes()[:70])
+    refused("AMP103", mindir_io.save, file, tmp_path / "out.mindir")
+    assert not [p for p in tmp_path.iterdir() if p.name != "given"]
+
+
+def test_is_mindir(together, tmp_path):
+    plain = tmp_path / "foo.bin"
+    plain.write_bytes(together.read_bytes())
+    assert mindir_io.is_mindir(plain) and mindir_io.is_mindir("any.mindir") and mindir_io.load(plain)
+    for content in (b"", b"text", bytes(1000), b"\x08" * 5000, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
+        plain.write_bytes(content)
+        assert not mindir_io.is_mindir(plain)
+    assert not mindir_io.is_mindir(tmp_path) and not mindir_io.is_mindir(tmp_path / "none.bin")
+
+
+# -- damage: an AmpError or a model, never anything else --------------------------------------------------------------
+
+
+def survives(content, folder):
+    """Loads, reads, rounds and saves; True when all of it worked."""
+    path = folder / "fuzzed.mindir"
+    path.write_bytes(content)
+    mindir_io.is_mindir(path)
+    try:
+        file = mindir_io.load(path)
+        for tensor in file.model.graph.parameter:
+            mindir_io.elements(file, tensor)
+            if schema.ELEMENT_TYPES.get(tensor.data_type) == "float32":
+                mindir_io.round_tensor(file, tensor, "float16")
+        mindir_io.save(file, folder / "saved.mindir")
+        mindir_io.load(folder / "saved.mindir")
+    except AmpError:
+        return False
+    return True
+
+
+def test_truncated(tmp_path):
+    whole = dense().SerializeToString()
+    loaded = [cut for cut in range(0, len(whole), max(1, len(whole) // 100)) if survives(whole[:cut], tmp_path)]
+    assert loaded == []
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_flipped_bytes(fuzz_folder, data):
+    outside = data.draw(st.booleans())
+    content = bytearray((fuzz_folder / ("net_graph.mindir" if outside else "net.mindir")).read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    survives(bytes(content), fuzz_folder)
+
+
+@pytest.fixture(scope="module")
+def fuzz_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz")
+    write(dense(), folder / "net.mindir")
+    write_split(dense(), folder)
+    return folder
+
+
+# -- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def output(split, tmp_path):
+    """A good output that stands where the next one goes."""
+    out = tmp_path / "out" / "net.mindir"
+    out.parent.mkdir()
+    mindir_io.save(mindir_io.load(split), out)
+    return out
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_failing_rename_leaves_the_old_output(split, output, monkeypatch, failing):
+    before, left, replace = tree(output.parent), [failing], os.replace
+
+    def fails(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*arguments)
+
+    monkeypatch.setattr(os, "replace", fails)
+    assert "disk is full" in refused("AMP105", mindir_io.save, rounded_all(split), output)
+    assert tree(output.parent) == before
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_full_disk_in_the_middle(split, tmp_path, monkeypatch, failing):
+    chunks, left = mindir_weights.stored_chunks, [failing]
+
+    def fails(file, tensor):
+        left[0] -= 1
+        yield from chunks(file, tensor)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mindir_weights, "stored_chunks", fails)
+    out = tmp_path / "out"
+    out.mkdir()
+    assert "disk is full" in refused("AMP105", mindir_io.save, rounded_all(split), out / "net.mindir")
+    assert list(out.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing_and_the_model_as_it_was(split, tmp_path, monkeypatch):
+    file = rounded_all(split)
+    model, out = file.model.SerializeToString(deterministic=True), tmp_path / "out"
+    out.mkdir()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(mindir_io, "_write_model", interrupted)
+        mindir_io.save(file, out / "net.mindir")
+    assert not list(out.iterdir()) and file.model.SerializeToString(deterministic=True) == model
+
+
+def test_the_data_of_the_old_output_goes_last(split, output):
+    foreign = output.parent / "net_variables" / "data_0"
+    foreign.write_bytes(b"not ours")
+    mindir_io.save(rounded_all(split), output)
+    names = [p.name for p in (output.parent / "net_variables").iterdir()]
+    assert len(names) == 3 and "data_0" in names
+    foreign.unlink()
+    mindir_io.save(mindir_io.load(write(dense(), split.parent / "plain.mindir")), output)
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_outputs_that_share_a_folder_share_no_data(split, output):
+    sibling = output.with_name("net_graph.mindir")
+    mindir_io.save(mindir_io.load(split), sibling)
+    mindir_io.save(rounded_all(split), output)
+    assert values(sibling)["layer.weight"].dtype == np.float32 and values(output)["layer.weight"].dtype == np.float16
+
+
+def test_beside_the_input(split):
+    before = tree(split.parent)
+    mindir_io.save(rounded_all(split), split.with_name("net.mindir"))  # its folder is the input's
+    assert before.items() <= tree(split.parent).items()
+    assert values(split.with_name("net.mindir"))["layer.bias"].dtype == np.float16
+
+
+def test_never_over_the_input(split, output, tmp_path):
+    before = tree(split.parent)
+    (tmp_path / "link.mindir").symlink_to(split)
+    for target in (split, split.parent / "net_variables" / "data_0", tmp_path / "link.mindir"):
+        refused("AMP106", mindir_io.save, mindir_io.load(split), target)
+        refused("AMP106", mindir_io.copy_unchanged, split, target)
+    moved = output.rename(output.with_name("moved.mindir"))
+    held = tree(output.parent)
+    mindir_io.save(mindir_io.load(moved), output)  # the data files would get the names that the input's have
+    mindir_io.save(rounded_all(moved), output)
+    assert held.items() <= tree(output.parent).items() and tree(split.parent) == before
+
+
+def test_places_that_cannot_be_written(split, tmp_path):
+    file = rounded_all(split)
+    assert "does not exist" in refused("AMP105", mindir_io.save, file, tmp_path / "none" / "out.mindir")
+    assert "directory" in refused("AMP105", mindir_io.save, file, tmp_path)
+    refused("AMP105", mindir_io.save, file, tmp_path / ("x" * 300))
+    assert "no text" in refused("AMP105", mindir_io.save, file, tmp_path / os.fsdecode(b"\xff.mindir"))
+    (tmp_path / "out_variables").write_text("a file")
+    refused("AMP105", mindir_io.save, file, tmp_path / "out.mindir")
+    (tmp_path / "away").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "out_variables").symlink_to(tmp_path / "away")
+    assert "leaves the folder" in refused("AMP105", mindir_io.save, file, tmp_path / "in" / "out.mindir")
+    assert not list((tmp_path / "away").iterdir()) and len(list((tmp_path / "in").iterdir())) == 1
+
+
+def test_ordinary_permissions(split, tmp_path):
+    mask = os.umask(0)
+    os.umask(mask)
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
+    (tmp_path / "copy").mkdir()
+    mindir_io.copy_unchanged(split, tmp_path / "copy" / "out.mindir")
+    for path in (p for p in tmp_path.rglob("*") if "given" not in p.parts):
+        expected = (0o777 if path.is_dir() else 0o666) & ~mask
+        assert stat.S_IMODE(path.stat().st_mode) == expected
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+def test_copy(split, tmp_path):
+    target = tmp_path / "copy" / "net_graph.mindir"
+    target.parent.mkdir()
+    for _ in range(2):
+        mindir_io.copy_unchanged(split, target)
+        assert tree(target.parent) == tree(split.parent)
+    mindir_io.copy_unchanged(split, split.with_name("twin.mindir"))  # its data are there
+    assert values(split.with_name("twin.mindir")).keys() == values(split).keys()
+
+
+def test_copy_over_other_data(split, tmp_path):
+    target = tmp_path / "copy" / "net.mindir"
+    (target.parent / "net_variables").mkdir(parents=True)
+    (target.parent / "net_variables" / "data_1").write_bytes(b"another model's")
+    before = tree(target.parent)
+    assert "'net_variables/data_1' is there already" in refused("AMP105", mindir_io.copy_unchanged, split, target)
+    assert tree(target.parent) == before
+
+
+def test_copy_that_fails(split, tmp_path, monkeypatch):
+    target = tmp_path / "copy" / "net.mindir"
+    target.parent.mkdir()
+    replace = os.replace
+
+    def fails(source, place):
+        if place == target:
+            raise OSError(errno.EDQUOT, "quota")
+        replace(source, place)
+
+    monkeypatch.setattr(os, "replace", fails)
+    assert "disk is full" in refused("AMP105", mindir_io.copy_unchanged, split, target)
+    assert list(target.parent.iterdir()) == []
+
+
+# -- scale ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
+def test_memory(tmp_path):
+    script = Path(__file__).with_name("mindir_memory.py")
+    run = subprocess.run([sys.executable, script, tmp_path, "400"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 150_000  # KiB
+
+
+def test_reading_needs_neither_onnx_nor_mindspore():
+    code = "import sys, ampgraph.formats.mindir_io; sys.exit(bool({'onnx', 'onnx_ir', 'mindspore'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,80 @@
+"""The table of MindSpore's operators as the code reads it: form, look-ups, and what a mistake in it says."""
+
+import pytest
+
+from ampgraph.errors import AmpError
+from ampgraph.formats.mindir_operators import LOW_TYPES, Place, is_slot, operator, operators, parse
+from ampgraph.oplists import load_op_lists
+from ampgraph.oplists_validate import data_folder, known_operators, tomllib
+
+PATH = data_folder() / "schemas" / "mindspore.toml"
+
+
+def test_the_table_is_sorted_and_wide() -> None:
+    names = list(tomllib.loads(PATH.read_text(encoding="utf-8")))
+    assert names == sorted(names) and len(names) >= 300
+
+
+def test_every_role_is_a_standard_operator_with_a_class() -> None:
+    lists = load_op_lists()
+    roles = {entry.role for entry in operators().values() if entry.role}
+    assert roles <= set(known_operators())
+    assert not [role for role in sorted(roles) if lists.of(role) is None and role not in UNLISTED]
+
+
+UNLISTED: set[str] = set()
+
+
+def test_operands_that_are_none_of_the_roles_have_no_slot_or_are_shared() -> None:
+    for entry in operators().values():
+        assert not set(entry.order) - set(range(len(entry.inputs)))
+        assert entry.role or not entry.order, entry.name
+
+
+def test_writers_of_parameters_leave_their_operands_alone() -> None:
+    free = [e.name for e in operators().values() if e.effect and e.slots]
+    assert sorted(free) == ["BatchNorm", "BatchNormExt", "Embedding", "InstanceNorm"]
+
+
+def test_look_ups() -> None:
+    entry = operator("LayerNormExt")
+    assert entry is not None and entry.kind == "LayerNormalization" and entry.order == (0, 2, 3)
+    assert [entry.slot_of_input(place) for place in range(6)] == ["T", "-", "T", "T", "-", "-"]
+    assert [entry.slot_of_output(place) for place in range(4)] == ["T", "float32", "float32", "-"]
+    assert entry.attributes["epsilon"] == Place(operand=4)
+    assert operator("Conv2D").attributes["kernel_shape"] == Place(attribute="kernel_size")
+    assert operator("Split").slot_of_output(7) == "T"
+    assert operator("Square").kind == "mindspore::Square"
+    assert operator("NoSuchOperator") is None
+    assert operator("MakeTuple").structural
+
+
+def test_low_types_that_type_inference_refuses() -> None:
+    assert operator("BatchNorm").admits == {"float16"}
+    assert operator("Range").admits == frozenset()
+    assert operator("MatMul").admits == LOW_TYPES
+
+
+def test_slots_and_fixed_types() -> None:
+    assert is_slot("T1") and not is_slot("-") and not is_slot("float32")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('inputs = ["T"]\noutputs = ["T"]\nrolle = "Add"', "unknown key 'rolle'"),
+        ('inputs = ["T"]', "inputs and outputs are needed"),
+        ('inputs = ["t"]\noutputs = []', "'t' is neither a slot"),
+        ('inputs = ["float32"]\noutputs = []', "'float32' is neither a slot"),
+        ('inputs = ["T"]\noutputs = ["T1"]', "no operand has the slot 'T1'"),
+        ('inputs = ["T"]\noutputs = ["T"]\norder = [1]', "order [1] does not fit 1 operands"),
+        ('inputs = ["T"]\noutputs = ["T"]\nattributes = { axis = "input:1" }', "'input:1' is beyond its 1 operands"),
+        ('inputs = ["T"]\noutputs = ["T"]\nattributes = { axis = "1" }', "'1' is neither input:<number>"),
+        ('inputs = ["T"]\noutputs = ["T"]\nadmits = ["float8"]', "admits ['float8']"),
+        ('structural = true\nrole = "Add"', "a structural operator has no other key"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str) -> None:
+    with pytest.raises(AmpError) as caught:
+        parse(f"[Op]\n{text}")
+    assert message in str(caught.value)
