@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import __version__, cli_numbers
+from . import __version__, cli_mixlist, cli_numbers
 from .console import done, guarded, main, progress, show, show_json, signals_wait
 from .errors import AmpError
 
@@ -280,12 +280,16 @@ def lists(
     ampgraph lists
     ampgraph lists Softmax --level auto
     ampgraph lists 'com.microsoft::*' --lists mine.toml
+    ampgraph lists --policy mindspore --level O1
     """
-    from .oplists import load_level, load_op_lists
-    from .report.listing import list_rows
+    from .oplists import load_level
+    from .report.listing import listed
     from .report.text import list_lines
 
     files = lists or []
     chosen = load_level("O2" if level is None else level, files)
-    rows = list_rows(load_op_lists("ampgraph" if policy is None else policy, files), chosen, operator or "")
+    rows = listed("ampgraph" if policy is None else policy, chosen, files, operator or "")
     show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, chosen.name))
+
+
+app.command("export-mixlist")(guarded(cli_mixlist.export_mixlist))

@@ -13,8 +13,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from ampgraph.models import digits
+from ampgraph.models.train_digits_mindir import SEED, batches
 
-BATCH, EPOCHS, SEED = 64, 12, 3
+EPOCHS = 12
 
 
 class DigitsCnn(nn.Cell):
@@ -44,17 +45,6 @@ class WithLoss(nn.Cell):
 
     def construct(self, image, labels):
         return self.loss(self.network(image), labels)
-
-
-def batches(data: digits.Arrays, epochs: int):
-    """Whole batches in a seeded order: (image float32 [64, 1, 8, 8], labels int32 [64])."""
-    image, labels = data
-    random = np.random.default_rng(SEED)
-    for _ in range(epochs):
-        order = random.permutation(len(labels))
-        for start in range(0, len(order) - BATCH + 1, BATCH):
-            rows = order[start : start + BATCH]
-            yield image[rows], labels[rows].astype(np.int32)
 
 
 def train(network: nn.Cell, data: digits.Arrays) -> None:

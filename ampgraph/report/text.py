@@ -269,15 +269,20 @@ def list_lines(rows: Sequence[ListRow], level: str) -> list[str]:
     if len(rows) == 1:
         return _one_operator(rows[0], level)
     table = [("operator", "class", f"at {level}", "source", "reason")]
-    table += [(row.operator, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in rows]
+    table += [(row.title, row.cls or "-", row.at_level, row.source or "-", row.reason) for row in rows]
     widths = [max(len(line[column]) for line in table) for column in range(4)]
     return ["  ".join([*(f"{line[i]:<{widths[i]}}" for i in range(4)), line[4]]) for line in table]
 
 
 def _one_operator(row: ListRow, level: str) -> list[str]:
-    said = [("operator", row.operator), ("class", row.cls or "in no list"), (f"at {level}", row.at_level)]
-    if row.cls:
-        said += [("reason", row.reason), ("source", row.source)]
+    unlisted = "no rule of its own" if row.sort else "in no list"
+    said = [(row.sort or "operator", row.operator), ("class", row.cls or unlisted), (f"at {level}", row.at_level)]
+    if row.asked:
+        said.insert(0, ("asked", f"{row.asked} of MindSpore, which the lists call {row.operator}"))
+    if row.cls or row.sort:
+        said.append(("reason", row.reason))
+    if row.source:
+        said.append(("source", row.source))
     said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
     said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
     said += [("one type", ", ".join(group)) for group in row.tied]
