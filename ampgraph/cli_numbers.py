@@ -12,7 +12,9 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx o
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", metavar="DEVICE", help="auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend."
+        "--device",
+        metavar="DEVICE",
+        help="auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.",
     ),
 ]
 StrictOption = Annotated[
@@ -39,8 +41,8 @@ def run(
     """
     with signals_wait():
         from .report.outputs import describe_outputs
-        from .runtime.data import save_npz
         from .running import run as run_once
+        from .runtime.data import save_npz
 
     with progress() as told:
         told.stage("running")

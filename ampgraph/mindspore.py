@@ -66,6 +66,14 @@ def train_step(
         raise AmpError(
             "AMP205", "has no parameters to train", where=str(path), hint="export the network with its weights"
         )
+    low = next((p for p in trainable if str(p.dtype).lower() in ("float16", "bfloat16")), None)
+    if low is not None:
+        raise AmpError(
+            "AMP205",
+            f"parameter '{low.name}' is stored in {str(low.dtype).lower()}: an optimizer needs float32",
+            where=str(path),
+            hint="convert the float32 file again with --store-weights keep",
+        )
     made = optimizer(trainable)
     _check_optimizer(ms, made, trainable)
     return TrainStep(ms, signature, target, forward, parameters, made, scale)

@@ -21,6 +21,8 @@ class MindsporeRules:
     python_operators: frozenset[str]
     helper_cells: frozenset[str]
     black_cells: Cells
+    layers: frozenset[str]
+    parameter_operators: frozenset[str]
     auto_white: frozenset[str]
     auto_black: frozenset[str]
     auto_promote: frozenset[str]
@@ -37,6 +39,8 @@ def load_mindspore_rules() -> MindsporeRules:
         python_operators=frozenset(data["O1"]["python_operators"]),
         helper_cells=frozenset(data["O1"]["helper_cells"]),
         black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
+        layers=frozenset(data["O3"]["layers"]),
+        parameter_operators=frozenset(data["O3"]["parameter_operators"]),
         auto_white=frozenset(data["auto"]["white"]),
         auto_black=frozenset(data["auto"]["black"]),
         auto_promote=frozenset(data["auto"]["promote"]),

@@ -43,7 +43,9 @@ def build_options(
         raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
     if policy == "mindspore" and model_format != "MindIR":
         raise AmpError(
-            "AMP303", "policy 'mindspore' goes by MindSpore's cells", hint="it is for .mindir files; leave --policy away"
+            "AMP303",
+            "policy 'mindspore' goes by MindSpore's cells",
+            hint="it is for .mindir files; leave --policy away",
         )
     if policy == "mindspore" and (fp32 or low or lists):
         word = "--fp32" if fp32 else "--low" if low else "--lists"

@@ -1,107 +1,95 @@
-"""Writes element types into the abstracts of a MindIR model, from the values that were retyped to all that follow them."""
+"""Writes element types into the abstracts of a MindIR model, from the values that were retyped to what follows."""
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
-from ..dataflow import Dataflow, Value
+from ..dataflow import Dataflow
 from . import mindir_schema as schema
 from . import mindir_view as view
 
 Types = Any
-"""Element type of a name: text, a list for a tuple, or None for what is no tensor."""
+"""Element type of a name: text, a list for a tuple, an index for an integer, or None for what is no tensor."""
 
 
-def retype_abstracts(flow: Dataflow, types: dict[int, str], known: dict[str, Any]) -> None:
+def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, Any]) -> None:
     """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
-    main = flow.scopes[0].native.graph
-    model_types: dict[str, Types] = {}
+    new = _new_types(flow, types)
+    constants: dict[str, Types] = {}
     parameters: dict[str, str] = {}
-    for tensor in main.parameter:
-        model_types[tensor.name] = view.dtype_of(tensor)
+    for tensor in flow.scopes[0].native.graph.parameter:
         parameters[tensor.ref_key or tensor.name] = view.dtype_of(tensor)
-    made = _made(flow, types)
     for scope in flow.scopes:
-        names = dict(model_types)
-        graph = scope.native.graph
-        for info in graph.input:
-            _formal(info, made, parameters, names)
-        for node in graph.node:
-            names[node.output[0]] = _node(node, made, names, known) if node.output else None
+        for node in scope.native.graph.node:
             if node.op_type == "Constant":
-                model_types[node.output[0]] = names[node.output[0]]
+                constants[node.output[0]] = _types(view.attribute(node, "value"))
+    for scope in flow.scopes:
+        graph = scope.native.graph
+        names: ChainMap[str, Types] = ChainMap({}, constants)
+        for tensor in graph.parameter:
+            names[tensor.name] = view.dtype_of(tensor)
+        for info in graph.input:
+            names[info.name] = _formal(info, new.get(info.name, {}), parameters)
+        for node in graph.node:
+            if node.op_type != "Constant":
+                names[node.output[0]] = _node(node, new.get(node.output[0], {}), names, known)
         for info in graph.output:
             _write(info.attr_info if info.HasField("attr_info") else None, names.get(info.name))
-            if info.tensor and isinstance(names.get(info.name), str):
-                _set(info.tensor[0], names[info.name])
+            _write_tensors(info.tensor, names.get(info.name))
 
 
-def _made(flow: Dataflow, types: dict[int, str]) -> dict[str, dict[int, str]]:
-    """By name of what makes or holds them: position among the outputs -> new type."""
+def _new_types(flow: Dataflow, types: Mapping[int, str]) -> dict[str, dict[int, str]]:
+    """By name of what makes or holds them: position among its tensors -> new type."""
     found: dict[str, dict[int, str]] = {}
     for number, dtype in types.items():
-        value: Value = flow.values[number]
-        if value.weight:
-            continue
-        name, position = value.name, 0
-        if value.producer >= 0:
-            op = flow.ops[value.producer]
-            name, position = op.native.node.output[0], _position(flow, op.outputs, value)
-        elif value.id in flow.scopes[value.scope].native.names:
-            name = flow.scopes[value.scope].native.names[value.id]
-        elif name.endswith("]"):
-            name, _, index = name[:-1].rpartition("[")
-            position = int(index)
-        found.setdefault(name, {})[position] = dtype
+        value = flow.values[number]
+        held = flow.scopes[value.scope].native.held.get(number)
+        if held is not None and not value.weight:
+            native, position = held
+            name = flow.ops[value.producer].native.node.output[0] if value.producer >= 0 else native.name
+            found.setdefault(name, {})[position] = dtype
     return found
 
 
-def _position(flow: Dataflow, outputs: list[int], value: Value) -> int:
-    if len(outputs) == 1 and not value.name.endswith("]"):
-        return 0
-    return int(value.name[:-1].rpartition("[")[2])
-
-
-def _formal(info: Any, made: dict[str, dict[int, str]], parameters: dict[str, str], names: dict[str, Types]) -> None:
-    new = made.get(info.name, {})
-    for position, tensor in enumerate(info.tensor):
-        if tensor.ref_key in parameters:
+def _formal(info: Any, new: dict[int, str], parameters: dict[str, str]) -> Types:
+    """The type of an input of a graph, written into it."""
+    abstract = info.attr_info if info.HasField("attr_info") else None
+    for position, tensor in enumerate(list(info.tensor) or list(view.elements(abstract))):
+        if tensor is not None and tensor.ref_key in parameters:
             _set(tensor, parameters[tensor.ref_key])
-        elif position in new:
+        elif tensor is not None and position in new:
             _set(tensor, new[position])
-    nested = info.attr_info if info.HasField("attr_info") else None
-    if nested is not None and nested.type in view.SEQUENCES:
-        for position, tensor in enumerate(view.elements(nested)):
-            if tensor is not None and position in new:
-                _set(tensor, new[position])
-        names[info.name] = _types(nested)
-    else:
-        names[info.name] = view.dtype_of(info.tensor[0]) if info.tensor else None
+    if not info.tensor:
+        return _types(abstract)
+    found = [view.dtype_of(tensor) for tensor in info.tensor]
+    return found if len(found) > 1 else found[0]
 
 
-def _node(node: Any, made: dict[str, dict[int, str]], names: dict[str, Types], known: dict[str, Any]) -> Types:
+def _node(node: Any, new: dict[int, str], names: Mapping[str, Types], known: dict[str, Any]) -> Types:
     """The type of what a node makes, written into its abstract."""
-    if node.op_type == "Constant":
-        return _types(view.attribute(node, "value"))
     abstract = view.attribute(node, "shape")
     kind = view.kind_of(node, known)
+    found: Types
     if kind in view.TUPLES:
-        _write(abstract, [names.get(name) for name in node.input])
+        found = [names.get(name) for name in node.input]
     elif kind in ("Load", "Depend"):
-        _write(abstract, names.get(node.input[0]))
-    elif kind == "TupleGetItem":
-        _write(abstract, _element(node, names))
+        found = names.get(node.input[0])
+    elif kind in ("TupleGetItem", "list_getitem"):
+        found = _element(names.get(node.input[0]), names.get(node.input[1]))
     else:
-        new = made.get(node.output[0], {})
         for position, tensor in enumerate(view.elements(abstract)):
             if tensor is not None and position in new:
                 _set(tensor, new[position])
-    return _types(abstract)
+        return _types(abstract)
+    _write(abstract, found)
+    return found
 
 
-def _element(node: Any, names: dict[str, Types]) -> Types:
-    whole, index = names.get(node.input[0]), names.get(node.input[1])
-    return whole[index] if isinstance(whole, list) and isinstance(index, int) and index < len(whole) else None
+def _element(whole: Types, index: Types) -> Types:
+    inside = isinstance(whole, list) and isinstance(index, int) and -len(whole) <= index < len(whole)
+    return whole[index] if inside else None
 
 
 def _types(abstract: Any) -> Types:
@@ -110,7 +98,8 @@ def _types(abstract: Any) -> Types:
     if abstract.type in view.SEQUENCES:
         return [_types(item) for item in abstract.values]
     if abstract.type in (schema.TENSORS, schema.TENSOR):
-        return view.dtype_of(abstract.tensors[0]) if abstract.tensors else None
+        found = [view.dtype_of(tensor) for tensor in abstract.tensors]
+        return found if len(found) > 1 else found[0] if found else None
     return int(abstract.i) if abstract.type == schema.INT64 else None
 
 
@@ -121,8 +110,14 @@ def _write(abstract: Any, types: Types) -> None:
         if isinstance(types, list):
             for item, inner in zip(abstract.values, types, strict=False):
                 _write(item, inner)
-    elif isinstance(types, str) and abstract.tensors:
-        _set(abstract.tensors[0], types)
+    elif abstract.type in (schema.TENSORS, schema.TENSOR):
+        _write_tensors(abstract.tensors, types)
+
+
+def _write_tensors(tensors: Any, types: Types) -> None:
+    for tensor, dtype in zip(tensors, types if isinstance(types, list) else [types], strict=False):
+        if isinstance(dtype, str):
+            _set(tensor, dtype)
 
 
 def _set(tensor: Any, dtype: str) -> None:

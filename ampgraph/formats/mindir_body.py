@@ -1,33 +1,38 @@
-"""The nodes of one MindIR graph while they are edited: who reads a name, and where new nodes go."""
+"""The nodes of one MindIR graph while they are edited: who reads a name, and where new nodes go.
+
+Callers know a value by the name that it had first; `now` gives the name that it has at the moment.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import mindir_schema as schema
-from .mindir_view import Place, kind_of
+from .mindir_view import Place
+
+Reader = tuple[Any, int]
 
 
 class Body:
-    """Edits are made on the nodes at once, all but their order, which `write` puts into the file."""
+    """Edits are made on the nodes at once, all but their order, which `write` makes."""
 
-    def __init__(self, graph: Any, names: set[str], known: dict[str, Any]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Any, names: set[str]) -> None:
+        self.graph, self._names = graph, names
         self.nodes: list[Any] = list(graph.node)
         self._makers = {name: node for node in self.nodes for name in node.output}
-        self._readers: dict[str, list[tuple[Any, int]]] = {}
+        self._readers: dict[str, dict[tuple[int, int], Reader]] = {}
         for node in self.nodes:
-            for position, name in enumerate(node.input):
-                self._readers.setdefault(name, []).append((node, position))
-        self._behind: dict[int, list[Any]] = {}  # id of a node -> new nodes behind it
+            self._enter(node)
+        self._returned: dict[str, list[int]] = {}  # name -> the outputs of the graph that it is
+        for position, output in enumerate(graph.output):
+            self._returned.setdefault(output.name, []).append(position)
+        self._behind: dict[int, list[Any]] = {}  # id of a node -> nodes that stand behind it
         self._first: list[Any] = []
+        self._moved: set[int] = set()
         self._gone: set[int] = set()
-        self._numbers: dict[int, str] = {}
-        self._constants: list[Any] = []
-        self._changed = False
-        self._names, self._primitives = names, known
-        self._names |= set(self._makers) | set(self._readers) | {node.name for node in self.nodes}
-        self._names |= {item.name for item in (*graph.parameter, *graph.input, *graph.output)}
+        self._numbers: dict[int, Any] = {}
+        self._now: dict[str, str] = {}  # first name -> name
+        self._was: dict[str, str] = {}
 
     def fresh(self, name: str) -> str:
         """``name``, or the first of name_1, name_2 ... that nothing is called."""
@@ -38,144 +43,145 @@ class Body:
         self._names.add(candidate)
         return candidate
 
+    def now(self, name: str) -> str:
+        """What is called now what was called ``name`` first."""
+        return self._now.get(name, name)
+
+    def first_name_at(self, place: Place) -> str:
+        """The first name of what stands at a place now."""
+        name = self._name_at(place)
+        return self._was.get(name, name)
+
     def maker(self, name: str) -> Any:
-        """The node that writes a name, or None."""
+        """The node that writes what is called ``name`` now, or None."""
         return self._makers.get(name)
 
-    def name_at(self, place: Place) -> str:
-        """What stands at a place now."""
-        return self.graph.output[place.position].name if place.node is None else place.node.input[place.position]
-
-    def is_ordered(self, name: str) -> bool:
-        """Whether a name is the result of a Depend."""
-        node = self._makers.get(name)
-        return node is not None and kind_of(node, self._primitives) == "Depend"
+    def _name_at(self, place: Place) -> str:
+        if place.node is None:
+            return self.graph.output[place.position].name
+        node = place.node if place.via is None else self._makers[self._name_at(place.via)]
+        return node.input[place.position]
 
     def number(self, number: int, word: str) -> str:
         """The name of an integer constant, which is made at the top of the graph."""
         if number not in self._numbers:
             name = self.fresh(f"amp_{word}")
-            node = schema.Node(name=name, op_type="Constant", output=[name])
+            node = self._numbers[number] = self.graph.node.add(name=name, op_type="Constant", output=[name])
             node.attribute.add(name="value", type=schema.INT64, i=number)
-            self._constants.append(node)
-            self._numbers[number] = name
-        return self._numbers[number]
+        return self._numbers[number].output[0]
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def new(self, name: str, **fields: Any) -> Any:
+        """A node that `put` gives its place."""
+        return self.graph.node.add(name=name, output=[name], **fields)
+
+    def copy(self, node: Any, name: str) -> Any:
+        """Another node like one that is there, right behind it."""
+        made = self.graph.node.add()
+        made.CopyFrom(node)
+        made.name = made.output[0] = self.fresh(name)
+        self.put(made, node.output[0])
+        return made
+
+    def put(self, node: Any, name: str) -> None:
+        """A new node goes where ``name`` is there."""
+        self._makers[node.output[0]] = node
+        self._enter(node)
+        self._place_behind(node, name)
+
+    def move(self, node: Any, name: str) -> None:
+        """A node that is there goes up to where ``name`` is made."""
+        if id(node) not in self._moved:
+            self._moved.add(id(node))
+            self._place_behind(node, name)
+
+    def _place_behind(self, node: Any, name: str) -> None:
+        maker = self._makers.get(name)
+        (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
+
+    def _enter(self, node: Any) -> None:
+        for position, name in enumerate(node.input):
+            self._readers.setdefault(name, {})[id(node), position] = node, position
 
     # -- edits --------------------------------------------------------------------------------------------------------
 
-    def insert_behind(self, node: Any, name: str) -> None:
-        """A new node, as soon as ``name`` is there."""
-        self._register(node)
-        maker = self._makers.get(name)
-        if maker is None:
-            self._first.append(node)
+    def give(self, place: Place, name: str) -> None:
+        """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
+        if place.node is None:
+            self._give_output(place.position, name)
+        elif place.via is None:
+            self.give_input(place.node, place.position, name)
         else:
-            self._behind.setdefault(id(maker), []).append(node)
-
-    def _register(self, node: Any) -> None:
-        self._changed = True
-        for name in node.output:
-            self._makers[name] = node
-        for position, name in enumerate(node.input):
-            self._readers.setdefault(name, []).append((node, position))
-
-    def move_behind(self, node: Any, name: str) -> None:
-        """A node that is there goes up to where ``name`` is made."""
-        if any(node is other for others in (self._first, *self._behind.values()) for other in others):
-            return
-        self._gone.add(id(node))
-        self._changed = True
-        maker = self._makers.get(name)
-        if maker is None:
-            self._first.append(node)
-        else:
-            self._behind.setdefault(id(maker), []).insert(0, node)
+            holder = self._makers[self._name_at(place.via)]
+            if len(self._readers.get(holder.output[0], ())) + len(self._returned.get(holder.output[0], ())) > 1:
+                holder = self.copy(holder, f"{holder.output[0]}_amp")
+                self.give(place.via, holder.output[0])
+            self.give_input(holder, place.position, name)
 
     def give_input(self, node: Any, position: int, name: str) -> None:
         """Input ``position`` of a node becomes ``name``."""
         old = node.input[position]
         if old != name:
-            self._readers[old] = [r for r in self._readers[old] if not (r[0] is node and r[1] == position)]
-            self._readers.setdefault(name, []).append((node, position))
+            self._readers[old].pop((id(node), position), None)
+            self._readers.setdefault(name, {})[id(node), position] = node, position
             node.input[position] = name
 
-    def give_element(self, place: Place, name: str) -> None:
-        """An element of the tuple that an operator reads; a tuple that others read as well is copied first."""
-        assert place.reader is not None
-        reader, operand = place.reader
-        held = self._makers[reader.input[operand]]
-        if len(self._readers[held.output[0]]) > 1:
-            copy = schema.Node()
-            copy.CopyFrom(held)
-            copy.name = copy.output[0] = self.fresh(f"{held.output[0]}_amp")
-            self._register(copy)
-            self._behind.setdefault(id(held), []).append(copy)
-            self.give_input(reader, operand, copy.output[0])
-            held = copy
-        self.give_input(held, place.position, name)
-
-    def give_output(self, position: int, name: str) -> None:
+    def _give_output(self, position: int, name: str) -> None:
         """An output of the graph becomes the value ``name``, under the name that the output has."""
-        output = self.graph.output[position]
-        old, made = output.name, self._makers.get(name)
-        source = self._makers.get(old)
-        if made is None or source is None or any(o.name == name for o in self.graph.output):
-            output.name = name
+        old = self.graph.output[position].name
+        if old == name:
             return
-        self.rename(old, self.fresh(f"{old}_amp"))
-        self.rename(name, old)
+        alone = self._returned[old] == [position] and name not in self._returned
+        if alone and name in self._makers and old in self._makers:
+            self._rename(old, self.fresh(f"{old}_amp"))
+            self._rename(name, old)
+            return
+        self._returned[old].remove(position)
+        self._returned.setdefault(name, []).append(position)
+        self.graph.output[position].name = name
 
-    def rename(self, old: str, new: str) -> None:
+    def _rename(self, old: str, new: str) -> None:
         """A value gets another name, wherever it is read; the outputs of the graph keep theirs."""
-        node = self._makers.pop(old)
-        self._makers[new] = node
-        node.output[list(node.output).index(old)] = new
-        readers = self._readers.pop(old, [])
-        for reader, position in readers:
+        node = self._makers[new] = self._makers.pop(old)
+        node.output[0] = node.name = new
+        readers = self._readers[new] = self._readers.pop(old, {})
+        for reader, position in readers.values():
             reader.input[position] = new
-        self._readers[new] = readers
+        first = self._was.pop(old, old)
+        self._now[first], self._was[new] = new, first
 
     def bypass(self, node: Any) -> bool:
         """Readers of a node's only result read its first input; False where a graph output needs the name."""
         result, source = node.output[0], node.input[0]
-        if any(output.name == result for output in self.graph.output):
+        if self._returned.get(result):
             return False
-        for reader, position in list(self._readers.get(result, ())):
+        for reader, position in list(self._readers.get(result, {}).values()):
             self.give_input(reader, position, source)
         return self.drop_unread(node)
 
     def drop_unread(self, node: Any) -> bool:
         """Removes a node whose result nobody reads."""
         result = node.output[0]
-        if self._readers.get(result) or any(output.name == result for output in self.graph.output):
+        if self._readers.get(result) or self._returned.get(result):
             return False
         for position, name in enumerate(node.input):
-            self._readers[name] = [r for r in self._readers[name] if not (r[0] is node and r[1] == position)]
-        for others in (self._first, *self._behind.values()):
-            others[:] = [other for other in others if other is not node]
+            self._readers[name].pop((id(node), position), None)
         self._gone.add(id(node))
-        self._changed = True
         return True
 
     def write(self) -> None:
-        """Puts the nodes into the file in their new order."""
-        if not self._changed and not self._constants:
+        """Puts the nodes of the file into their new order."""
+        if not (self._gone or self._moved or self._numbers or self._first or self._behind):
             return
-        ordered: list[Any] = list(self._constants)
-
-        def add(node: Any) -> None:
-            ordered.append(node)
-            for other in self._behind.get(id(node), ()):
-                add(other)
-
-        for node in self._first:
-            add(node)
-        for node in self.nodes:
+        ordered = list(self._numbers.values())
+        waiting = [node for node in reversed(self.nodes) if id(node) not in self._moved] + self._first[::-1]
+        while waiting:
+            node = waiting.pop()
             if id(node) not in self._gone:
-                add(node)
-            else:
-                for other in self._behind.get(id(node), ()):
-                    add(other)
-        kept = [schema.Node.FromString(node.SerializeToString(deterministic=True)) for node in ordered]
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
+                ordered.append(node)
+            waiting += reversed(self._behind.get(id(node), ()))
+        rank = {node.output[0]: number for number, node in enumerate(ordered)}
+        last = len(rank)
+        self.graph.node.sort(key=lambda node: rank.get(node.output[0], last))
+        del self.graph.node[last:]

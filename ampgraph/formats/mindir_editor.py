@@ -16,18 +16,17 @@ from .mindir_weights import MindirFile, round_tensor
 
 
 class MindirEditor:
-    """The verbs that passes use; `finish` writes new nodes and types into the file."""
+    """The verbs that passes use; `finish` puts the nodes into order and writes the types."""
 
-    def __init__(self, file: MindirFile, flow: Dataflow, constant_names: Iterable[str]) -> None:
+    def __init__(self, file: MindirFile, flow: Dataflow) -> None:
         self.file, self.model, self.flow = file, file.model, flow
-        names = set(constant_names) | {primitive.name for primitive in self.model.primitives}
-        self._names = names
-        known = view.primitives(self.model)
-        self._bodies = {scope.id: Body(scope.native.graph, names, known) for scope in flow.scopes}
+        self._names = _all_names(self.model)
+        self._bodies = {scope.id: Body(scope.native.graph, self._names) for scope in flow.scopes}
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._types: dict[int, str] = {}  # values that were retyped
-        self._casts: dict[tuple[int, str, str], str] = {}  # scope, name, type -> the name of its cast
+        self._casts: dict[tuple[int, str, str], str] = {}  # scope, first name, type -> the first name of its cast
+        self._made: dict[tuple[int, str], str] = {}  # scope, first name of a new cast -> its type
         self._cast_reference = ""
 
     # -- handles ------------------------------------------------------------------------------------------------------
@@ -40,26 +39,30 @@ class MindirEditor:
 
     def reads(self, op: Op) -> str:
         """The element type that an operator's first input has now."""
-        name = op.native.node.input[0]
-        made = next((to for (scope, _, to), cast in self._casts.items() if cast == name and scope == op.scope), "")
-        source = op.inputs[0]
-        return made or self._types.get(source) or self.flow.values[source].dtype
+        name, source = self._bodies[op.scope].first_name_at(Place(op.native.node, 0)), op.inputs[0]
+        return self._made.get((op.scope, name)) or self._types.get(source) or self.flow.values[source].dtype
 
     def _place(self, scope: int, index: int, position: int) -> Place:
         if index == NONE:
-            return self.flow.scopes[scope].native.outputs[position]
-        place = self._ops[scope, index].native.places[position]
+            place = self.flow.scopes[scope].native.outputs[position]
+        else:
+            place = self._ops[scope, index].native.places[position]
         assert place is not None  # ties in the dataflow keep casts away from where there is no place
         return place
 
-    # -- verbs --------------------------------------------------------------------------------------------------------
+    # -- casts --------------------------------------------------------------------------------------------------------
 
     def retype(self, value: Value, dtype: str) -> None:
         """The value now has this element type; the operand of a Cast that names it follows."""
         self._types[value.id] = dtype
         op = self.flow.ops[value.producer] if value.producer != NONE else None
         if op is not None and op.role == "Cast":
-            op.native.node.input[1] = self._bodies[op.scope].number(schema.TYPE_IDS[dtype], dtype)
+            self._name_type(op, dtype)
+
+    def _name_type(self, op: Op, dtype: str) -> None:
+        """A Cast names its type by a constant at the top of its graph."""
+        body = self._bodies[op.scope]
+        body.give_input(op.native.node, 1, body.number(schema.TYPE_IDS[dtype], dtype))
 
     def keep_type(self, op: Op, dtype: str) -> None:
         """No operator's result follows an input of another slot."""
@@ -69,7 +72,7 @@ class MindirEditor:
         for path, index, position in uses:
             scope = self._scopes[path]
             place = self._place(scope, index, position)
-            self._rewire(scope, place, self._cast_name(scope, value, place, to))
+            self._give(scope, place, self._cast_name(scope, value, place, to))
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
         """Puts a float32 -> low -> float32 pair between a value and the given uses."""
@@ -77,48 +80,55 @@ class MindirEditor:
             scope = self._scopes[path]
             place = self._place(scope, index, position)
             low = self._cast_name(scope, value, place, dtype)
-            self._rewire(scope, place, self._new_cast(scope, value, low, FLOAT32))
+            self._give(scope, place, self._new_cast(scope, value, low, FLOAT32))
+
+    def _give(self, scope: int, place: Place, first: str) -> None:
+        body = self._bodies[scope]
+        body.give(place, body.now(first))
+
+    def _base(self, scope: int, value: Value, place: Place) -> str:
+        """The first name behind which a cast of a value can stand for a reader.
+
+        The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
+        an order, and those of a parameter itself.
+        """
+        native = self.flow.scopes[scope].native
+        name = self._bodies[scope].first_name_at(place)
+        if name in native.ordered or any(name == item.name for item in native.graph.parameter):
+            return name
+        return native.names.get(value.id, name)
 
     def _cast_name(self, scope: int, value: Value, place: Place, to: str) -> str:
-        """The name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
-        body = self._bodies[scope]
-        if value.low_source != NONE:
-            return self._name(scope, value.low_source)
+        """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
+        body, native = self._bodies[scope], self.flow.scopes[scope].native
+        base = self._base(scope, value, place)
+        if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:
+            return native.names[value.low_source]
         for use in self.flow.uses[value.id]:
-            if use.given_cast and use.scope == scope:
+            if use.given_cast and use.scope == scope and (scope, base, to) not in self._casts:
                 given = self.flow.ops[use.op]
-                if self.flow.values[given.outputs[0]].dtype == to:
-                    body.move_behind(given.native.node, self._name(scope, value.id))
-                    return given.native.node.output[0]
-        name = body.name_at(place)
-        if not body.is_ordered(name):  # a Depend keeps an order: its result is another name
-            name = self._name(scope, value.id)
-        return self._new_cast(scope, value, name, to)
-
-    def _name(self, scope: int, value: int) -> str:
-        """The first name of a value in a scope."""
-        native = self.flow.scopes[scope].native
-        if value in native.names:
-            return native.names[value]
-        item = self.flow.values[value]
-        return item.native.name if item.parameter else item.name
+                result = self.flow.values[given.outputs[0]]
+                at = Place(given.native.node, 0)
+                if result.dtype == to and self._base(scope, value, at) == base:
+                    body.give(at, body.now(base))
+                    self._name_type(given, to)
+                    body.move(given.native.node, body.now(base))
+                    self._casts[scope, base, to] = native.names[result.id]
+        return self._new_cast(scope, value, base, to)
 
     def _new_cast(self, scope: int, value: Value, name: str, to: str) -> str:
         key = scope, name, to
         if key not in self._casts:
             body = self._bodies[scope]
+            source = body.now(name)
+            made = body.maker(source)
             result = body.fresh(f"{name}_{to}")
-            node = schema.Node(
-                name=result, op_type=self._cast_type(), input=[name, body.number(schema.TYPE_IDS[to], to)]
-            )
-            node.output.append(result)
-            made = body.maker(name)
-            node.domain = (
-                f"{made.domain.rpartition('/')[0] if made is not None and made.domain else 'Default'}/Cast-amp"
-            )
-            node.attribute.append(tensor_abstract(value, to))
-            body.insert_behind(node, name)
-            self._casts[key] = result
+            number = body.number(schema.TYPE_IDS[to], to)
+            layer = made.domain.rpartition("/")[0] if made is not None and made.domain else "Default"
+            node = body.new(result, op_type=self._cast_type(), input=[source, number], domain=f"{layer}/Cast-amp")
+            _add_abstract(node, value, to)
+            body.put(node, source)
+            self._casts[key], self._made[scope, result] = result, to
         return self._casts[key]
 
     def _cast_type(self) -> str:
@@ -133,37 +143,29 @@ class MindirEditor:
             self._cast_reference = f"REF::{found}"
         return self._cast_reference
 
-    def _rewire(self, scope: int, place: Place, name: str) -> None:
-        body = self._bodies[scope]
-        if place.node is None:
-            body.give_output(place.position, name)
-        elif place.reader is not None:
-            body.give_element(place, name)
-        else:
-            body.give_input(place.node, place.position, name)
+    # -- weights ------------------------------------------------------------------------------------------------------
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant, ``float32`` only floors."""
-        tensor = value.native if value.parameter else view.attribute(value.native, "value").tensors[0]
         if store == "both":
             self._add_constant(value, dtype, uses, floor)
         if store == "low":
-            round_tensor(self.file, tensor, dtype, floor)
+            round_tensor(self.file, value.native, dtype, floor)
             self._types[value.id] = dtype
         elif floor is not None:
-            round_tensor(self.file, tensor, FLOAT32, floor)
+            round_tensor(self.file, value.native, FLOAT32, floor)
 
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """A constant has one name in all graphs, so its copy stands where it stands."""
-        node = schema.Node()
-        node.CopyFrom(value.native)
-        home = next(body for body in self._bodies.values() if body.maker(value.name) is value.native)
-        node.name = node.output[0] = home.fresh(f"{value.name}_{dtype}")
+        given, _ = self.flow.scopes[value.scope].native.held[value.id]
+        home = next(body for body in self._bodies.values() if body.maker(given.output[0]) is given)
+        node = home.copy(given, f"{given.output[0]}_{dtype}")
         round_tensor(self.file, view.attribute(node, "value").tensors[0], dtype, floor)
-        home.insert_behind(node, value.name)
         for path, index, position in uses:
             scope = self._scopes[path]
-            self._rewire(scope, self._place(scope, index, position), node.output[0])
+            self._give(scope, self._place(scope, index, position), node.output[0])
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
 
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator that does nothing any more; its readers read its input."""
@@ -186,9 +188,20 @@ class MindirEditor:
         retype_abstracts(self.flow, self._types, view.primitives(self.model))
 
 
-def tensor_abstract(value: Value, dtype: str) -> Any:
-    """The ``shape`` attribute of a node that makes one tensor like ``value``."""
-    abstract = schema.Attribute(name="shape", type=schema.TENSORS)
+def _all_names(model: Any) -> set[str]:
+    names = {primitive.name for primitive in model.primitives}
+    for graph in (model.graph, *model.functions):
+        names.add(graph.name)
+        names.update(item.name for item in (*graph.parameter, *graph.input, *graph.output))
+        for node in graph.node:
+            names.add(node.name)
+            names.update(node.output)
+    return names
+
+
+def _add_abstract(node: Any, value: Value, dtype: str) -> None:
+    """The type of a node that makes one tensor like ``value``."""
     dims = [-2] if value.shape is None else [dim if isinstance(dim, int) else -1 for dim in value.shape]
-    abstract.tensors.add(data_type=schema.ELEMENT_NUMBERS[dtype], dims=dims)
-    return abstract
+    tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add()
+    tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
+    tensor.dims.extend(dims)

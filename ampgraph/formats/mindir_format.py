@@ -14,6 +14,7 @@ from ..dataflow import Dataflow, Op, Value
 from . import mindir_io
 from . import mindir_view as view
 from .base import Census, Progress, Stored
+from .mindir_check import check_structure
 from .mindir_dataflow import NUMBER, DataflowBuilder
 from .mindir_editor import MindirEditor
 from .mindir_weights import CHUNK, MindirFile, data_files, elements
@@ -34,7 +35,8 @@ class MindirGraph:
         return MindirGraph(mindir_io.load(path))
 
     def prepare(self) -> None:
-        """MindSpore writes and reads sorted graphs only."""
+        """MindSpore writes and reads sorted graphs only. Raises AmpError 2xx for what it could not read."""
+        check_structure(self.file)
 
     def before_edits(self) -> None:
         """Every MindIR file can hold a Cast."""
@@ -49,8 +51,7 @@ class MindirGraph:
 
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> MindirEditor:
         """An editor over a fresh dataflow."""
-        names = [name for graph in self._graphs() for node in graph.node for name in node.output]
-        return MindirEditor(self.file, flow, names)
+        return MindirEditor(self.file, flow)
 
     def _graphs(self) -> list[Any]:
         return [self.file.model.graph, *self.file.model.functions]
@@ -131,14 +132,12 @@ class MindirWeights:
         return int(self._elements(value).size)
 
     def _elements(self, value: Value) -> np.ndarray:
-        return elements(
-            self.file, value.native if value.parameter else view.attribute(value.native, "value").tensors[0]
-        )
+        return elements(self.file, value.native)
 
     def array(self, value: Value, limit: int = 1 << 16) -> np.ndarray | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         if value.dtype == NUMBER:
-            return view.plain_array(view.number(view.attribute(value.native, "value")))
+            return view.plain_array(view.number(value.native))
         data = self._elements(value)
         if data.size > limit:
             return None

@@ -5,143 +5,179 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..dataflow import FLOAT32, NONE, Op, Scope, Value
+from ..errors import AmpError
 from . import mindir_view as view
 from .base import LOW
-from .mindir_view import Closure, Item, MindirOp, Place
+from .mindir_view import CALL, Closure, Item, MindirOp, Place
 
 if TYPE_CHECKING:
     from .mindir_dataflow import DataflowBuilder
 
+CALLS = (CALL, "Partial", "Switch", "SwitchLayer")
+UNKNOWN = "nothing is known of what is called"
+ESCAPES = "the function is handed on as a value"
 _ADMITS = frozenset(LOW)
+Key = tuple[str, int]  # a function and the number of one of its results
 
 
 class Functions:
     """One scope for each function. A formal and all that it is given share a unit, and so do results of one call."""
 
     def __init__(self, builder: DataflowBuilder) -> None:
-        self.builder = builder
+        self.builder, self.flow = builder, builder.flow
         self.scopes: dict[str, Scope] = {}
         self.formals: dict[str, dict[str, Item]] = {}
         self._order: dict[str, list[Item]] = {}
-        self._results: dict[tuple[str, int], int] = {}
-        self._inside: dict[tuple[str, int], list[int]] = {}  # what a function returns, under its own number
-        self._outside: dict[tuple[str, int], list[int]] = {}  # and under the numbers that its calls give it
+        self._results: dict[Key, int] = {}
+        self._inside: dict[Key, list[int]] = {}  # what a function returns, under its own number
+        self._outside: dict[Key, list[int]] = {}  # and under the numbers that its calls give it
+        self._escaped: dict[str, None] = {}
 
     def declare(self) -> None:
         """Makes the formals of every function before any body is read: functions call each other."""
         for graph in self.builder.model.functions:
-            scope = self.builder._scope(graph.name, 0, graph)
-            self.scopes[graph.name] = scope
-            items: list[tuple[str, Item]] = [(info.name, self._formal(info, scope)) for info in graph.input]
-            self.formals[graph.name] = dict(items)
-            self._order[graph.name] = [item for _, item in items]
+            scope = self.scopes[graph.name] = self.builder.new_scope(graph.name, 0, graph)
+            self.formals[graph.name] = {i.name: self.builder.arriving(i, scope, i.name) for i in graph.input}
+            self._order[graph.name] = list(self.formals[graph.name].values())
 
-    def _formal(self, info: Any, scope: Scope) -> Item:
-        builder = self.builder
-        found: list[Item] = []
-        tensors = list(info.tensor) or list(view.elements(info.attr_info if info.HasField("attr_info") else None))
-        for number, tensor in enumerate(tensors):
-            if tensor is None:
-                found.append(None)
-                continue
-            if tensor.ref_key:
-                found.append(builder.parameters.get(tensor.ref_key))
-                continue
-            name = info.name if len(tensors) == 1 else f"{info.name}[{number}]"
-            value = builder.value(name, scope, view.dtype_of(tensor), tensor)
-            scope.inputs.append(value.id)
-            if len(tensors) == 1:
-                scope.native.names[value.id] = info.name
-            if value.dtype == FLOAT32:
-                value.unit = builder.flow.new_unit(NONE, f"{scope.path} input {name}", _ADMITS, border=True)
-            found.append(value.id)
-        nested = info.HasField("attr_info") and info.attr_info.type in view.SEQUENCES
-        return tuple(found) if nested else (found[0] if found else None)
+    def value(self, name: str) -> Closure | None:
+        """A function as an operand."""
+        return Closure(frozenset([(name, 0)])) if name in self.scopes else None
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, kind: str, node: Any, index: int, scope: Scope) -> Item:
+        """Reads a Partial, a Switch or a call: what it stands for."""
+        if kind in ("Switch", "SwitchLayer"):
+            chosen = [item for name in node.input[1:] for item in view.flat(self.builder.lookup(name))]
+            if not all(isinstance(item, Closure) for item in chosen):
+                self._refuse(f"{kind} '{node.output[0]}' chooses between what is no function")
+            return Closure(frozenset().union(*(item.targets for item in chosen)))
+        op = Op(len(self.flow.ops), kind, scope.id, index, node.domain, [], [], role=f"mindspore::{kind}")
+        op.native = MindirOp(node)
+        self.flow.ops.append(op)
+        first = 1 if kind == "Partial" else 0
+        called = self.builder.lookup(node.input[0] if kind == "Partial" else view.reference(node))
+        given = [(self.builder.lookup(n), Place(node, p), n) for p, n in enumerate(node.input) if p >= first]
+        targets = sorted(called.targets) if isinstance(called, Closure) else []
+        for item, place, name in given:
+            self._give(op, item, place, name, [self._formal(f, n + place.position - first) for f, n in targets])
+        if kind == "Partial":
+            return Closure(frozenset((function, before + len(given)) for function, before in targets))
+        return self._made(op, node, scope, [function for function, _ in targets])
+
+    def _formal(self, function: str, number: int) -> Item:
+        formals = self._order[function]
+        if number >= len(formals):
+            self._refuse(f"function '{function}' takes {len(formals)} operands and is given more")
+        return formals[number]
+
+    def _give(self, op: Op, item: Item, place: Place, name: str, formals: list[Item]) -> None:
+        """One operand of a call, and the formals that it becomes."""
+        wanted = [list(view.flat(formal)) for formal in formals]
+        parts = list(self.builder.parts(item, place, name))
+        if any(len(targets) != len(parts) for targets in wanted):
+            self._refuse(f"'{name}' has {len(parts)} elements, and the function that is given it wants another number")
+        for number, (part, where) in enumerate(parts):
+            self.escape(part)
+            if isinstance(part, int):
+                self._pass(op, part, where, [targets[number] for targets in wanted])
+
+    def _pass(self, op: Op, actual: int, place: Place | None, targets: list[Item]) -> None:
+        """A value becomes a formal of each function that may be called."""
+        value = self.flow.values[actual]
+        formals = [self.flow.values[target] for target in targets if isinstance(target, int) and target != actual]
+        units = [formal.unit for formal in formals if formal.unit != NONE]
+        for formal in formals:
+            self.flow.passed.append((actual, formal.id))
+            if value.dtype not in (formal.dtype, "number"):
+                self.flow.conflicts.append(f"'{formal.name}' is {formal.dtype}, and given {value.dtype}")
+        if not formals and targets:
+            return  # a parameter, which the function knows as such
+        unit = NONE
+        if value.dtype == FLOAT32:
+            unit = self.flow.merge(units) if units else self._fixed(op, UNKNOWN)
+        op.inputs.append(actual)
+        op.native.places.append(place)
+        self.builder.use(value, op.id, len(op.inputs) - 1, unit, op.scope)
+        if place is None and unit != NONE:
+            self.builder.tie(value, unit)
+
+    def _fixed(self, op: Op, why: str) -> int:
+        return self.builder.fixed_unit(f"in{len(op.inputs)}", why, op.id)
+
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def result(self, function: str, index: int, value: Value) -> int:
         """The unit of result ``index`` of a function, which ``value`` is."""
         self._inside.setdefault((function, index), []).append(value.id)
-        self.builder.flow.passed += [(value.id, made) for made in self._outside.get((function, index), ())]
-        return self._result_unit(function, index, value.dtype)
+        return self._result_unit((function, index), value.dtype)
 
-    def _result_unit(self, function: str, index: int, dtype: str) -> int:
+    def opaque(self, function: str, index: int) -> None:
+        """Result ``index`` of a function is no value of its own: a state, a parameter that is written, a function."""
+        self._inside.setdefault((function, index), [])
+        unit = self._result_unit((function, index), FLOAT32)
+        self.flow.merge((unit, self.builder.fixed_unit(f"opaque {len(self.flow.units)}", UNKNOWN)))
+
+    def _result_unit(self, key: Key, dtype: str) -> int:
         if dtype != FLOAT32:
             return NONE
-        key = function, index
         if key not in self._results:
-            self._results[key] = self.builder.flow.new_unit(NONE, f"{function} output {index}", _ADMITS, border=True)
+            self._results[key] = self.flow.new_unit(NONE, f"{key[0]} output {key[1]}", _ADMITS, border=True)
         return self._results[key]
-
-    def call(self, kind: str, node: Any, index: int, scope: Scope) -> Item:
-        """Reads a Partial, a Switch or a call: what it stands for."""
-        builder = self.builder
-        if kind == "Switch":
-            chosen = [builder.lookup(name) for name in node.input[1:]]
-            return Closure(tuple(t for item in chosen if isinstance(item, Closure) for t in item.targets))
-        op = Op(len(builder.flow.ops), kind, scope.id, index, node.domain, [], [], role=f"mindspore::{kind}")
-        op.native = MindirOp(node)
-        builder.flow.ops.append(op)
-        first = 1 if kind == "Partial" else 0
-        name = node.input[0] if kind == "Partial" else view.reference(node)
-        given = tuple((builder.lookup(n), Place(node, p)) for p, n in enumerate(node.input) if p >= first)
-        known = builder.lookup(name)
-        targets = known.targets if isinstance(known, Closure) else ((name, ()),) if name in self.scopes else ()
-        if kind == "Partial":
-            for function, before in targets:
-                self._give(op, function, len(before), given, scope)
-            return Closure(tuple((function, (*before, *given)) for function, before in targets))
-        for function, before in targets:
-            self._give(op, function, len(before), given, scope)
-        return self._made(op, node, scope, [function for function, _ in targets])
-
-    def _give(self, op: Op, function: str, skipped: int, given: tuple[tuple[Item, Place], ...], scope: Scope) -> None:
-        """Ties what a function is given to its formals."""
-        flow, formals = self.builder.flow, self._order[function][skipped:]
-        for (item, place), formal in zip(given, formals, strict=False):
-            actuals, wanted = list(view.flat(item)), list(view.flat(formal))
-            for actual, target in zip(actuals, wanted, strict=False):
-                if not isinstance(actual, int) or not isinstance(target, int) or actual == target:
-                    continue
-                value, formal_value = flow.values[actual], flow.values[target]
-                flow.passed.append((actual, target))
-                if value.dtype != formal_value.dtype and value.dtype != "number":
-                    flow.conflicts.append(f"'{formal_value.name}' is {formal_value.dtype}, and given {value.dtype}")
-                unit = formal_value.unit if value.dtype == FLOAT32 else NONE
-                nested = len(actuals) > 1
-                if nested and unit != NONE and value.unit != NONE:
-                    flow.merge((unit, value.unit))  # no place for a cast inside a tuple
-                op.inputs.append(actual)
-                op.native.places.append(None if nested else place)
-                self.builder.use(value, op.id, len(op.inputs) - 1, unit, scope.id)
 
     def _made(self, op: Op, node: Any, scope: Scope, functions: list[str]) -> Item:
         """What a call returns: each result has one type, whichever function it comes from."""
-        flow = self.builder.flow
+        builder = self.builder
         abstract = view.attribute(node, "shape")
-        multiple = abstract is not None and abstract.type in view.SEQUENCES
+        tensors = list(view.elements(abstract))
         made: list[int | None] = []
-        for number, tensor in enumerate(view.elements(abstract)):
+        for number, tensor in enumerate(tensors):
             if tensor is None:
                 made.append(None)
                 continue
-            name = f"{node.output[0]}[{number}]" if multiple else node.output[0]
-            value = self.builder.value(name, scope, view.dtype_of(tensor), tensor, producer=op.id)
+            name = node.output[0] if len(tensors) == 1 else f"{node.output[0]}[{number}]"
+            value = builder.value(name, scope, builder.element_type(tensor, name), tensor, producer=op.id)
             made.append(value.id)
             op.outputs.append(value.id)
-            if not multiple:
+            scope.native.held[value.id] = node, number
+            if len(tensors) == 1:
                 scope.native.names[value.id] = node.output[0]
-            units = [self._result_unit(function, number, value.dtype) for function in functions]
+            units = [self._result_unit((function, number), value.dtype) for function in functions]
             if value.dtype == FLOAT32:
-                fixed = "nothing is known of what is called"
-                value.unit = flow.merge(units) if units else self.builder.fixed_unit(name, fixed)
+                value.unit = self.flow.merge(units) if units else builder.fixed_unit(f"out{number}", UNKNOWN, op.id)
             for function in functions:
                 self._outside.setdefault((function, number), []).append(value.id)
-                flow.passed += [(inner, value.id) for inner in self._inside.get((function, number), ())]
-        return _nested(abstract, iter(made)) if multiple else (made[0] if made else None)
+        return view.nested(abstract, iter(made))
 
+    # -- the end ------------------------------------------------------------------------------------------------------
 
-def _nested(abstract: Any, made: Any) -> Item:
-    """Items in the shape of an abstract."""
-    if abstract.type in view.SEQUENCES:
-        return tuple(_nested(item, made) for item in abstract.values)
-    return next(made, None)
+    def escape(self, item: Item) -> None:
+        """A function that goes where it cannot be followed: it may be called with anything."""
+        for part in view.flat(item):
+            if isinstance(part, Closure):
+                self._escaped.update(dict.fromkeys(function for function, _ in sorted(part.targets)))
+
+    def close(self) -> None:
+        """Ties what functions return to what their calls make of it, when all of them are read."""
+        for key, outside in self._outside.items():
+            if key not in self._inside:
+                self._refuse(f"function '{key[0]}' has no result {key[1]}, which a call of it reads")
+            for inner in self._inside[key]:
+                for outer in outside:
+                    self.flow.passed.append((inner, outer))
+                    self._compare(key[0], self.flow.values[inner].dtype, self.flow.values[outer].dtype)
+        for function in self._escaped:
+            units = [unit for (name, _), unit in self._results.items() if name == function]
+            inputs = [self.flow.values[value].unit for value in self.scopes[function].inputs]
+            for unit in (*units, *(unit for unit in inputs if unit != NONE)):
+                self.flow.merge((unit, self.builder.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
+
+    def _compare(self, function: str, inner: str, outer: str) -> None:
+        conflict = f"'{function}' returns {inner}, and is read as {outer}"
+        if inner != outer and "number" not in (inner, outer) and conflict not in self.flow.conflicts:
+            self.flow.conflicts.append(conflict)
+
+    def _refuse(self, problem: str) -> None:
+        hint = "MindSpore cannot run it either: export it again"
+        raise AmpError("AMP203", problem, where=self.builder.file.where, hint=hint)

@@ -17,36 +17,44 @@ TUPLES = ("MakeTuple", "MakeList", "make_list", "make_tuple")  # nodes that put 
 CALL = "call"  # the kind of a node that calls a function or a function value
 
 Item = Any
-"""What a name stands for: a value's id, a tuple of items, a Closure, or None (a state, a string, nothing)."""
+"""What a name stands for: a value's id, a tuple of items, a Closure, a Written, or None (a state, nothing)."""
 
 
 @dataclass(frozen=True)
 class Closure:
-    """Functions of which one is called, each with the arguments that it was given already."""
+    """Functions of which one is called, each with the number of arguments that it was given already."""
 
-    targets: tuple[tuple[str, tuple[tuple[Item, Place], ...]], ...]
+    targets: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A parameter that the model writes: every Load of it is a value of its own."""
+
+    tensor: Any
 
 
 @dataclass(frozen=True)
 class Place:
     """Where an operand stands: an input of a node, or output ``position`` of the graph when ``node`` is None.
 
-    ``reader``: the input of the operator itself, where ``node`` is the MakeTuple that it reads through.
+    ``via``: where the result of ``node`` is read, when ``node`` is a MakeTuple or Depend that is read through.
     """
 
     node: Any
     position: int
-    reader: tuple[Any, int] | None = None
+    via: Place | None = None
 
 
 @dataclass
 class MindirOp:
-    """The native side of an Op: ``places`` says for each operand of the dataflow where it stands."""
+    """The native side of an Op. For each operand of the dataflow ``places`` says where it stands, None where nothing
+    can be put, and ``slots`` its slot."""
 
     node: Any
     operator: Any = None  # its entry in the table of operators, None when there is none
     places: list[Place | None] = field(default_factory=list)
-    operands: dict[int, Item] = field(default_factory=dict)  # by position in the node
+    slots: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -55,6 +63,8 @@ class MindirScope:
 
     graph: Any
     names: dict[int, str] = field(default_factory=dict)  # value id -> the first name that stands for it here
+    ordered: set[str] = field(default_factory=set)  # names that are read through a Depend, which keeps an order
+    held: dict[int, tuple[Any, int]] = field(default_factory=dict)  # value id -> the message that shows its type, where
     outputs: list[Place] = field(default_factory=list)
 
 
@@ -92,6 +102,15 @@ def elements(abstract: Any) -> Iterator[Any]:
         yield from abstract.tensors
     else:
         yield None
+
+
+def nested(abstract: Any, made: Iterator[Item]) -> Item:
+    """Items, one for each of `elements`, in the shape of an abstract."""
+    if abstract is not None and abstract.type in SEQUENCES:
+        return tuple(nested(item, made) for item in abstract.values)
+    if abstract is not None and abstract.type in (schema.TENSORS, schema.TENSOR) and len(abstract.tensors) > 1:
+        return tuple(next(made, None) for _ in abstract.tensors)
+    return next(made, None)
 
 
 def flat(item: Item) -> Iterator[Item]:

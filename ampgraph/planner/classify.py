@@ -106,7 +106,8 @@ def _invalid(state: State, unit: Unit, op: Op) -> Why | None:
         later = state.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
         if later:
             return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
-        return Why("schema", f"the schema of {kind}-{unit.version} does not admit {options.dtype} for {slot}")
+        named = f"the schema of {kind}-{unit.version}" if unit.version else kind
+        return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         return Why(
             "kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"

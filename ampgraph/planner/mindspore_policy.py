@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ..oplists_mindspore import MindsporeRules, load_mindspore_rules
-from ..plans import Note, Rounding, Why
+from ..plans import Rounding, Why
+from .mindspore_notes import notes
 from .state import HIGH, LIST, LOW, Options, State
 
 Cell = tuple[tuple[str, str], ...]
@@ -22,7 +23,7 @@ def decide_like_mindspore(flow: Dataflow, options: Options) -> State:
     return {"O1": _O1, "O2": _O2, "O3": _O3, "auto": _Auto}[options.level.name](flow, options).decide()
 
 
-class _Rules:
+class Rules:
     """One level. ``low`` holds the type of every unit while it is not settled."""
 
     entry = False  # whether float inputs are rounded on entry
@@ -51,18 +52,18 @@ class _Rules:
         for unit in self.flow.units:
             root = self.flow.find(unit.id)
             text = unit.fixed or self.why.get(root, "takes the type that comes")
-            self.state.value[root] = LOW if self._is_low(unit.id) else HIGH
+            self.state.value[root] = LOW if self.is_low(unit.id) else HIGH
             self.state.rank[root], self.state.why[root] = LIST, Why("mindspore", text)
         for op in self.flow.ops:
             self.state.class_of_op[op.id] = "gray"
         self.state.seeded = True
         self.state.roundings = self._roundings()
-        self._report()
+        self.state.notes += notes(self)
         return self.state
 
     # -- types --------------------------------------------------------------------------------------------------------
 
-    def _is_low(self, unit: int) -> bool:
+    def is_low(self, unit: int) -> bool:
         return self.low[self.flow.find(unit)]
 
     def _raise(self, unit: int, why: str) -> bool:
@@ -78,7 +79,7 @@ class _Rules:
         """Types the slots of an operator; True when one changed."""
         changed = False
         for slot, unit in op.slots.items():
-            if self._is_low(unit) and (why := self._high(op, slot, unit)):
+            if self.is_low(unit) and (why := self._high(op, slot, unit)):
                 changed |= self._raise(unit, why)
         return changed
 
@@ -91,7 +92,7 @@ class _Rules:
         changed = False
         for source, target in self.flow.passed:
             unit = self.flow.values[target].unit
-            if unit != NONE and self._is_low(unit) and not self._value_low(self.flow.values[source], NONE):
+            if unit != NONE and self.is_low(unit) and not self._value_low(self.flow.values[source], NONE):
                 changed |= self._raise(unit, "is given float32")
         return changed
 
@@ -99,7 +100,7 @@ class _Rules:
         """Whether a value reaches a reader low."""
         if value.dtype != FLOAT32:
             return value.dtype == self.options.dtype
-        return value.unit != NONE and self._is_low(value.unit)
+        return value.unit != NONE and self.is_low(value.unit)
 
     def _operands(self, op: Op, unit: int) -> list[Value]:
         """The values that an operator reads through one of its slots."""
@@ -130,7 +131,7 @@ class _Rules:
     def _roundings(self) -> list[Rounding]:
         found = []
         for value in self.flow.values:
-            if value.dtype != FLOAT32 or (value.unit != NONE and self._is_low(value.unit)):
+            if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
                 continue
             uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._rounds(value, use)]
             if uses:
@@ -139,26 +140,27 @@ class _Rules:
         return found
 
     def _reads_high(self, use: Use) -> bool:
-        return use.unit != NONE and not use.given_cast and not self._is_low(use.unit)
+        return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
 
     def _rounds(self, value: Value, use: Use) -> bool:
         """Whether a float32 reader gets a float32 value rounded."""
         return False
 
-    # -- reports ------------------------------------------------------------------------------------------------------
+    # -- what cells make -----------------------------------------------------------------------------------------------
 
-    def _report(self) -> None:
-        bare = [op for op in self.flow.ops if op.slots and not op.name]
-        if bare and self.options.level.name != "auto":
-            text = f"{len(bare)} nodes have no scope: which cell made them, MindSpore knows and the file does not"
-            self.state.notes.append(Note("mindspore", bare[0].kind, text))
-
-    def _parameters(self, op: Op) -> Iterator[tuple[str, str]]:
+    def parameters(self, op: Op) -> Iterator[tuple[str, str]]:
         """(owner, name) of the parameters that an operator reads: ``encoder.norm``, ``gamma``."""
         for source in op.inputs:
             if source != NONE and self.flow.values[source].parameter:
                 owner, _, name = self.flow.values[source].name.rpartition(".")
                 yield owner, name
+
+    def black(self, op: Op) -> Cell:
+        """The black cell that makes an operator float32, if one does."""
+        return ()
+
+    def reads_low(self, use: Use) -> bool:
+        return use.unit != NONE and self.is_low(use.unit)
 
     def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
         """The outermost cell around an operator that is one of ``known`` and makes such operators."""
@@ -169,7 +171,7 @@ class _Rules:
         return ()
 
 
-class _O1(_Rules):
+class _O1(Rules):
     """White operators and what white cells make are low, each result is float32 again."""
 
     def _high(self, op: Op, slot: str, unit: int) -> str:
@@ -190,33 +192,30 @@ class _O1(_Rules):
         """Whether a function beside a cell's class made an operator: in the cell, or with the cell's parameters."""
         if any(kind in self.rules.helper_cells for _, kind in self.cells[op.id]):
             return True
-        return any(owner in self.helped for owner, _ in self._parameters(op))
+        return any(owner in self.helped for owner, _ in self.parameters(op))
 
     def _borders(self) -> bool:
         """A function is given the low value where its own reader wants it so; what it returns is float32."""
         changed = False
         for source, target in self.flow.passed:
             value = self.flow.values[target]
-            if value.unit == NONE or not self._is_low(value.unit):
+            if value.unit == NONE or not self.is_low(value.unit):
                 continue
-            wanted = any(use.unit != NONE and self._is_low(use.unit) for use in self.flow.uses[target])
+            wanted = any(self.reads_low(use) for use in self.flow.uses[target])
             if value.producer != NONE or not wanted or not self._value_low(self.flow.values[source], NONE):
                 changed |= self._raise(value.unit, "is float32 outside white cells")
         return changed
 
 
-class _O3(_Rules):
+class _O3(Rules):
     """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
 
     def _high(self, op: Op, slot: str, unit: int) -> str:
         if op.role == "Cast" and slot == "T2":
             return "a conversion of the file"
-        if self._black(op):
+        if self.black(op):
             return "in a black cell"
         return self._wide(op, unit, slot)
-
-    def _black(self, op: Op) -> Cell:
-        return ()
 
     def _value_low(self, value: Value, reader: int) -> bool:
         """Parameters, constants, inputs and what leaves a black cell come low."""
@@ -224,22 +223,27 @@ class _O3(_Rules):
             return super()._value_low(value, reader)
         if value.weight or (value.producer == NONE and value.scope == 0):
             return True
-        if value.unit == NONE or self._is_low(value.unit):
+        if value.unit == NONE or self.is_low(value.unit):
             return True
         maker = self.flow.writer(value.id)
         if maker is None:
             return False
-        cell = self._black(maker)
-        if cell and (reader == NONE or self._black(self.flow.ops[reader]) != cell):
+        cell = self.black(maker)
+        if cell and (reader == NONE or self.black(self.flow.ops[reader]) != cell):
             return True
         return reader != NONE and self._enters(maker, reader)
 
     def _enters(self, maker: Op, reader: int) -> bool:
-        """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given."""
-        inner, outer = self.cells[reader], self.cells[maker.id]
-        if not inner or self.flow.ops[reader].kind in self.rules.python_operators:
-            return False
-        return outer[: len(inner)] != inner
+        """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
+        cell does not, and a Python operator stands where its scope says if another operand is made there too."""
+        op = self.flow.ops[reader]
+        black = self.black(op)
+        inner = black[:-1] if black else self.cells[reader]
+        if op.kind in self.rules.python_operators:
+            makers = [self.flow.writer(source) for source in op.inputs if source != NONE]
+            if not any(m is not None and self.cells[m.id][: len(inner)] == inner for m in makers):
+                return False
+        return self.cells[maker.id][: len(inner)] != inner
 
     def _wide(self, op: Op, unit: int, slot: str) -> str:
         operands = self._operands(op, unit)
@@ -251,23 +255,23 @@ class _O3(_Rules):
     def _rounds(self, value: Value, use: Use) -> bool:
         """What entered the network, a cell or left a black cell is low before it is float32 again."""
         reader = self.flow.ops[use.op] if use.op != NONE else None
-        black = bool(reader is not None and self._black(reader))
+        black = bool(reader is not None and self.black(reader))
         if value.weight:
             return reader is None and value.parameter
         if value.producer == NONE:
             return value.scope == 0 and value.unit != NONE and "parameter" not in self.flow.units[value.unit].slot
         maker = self.flow.writer(value.id)
         assert maker is not None
-        cell = self._black(maker)
+        cell = self.black(maker)
         if cell:
-            return reader is None or self._black(reader) != cell
+            return reader is None or self.black(reader) != cell
         return black and reader is not None and self._enters(maker, reader.id)
 
 
 class _O2(_O3):
     """As O3, but for what black cells make."""
 
-    def _black(self, op: Op) -> Cell:
+    def black(self, op: Op) -> Cell:
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
     def _derived(self, op: Op) -> Cell:
@@ -276,10 +280,10 @@ class _O2(_O3):
         if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
             return ()
         path = ".".join(name for name, _ in cells)
-        return cells if (path, "gamma") in self._parameters(op) else ()
+        return cells if (path, "gamma") in self.parameters(op) else ()
 
 
-class _Auto(_Rules):
+class _Auto(Rules):
     """By operator; what is in no list takes the types that come."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
@@ -289,14 +293,15 @@ class _Auto(_Rules):
                 self.low[unit.id] = True
         self.outputs = {u.id for u in flow.units if u.op == NONE and u.slot.startswith("output ")}
 
-    def _settle(self, op: Op) -> bool:
-        return super()._settle(op)
+    def black(self, op: Op) -> Cell:
+        """The operator itself, where it is a black one."""
+        return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
     def _borders(self) -> bool:
         changed = super()._borders()
         for value in self.flow.values:
             for use in self.flow.uses[value.id]:
-                if use.unit in self.outputs and self._is_low(use.unit) and not self._value_low(value, NONE):
+                if use.unit in self.outputs and self.is_low(use.unit) and not self._value_low(value, NONE):
                     changed |= self._raise(use.unit, "this result is float32")
         return changed
 

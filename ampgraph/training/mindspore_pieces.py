@@ -8,9 +8,10 @@ weights are inputs. The numbers stay the same to the bit: every kernel is the on
 
 from __future__ import annotations
 
+import atexit
 import itertools
-import linecache
 import os
+import shutil
 import sys
 import tempfile
 import types
@@ -251,12 +252,15 @@ def _value(entry: Any) -> Any:
 
 
 def _compiled(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    """The function in a module of its own; its source stands where `inspect` finds it. No word of it is the file's."""
+    """The function in a module of its own, whose source MindSpore reads from disk. No word of it is the model's."""
     name = f"_ampgraph_forward_{next(_numbers)}"
     module = types.ModuleType(name)
     module.__dict__.update(scope)
-    source, where = "\n".join(lines) + "\n", f"<{name}>"
-    linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
+    source = "\n".join(lines) + "\n"
+    folder = tempfile.mkdtemp(prefix="ampgraph-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    where = os.path.join(folder, f"{name}.py")
+    Path(where).write_text(source, encoding="utf-8")
     sys.modules[name] = module
     exec(compile(source, where, "exec"), module.__dict__)
     return module.forward

@@ -1,0 +1,141 @@
+"""Converted files beside MindSpore's own mixed precision: by nodes, casts and outputs.
+
+``python -m mindir.parity [NAME ...] [--all] [--folder FOLDER]`` (with ``tests`` on the path) exports networks of
+``nets``, converts each at every level with the policy ``mindspore``, runs both files, and prints what differs; it ends
+with 1 if something does that ``cases`` does not name. Without names: those that the tests use; ``--all``: all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import ampgraph
+from mindir import cases
+from mindir.compare import Comparison, compare
+
+TESTS = Path(__file__).parents[1]
+USED = (
+    *cases.ESSENTIAL,
+    *("gpt", "encoder", "encoder_layer", "unet", "upsample", "lstm_cell", "gru_cell", "rnn_cell", "bilstm", "rnn"),
+    *("functions", "casts", "to_low", "to_exact", "branches", "promotion", "exact_values", "raw_parameters"),
+    *("made_constants", "functions_of_parameters"),
+)
+"""The networks of the tests: the essential ones, one or two for each rule, and all that cannot match."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One network at one level: ours beside MindSpore's."""
+
+    comparison: Comparison
+    types_equal: bool
+    identical: bool
+    distance: float  # the largest difference of an output
+
+    @property
+    def equal(self) -> bool:
+        ours = self.comparison
+        return ours.agrees and ours.casts[0] == ours.casts[1] and self.types_equal and self.identical
+
+    def __str__(self) -> str:
+        outputs = "identical" if self.identical else f"up to {self.distance:.1e} apart"
+        types = "" if self.types_equal else " and of other types"
+        return f"{self.comparison}\noutputs {outputs}{types}"
+
+
+def python(*arguments: str | Path, cwd: Path) -> None:
+    """Runs ``mindir.export``, quietly, where MindSpore's files do no harm."""
+    search = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "mindir.export", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": search, "GLOG_v": "4"}
+    )
+    if done.returncode:
+        raise RuntimeError(f"mindir.export failed: {done.stderr[-3000:]}")
+
+
+def export(folder: Path, names: Iterable[str], levels: Sequence[str] = ()) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    python(folder, *names, *(["--levels", *levels] if levels else []), cwd=folder)
+
+
+def convertible(names: Iterable[str]) -> list[Pair]:
+    """Every (network, level) of which MindSpore makes a file."""
+    return [(name, level) for name in names for level in cases.LEVELS if (name, level) not in cases.REFUSED]
+
+
+def convert(folder: Path, name: str, level: str, policy: str, **options) -> Path:
+    file = folder / name / f"{policy}_{level}.mindir"
+    return ampgraph.convert(folder / name / "fp32.mindir", level, policy=policy, output=file, **options)
+
+
+def run(folder: Path, pairs: Iterable[Pair], policy: str) -> None:
+    """Runs converted files, all in one process."""
+    jobs = []
+    for name, level in pairs:
+        place = folder / name
+        jobs += [place / f"{policy}_{level}.mindir", place / "inputs.npz", place / f"outputs_{policy}_{level}.npz"]
+    python("--run", *jobs, cwd=folder)
+
+
+def outputs(folder: Path, name: str, what: str) -> list[np.ndarray]:
+    with np.load(folder / name / f"outputs_{what}.npz") as data:
+        return [data[key] for key in sorted(data, key=lambda key: int(key.rpartition("_")[2]))]
+
+
+def judge(folder: Path, name: str, level: str) -> Verdict:
+    """Compares what ``export``, ``convert`` and ``run`` have left in the folder."""
+    own, ours = outputs(folder, name, level), outputs(folder, name, f"mindspore_{level}")
+    place = folder / name
+    return Verdict(
+        compare(place / f"{level}.mindir", place / f"mindspore_{level}.mindir"),
+        [(a.dtype, a.shape) for a in own] == [(b.dtype, b.shape) for b in ours],
+        all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(own, ours, strict=True)),
+        max(float(np.max(np.abs(a.astype(np.float64) - b), initial=0)) for a, b in zip(own, ours, strict=True)),
+    )
+
+
+def table(folder: Path, names: Sequence[str]) -> bool:
+    """Prints every (network, level); whether exactly those match that should."""
+    pairs, good = convertible(names), True
+    for name, level in pairs:
+        convert(folder, name, level, "mindspore")
+    run(folder, pairs, "mindspore")
+    expected = set(cases.comparable(tuple(names)))
+    for pair in pairs:
+        verdict = judge(folder, *pair)
+        as_said = verdict.equal == (pair in expected) and len(verdict.comparison.mixed) == cases.MIXED.get(pair, 0)
+        good &= as_said
+        print(f"{'ok  ' if as_said else 'FAIL'} {' '.join(pair)}: {'equal' if verdict.equal else verdict}")
+    print(f"{len(pairs)} compared, {len(expected)} must match; not exported by MindSpore: {len(cases.REFUSED)}")
+    return good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="every network")
+    parser.add_argument("--folder", type=Path, help="keep the files, and use the exports that are there")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    names = options.names or list(cases.NAMES if options.all else USED)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        missing = [name for name in names if not (folder / name / "fp32.mindir").exists()]
+        if missing:
+            export(folder, missing)
+        sys.exit(0 if table(folder, names) else 1)
+
+
+if __name__ == "__main__":
+    main()

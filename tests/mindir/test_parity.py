@@ -1,0 +1,64 @@
+"""The policy ``mindspore`` makes of a float32 file what MindSpore's own mixed precision makes of the network.
+
+Node by node (exact moves aside, see ``compare``), in the number of casts, and to the bit in the outputs. All networks,
+also those that are too many for every run: ``python -m mindir.parity --all``.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ampgraph import convert
+from mindir import cases, compare, parity
+
+pytestmark = pytest.mark.mindspore
+ROOT = Path(__file__).parents[2]
+PAIRS = list(cases.comparable(parity.USED))
+EXCEPTIONS = dict({**cases.UNDECIDABLE, **cases.DIFFERENT}.items())
+
+
+@pytest.mark.parametrize(("name", "level"), PAIRS)
+def test_a_converted_file_is_mindspores_own(converted, name, level):
+    verdict = parity.judge(converted, name, level)
+    assert verdict.comparison.nodes
+    assert verdict.comparison.agrees, str(verdict)
+    assert verdict.comparison.casts[0] == verdict.comparison.casts[1], str(verdict)
+    assert len(verdict.comparison.mixed) == cases.MIXED.get((name, level), 0), verdict.comparison.mixed
+    assert verdict.types_equal and verdict.identical, str(verdict)
+
+
+@pytest.mark.parametrize(("name", "level"), EXCEPTIONS)
+def test_what_cannot_match_does_not(converted, name, level):
+    """Else it belongs to what must match."""
+    verdict = parity.judge(converted, name, level)
+    assert not verdict.equal, f"equal now, although {EXCEPTIONS[name, level]}"
+    assert verdict.distance < 5e-3
+
+
+def test_what_mindspore_refuses_is_what_the_cases_name(exported):
+    errors = json.loads((exported / "errors.json").read_text())
+    assert set(errors) == {f"{name}/{level}" for name, level in cases.REFUSED}
+
+
+@pytest.mark.parametrize("name", cases.ESSENTIAL)
+def test_bfloat16_is_where_mindspore_has_it(low_exported, tmp_path, name):
+    """The CPU cannot run it, so only the files are compared."""
+    for level in cases.LEVELS:
+        ours = tmp_path / f"{level}.mindir"
+        convert(low_exported / name / "fp32.mindir", level, dtype="bfloat16", policy="mindspore", output=ours)
+        result = compare.compare(low_exported / name / f"{level}-bfloat16.mindir", ours)
+        assert result.agrees and not result.mixed and result.casts[0] == result.casts[1] > 0, f"{level}: {result}"
+
+
+def test_the_comparison_sees_a_wrong_type(converted):
+    folder = converted / "residual"
+    result = compare.compare(folder / "O2.mindir", folder / "mindspore_O3.mindir")
+    assert len(result.differences) == 2 and result.casts == (14, 16)
+
+
+def test_mindspore_leaves_nothing_in_the_checkout(converted, low_exported):
+    """Its O1 writes source files, its compiler folders, into the folder that it runs in."""
+    assert (converted / "rewritten_network").exists()
+    here = [ROOT, Path.cwd()]
+    assert not [place / "rewritten_network" for place in here if (place / "rewritten_network").exists()]

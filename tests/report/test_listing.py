@@ -1,0 +1,111 @@
+"""The lists as a table: MindSpore's names under policy ampgraph, and MindSpore's own rules."""
+
+import json
+
+import pytest
+
+from ampgraph import cli
+from ampgraph.errors import AmpError
+from ampgraph.oplists import load_level, load_op_lists
+from ampgraph.oplists_mindspore import load_mindspore_rules
+from ampgraph.oplists_validate import LEVELS, data_folder
+from ampgraph.report.listing import list_rows, listed, mindspore_rows
+
+
+@pytest.fixture
+def amp(capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            cli.app([str(word) for word in words], prog_name="ampgraph")
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return run
+
+
+def rows(level, wanted=""):
+    return [(row.title, row.cls, row.at_level) for row in mindspore_rows(load_level(level), wanted)]
+
+
+def test_a_mindspore_name_shows_what_its_role_is_listed_as(amp):
+    code, out, _ = amp("lists", "Conv2D")
+    assert code == 0 and "Conv2D of MindSpore, which the lists call Conv" in out and "ampgraph.toml:" in out
+    row = json.loads(amp("lists", "conv2dtranspose", "--json")[1])[0]
+    assert (row["asked"], row["operator"], row["class"]) == ("Conv2DTranspose", "ConvTranspose", "white")
+    row = list_rows(load_op_lists(), load_level("O2"), "mindspore::MatMulExt")[0]
+    assert (row.asked, row.operator) == ("MatMulExt", "MatMul")
+
+
+def test_a_standard_name_is_shown_as_before(amp):
+    row = json.loads(amp("lists", "Softmax", "--json")[1])[0]
+    assert list(row) == ["operator", "class", "at_level", "reason", "source", "float32_slots", "tied", "inside"]
+    assert "MindSpore" not in amp("lists", "relu")[1]
+    with pytest.raises(AmpError, match="did you mean 'Softmax'"):
+        list_rows(load_op_lists(), load_level("O2"), "Sofmax")
+    with pytest.raises(AmpError, match="AMP309"):
+        list_rows(load_op_lists(), load_level("O2"), "TupleGetItem")  # structural: there is nothing to decide
+
+
+def test_every_rule_of_a_level_is_a_row_with_its_line():
+    rules = load_mindspore_rules()
+    lines = (data_folder() / "mindspore.toml").read_text(encoding="utf-8").splitlines()
+    for level in LEVELS:
+        found = mindspore_rows(load_level(level))
+        assert found[-1].operator.startswith("everything") and found[-1].cls == ""
+        for row in found[:-1]:
+            name, line = row.source.split(":")
+            assert name == "mindspore.toml" and row.operator in lines[int(line) - 1]
+            assert row.cls in ("white", "black", "promote")
+    o1 = {(row.sort, row.cls, row.operator) for row in mindspore_rows(load_level("O1"))}
+    assert {("cell", "white", name) for name in rules.white_cells} <= o1
+    assert {("operator", "white", name) for name in rules.white_operators} <= o1
+    assert {name for name, _, _ in rows("O2")[:-1]} == {f"cell {name}" for name in rules.black_cells}
+    auto = {(row.cls, row.operator) for row in mindspore_rows(load_level("auto")) if row.sort == "operator"}
+    for cls, names in (("white", rules.auto_white), ("black", rules.auto_black), ("promote", rules.auto_promote)):
+        assert {name for found, name in auto if found == cls} == names
+
+
+def test_a_name_under_policy_mindspore():
+    assert rows("auto", "MatMul") == [("MatMul", "white", "low")]
+    assert rows("auto", "biasadd") == [("BiasAdd", "promote", "widest")]
+    assert rows("auto", "GeLU") == [("GeLU", "", "follows")]
+    assert rows("O1", "Dense") == [("cell Dense", "white", "low"), ("Dense", "", "float32")]
+    assert rows("O2", "BatchNorm2d") == [("cell BatchNorm2d", "black", "float32")]
+    assert rows("O3", "BatchNorm2d") == [("cell BatchNorm2d", "", "low")]
+    assert ("Softmax", "black", "float32") in rows("auto", "Soft*")
+
+
+def test_an_operator_without_a_rule_comes_with_the_cells_that_make_it():
+    found = rows("O1", "Sigmoid")
+    assert found == [("cell GRUCell", "white", "low"), ("cell LSTMCell", "white", "low"), ("Sigmoid", "", "float32")]
+    assert ("cell BatchNorm1d", "black", "float32") in rows("O2", "BatchNorm")
+
+
+def test_unknown_names_are_told_with_mindspore_s_own():
+    for wanted, hint in (
+        ("Conv", "Conv2D"),
+        ("Softmx", "did you mean 'Softmax'"),
+        ("zzzzzz", "such as Conv2D or Dense"),
+    ):
+        with pytest.raises(AmpError, match="AMP309") as told:
+            mindspore_rows(load_level("O1"), wanted)
+        assert hint in told.value.hint
+
+
+def test_the_command_shows_the_policy_s_rules(amp):
+    code, out, _ = amp("lists", "--policy", "mindspore", "--level", "O1")
+    assert code == 0 and "cell Dense" in out and "at O1" in out and "mindspore.toml:" in out
+    row = json.loads(amp("lists", "LayerNorm", "--policy", "mindspore", "--json")[1])[0]
+    assert (row["sort"], row["class"], row["at_level"]) == ("cell", "black", "float32")
+    code, out, err = amp("lists", "Conv", "--policy", "mindspore")
+    assert (code, out) == (2, "") and "hint: MindSpore's names for it: " in err
+    assert amp("lists", "--policy", "mindspore", "--level", "O3")[1].startswith("operator    everything\n")
+
+
+def test_both_policies_through_one_door():
+    assert listed("ampgraph", load_level("O2"), [], "Gelu")[0].source.startswith("ampgraph.toml:")
+    assert listed("mindspore", load_level("O2"), [])[0].sort == "cell"
+    with pytest.raises(AmpError, match="AMP303"):
+        listed("apex", load_level("O2"), [])
