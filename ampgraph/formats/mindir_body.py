@@ -110,14 +110,21 @@ class Body:
         """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
         if place.node is None:
             self._give_output(place.position, name)
-        elif place.via is None:
-            self.give_input(place.node, place.position, name)
         else:
-            holder = self._makers[self._name_at(place.via)]
-            if len(self._readers.get(holder.output[0], ())) + len(self._returned.get(holder.output[0], ())) > 1:
-                holder = self.copy(holder, f"{holder.output[0]}_amp")
-                self.give(place.via, holder.output[0])
-            self.give_input(holder, place.position, name)
+            self.give_input(place.node if place.via is None else self._own(place.via), place.position, name)
+
+    def _own(self, place: Place) -> Any:
+        """The node whose result stands at a place and nowhere else: a copy of the one that is there, if need be."""
+        reader = place.node if place.via is None else self._own(place.via)
+        name = self.graph.output[place.position].name if reader is None else reader.input[place.position]
+        node = self._makers[name]
+        if len(self._readers.get(name, ())) + len(self._returned.get(name, ())) > 1:
+            node = self.copy(node, f"{name}_amp")
+            if reader is None:
+                self._give_output(place.position, node.output[0])
+            else:
+                self.give_input(reader, place.position, node.output[0])
+        return node
 
     def give_input(self, node: Any, position: int, name: str) -> None:
         """Input ``position`` of a node becomes ``name``."""

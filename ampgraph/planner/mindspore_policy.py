@@ -32,8 +32,12 @@ class Rules:
         self.flow, self.options = flow, options
         self.rules: MindsporeRules = load_mindspore_rules()
         self.state = State(flow, options)
-        self.low = [not unit.fixed for unit in flow.units]
         self.why: dict[int, str] = {}
+        self.low = [True] * len(flow.units)
+        for unit in flow.units:
+            if unit.fixed or options.dtype not in unit.admits and not unit.fixed_low:
+                self.low[flow.find(unit.id)] = False
+                self.why[flow.find(unit.id)] = unit.fixed or f"its operator does not take {options.dtype}"
         self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
         self.helped = {
             ".".join(name for name, _ in cells[:depth])
@@ -237,8 +241,7 @@ class _O3(Rules):
         """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
         cell does not, and a Python operator stands where its scope says if another operand is made there too."""
         op = self.flow.ops[reader]
-        black = self.black(op)
-        inner = black[:-1] if black else self.cells[reader]
+        inner = (self.black(op) or (*self.cells[reader], ()))[:-1]
         if op.kind in self.rules.python_operators:
             makers = [self.flow.writer(source) for source in op.inputs if source != NONE]
             if not any(m is not None and self.cells[m.id][: len(inner)] == inner for m in makers):

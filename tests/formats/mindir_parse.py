@@ -8,11 +8,10 @@
     helper(z: f32[2,3], *w, u: state)
       return z
 
-A line is ``name: type = Operator(operands) @scope``. A type is ``f32[2,-1]``, ``(f32[2], i64[])``, ``state`` or ``?``
-for none; left away, it is that of the first operand. Operands: names, functions, numbers, ``true``, ``none``,
-``state``, the types f16 f32 bf16 as a Cast names them, ``'text'``, ``[1, 0]``, and tensors
-``f32[3]=0.5``. ``call f(...)`` calls a function or a function value. ``*w`` is a formal for
-the parameter w.
+A line is ``name: type = Operator(operands) @scope``. A type is ``f32[2,-1]``, ``(f32[2], i64[])``, ``state`` or ``?`` for
+none; left away, it is that of the first operand. Operands: names, functions, numbers, ``true``, ``none``, ``state``, the
+types f16 f32 bf16 as a Cast names them, ``'text'``, ``[1, 0]``, and tensors ``f32[3]=0.5``. ``call f(...)`` calls a function or
+a function value. ``*w`` is a formal that stands for the parameter w.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class _Reader:
         return made
 
     def result(self, name: str) -> None:
-        full, abstract = self.operand(name), self.known[name]
+        full, abstract = self.operand(name), self.type_of(name)
         info = self.graph.output.add(name=full)
         if abstract.type == schema.TENSORS:
             info.tensor.extend(abstract.tensors)
@@ -154,11 +153,11 @@ class _Reader:
             return self.type(kind)
         if operator in ("MakeTuple", "MakeList"):
             made = schema.Attribute(name="shape", type=schema.TUPLE)
-            made.values.extend(self.known.get(word) or schema.Attribute() for word in operands)
+            made.values.extend(self.type_of(word) for word in operands)
             return made
         if operator in ("Partial", "Switch", "SwitchLayer", "UpdateState"):
             return self.type("state" if operator == "UpdateState" else "function")
-        first = self.known[operands[0]]
+        first = self.type_of(operands[0])
         if operator == "TupleGetItem":
             return first.values[int(operands[1])]
         made = schema.Attribute()
@@ -181,10 +180,13 @@ class _Reader:
         if word not in self.constants:
             name = self.constants[word] = f"Const_{len(self.constants)}"
             self.constant(self.graph.node.add(name=name, output=[name], op_type="Constant"), word)
-        if match := _TENSOR.fullmatch(word):
-            self.known.setdefault(word, self.type(f"{match[1]}[{match[2]}]"))
-            return self.constants[word]
         return self.constants[word]
+
+    def type_of(self, word: str) -> Any:
+        """The abstract of an operand, an empty one for a constant that is no tensor."""
+        if match := _TENSOR.fullmatch(word):
+            return self.type(f"{match[1]}[{match[2]}]")
+        return self.known.get(word) or schema.Attribute()
 
     def constant(self, node: Any, word: str) -> None:
         value = node.attribute.add(name="value")

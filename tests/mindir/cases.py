@@ -55,6 +55,13 @@ DIFFERENT = {
 MIXED = {("promotion", "O2"): 1, ("promotion", "O3"): 1, ("promotion", "auto"): 4}
 """(network, level) -> operators that MindSpore gives both types, as MaskedFill and Mul; ours are given one."""
 
+_TYPE = "BatchNorm takes no bfloat16"
+REFUSED_BFLOAT16 = {(name, "O3"): _TYPE for name in ("cnn", "residual", "dynamic")}
+"""(network, level) -> why MindSpore cannot export its bfloat16 of an essential network."""
+
+CROSSING = {("if", "O1"): 2}
+"""(network, level) -> casts of bfloat16 values into and out of branches that we save as MindSpore does in float16."""
+
 
 def comparable(names: tuple[str, ...] = NAMES) -> list[tuple[str, str]]:
     """Every (network, level) in which a converted file must equal MindSpore's own."""

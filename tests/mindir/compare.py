@@ -129,6 +129,26 @@ def casts(model: Any) -> int:
     return sum(operators.get(node.op_type, node.op_type) == "Cast" for graph in graphs for node in graph.node)
 
 
+def round_trips(model: Any) -> int:
+    """Casts that do nothing: low -> float32 -> low. MindSpore's export cancels them in float16, not in bfloat16."""
+    known: dict[str, list[str]] = {}
+    operators = {f"REF::{primitive.name}": primitive.op_type for primitive in model.primitives}
+    count = 0
+    for graph in [model.graph, *model.functions]:
+        _graph_types(graph, known)
+        found = {n.output[0]: n.input[0] for n in graph.node if operators.get(n.op_type, n.op_type) == "Cast"}
+        back = {
+            name: up
+            for name, up in found.items()
+            if up in found and known[name] == known[found[up]] != known[up] == ["f32"]
+        }
+        readers = Counter(source for node in graph.node for source in node.input)
+        readers.update(value.name for value in graph.output)
+        unread = [up for up, times in Counter(back.values()).items() if readers[up] == times]
+        count += len(back) + len(unread)
+    return count
+
+
 def compare(own: Any, ours: Any, moves: bool = False) -> Comparison:
     """``own`` is the reference. Models, or the files they are in."""
     own, ours = (text.load(item) if isinstance(item, str | Path) else item for item in (own, ours))

@@ -34,7 +34,7 @@ def exported(shared):
     """``<name>/<level>.mindir`` with inputs and outputs, of every network that the tests read."""
     with once(shared / "exported.done") as done:
         if not done:
-            parity.export(shared, parity.USED)
+            parity.export(shared, [*parity.of_names(parity.NAMED), *parity.USED])
     return shared
 
 
@@ -43,7 +43,7 @@ def converted(exported):
     """``<name>/mindspore_<level>.mindir`` with its outputs: converted with MindSpore's policy."""
     with once(exported / "converted.done") as done:
         if not done:
-            pairs = parity.convertible(parity.USED)
+            pairs = [*parity.convertible(parity.USED), *cases.UNDECIDABLE, *cases.DIFFERENT]
             for name, level in pairs:
                 parity.convert(exported, name, level, "mindspore")
             parity.run(exported, pairs, "mindspore")

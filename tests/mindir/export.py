@@ -1,7 +1,8 @@
 """Exports networks of ``nets`` as MindIR: in float32, and as MindSpore's own mixed precision makes them.
 
-``python -m mindir.export FOLDER [NAME ...] [--levels fp32 O1 ...]`` (with ``tests`` on the path) writes
-``FOLDER/<name>/<level>.mindir``, ``inputs.npz``, ``outputs_<level>.npz`` and ``errors.json``: what MindSpore refused.
+``python -m mindir.export FOLDER [NAME[:LEVEL,LEVEL] ...] [--levels fp32 O1 ...]`` (with ``tests`` on the path) writes
+``FOLDER/<name>/<level>.mindir``, ``inputs.npz``, ``outputs_<level>.npz`` and ``errors.json`` (``--errors``): what
+MindSpore refused.
 A level such as ``O2-bfloat16`` is exported and not run: the CPU has no bfloat16 kernels.
 ``python -m mindir.export --run FILE.mindir INPUTS.npz OUTPUTS.npz ...`` runs files, three arguments each.
 One process serves many networks, because importing mindspore takes seconds.
@@ -65,12 +66,13 @@ def load_arrays(file: Path) -> list[np.ndarray]:
 def export_all(folder: Path, names: list[str], levels: list[str]) -> dict[str, str]:
     """Exports and runs; returns what failed, ``name/level`` -> message."""
     errors = {}
-    for name in names:
+    for word in names:
+        name, _, chosen = word.partition(":")
         target = folder / name
         target.mkdir(parents=True, exist_ok=True)
         arrays = nets.inputs(name)
         np.savez(target / "inputs.npz", *arrays)
-        for level in levels:
+        for level in chosen.split(",") if chosen else levels:
             file = target / f"{level}.mindir"
             step = "export"
             try:
@@ -95,6 +97,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="run files: FILE INPUTS OUTPUTS, repeated")
     parser.add_argument("--times", type=int, default=1, help="how many runs the inputs of a file are for")
     parser.add_argument("--levels", nargs="+", default=list(LEVELS))
+    parser.add_argument("--errors", default="errors.json")
     parser.add_argument("arguments", nargs="+")
     options = parser.parse_args()
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
@@ -106,7 +109,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)  # where MindSpore leaves its dumps of what it could not compile
     errors = export_all(folder, names or list(nets.CELLS), options.levels)
-    (folder / "errors.json").write_text(json.dumps(errors, indent=1))
+    (folder / options.errors).write_text(json.dumps(errors, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,38 +1,19 @@
 """The material of the MindSpore parity tests: it exports, runs, and compares as its modules say."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from mindir import cases, compare, text
+from mindir import cases, compare, parity, text
 
 pytestmark = pytest.mark.mindspore
-NAMES = ("mlp", "residual", "if", "lstm_cell")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    pytest.importorskip("mindspore")
-    target = tmp_path_factory.mktemp("mindir")
-    tests = Path(__file__).parents[1]
-    search = os.pathsep.join([str(tests), str(tests.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "mindir.export", str(target), *NAMES]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": search})
-    return target
-
-
-def test_what_mindspore_refuses_is_what_the_cases_name(folder):
-    errors = json.loads((folder / "errors.json").read_text())
-    expected = {f"{name}/{level}" for name, level in cases.REFUSED if name in NAMES}
-    assert set(errors) == expected
+@pytest.fixture
+def folder(exported):
+    return exported
 
 
 def test_every_file_has_its_outputs(folder):
-    pairs = [(name, level) for name, level in cases.comparable(NAMES)]
+    pairs = [(name, level) for name, level in cases.comparable(parity.USED)]
     assert all((folder / name / f"outputs_{level}.npz").exists() for name, level in pairs)
 
 
