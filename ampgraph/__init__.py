@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan", "run"]
+__all__ = ["AmpError", "Plan", "Ranges", "apply", "calibrate", "convert", "inspect", "plan", "run", "tune", "verify"]
 
 _HOME = {
     "AmpError": "errors",
     "Plan": "plans",
+    "Ranges": "numerics.ranges",
     "apply": "api",
+    "calibrate": "numerics.calibrate",
     "convert": "api",
     "inspect": "report.inspect",
     "plan": "api",
     "run": "running",
+    "tune": "tuning",
+    "verify": "verifying",
 }
 
 if TYPE_CHECKING:
     from .api import apply, convert, plan
     from .errors import AmpError
+    from .numerics.calibrate import calibrate
+    from .numerics.ranges import Ranges
     from .plans import Plan
     from .report.inspect import inspect
     from .running import run
+    from .tuning import tune
+    from .verifying import verify
 
 
 def __getattr__(name: str) -> Any:

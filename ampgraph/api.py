@@ -12,6 +12,7 @@ from .checks import faults_told, refuse_overwriting
 from .errors import AmpError
 from .formats import adapters
 from .formats.onnx_format import quiet_collector
+from .measuring import Measuring
 from .plans import Plan
 
 
@@ -29,6 +30,9 @@ def convert(
     dims: Mapping[str, int] | None = None,
     store_weights: str | None = None,
     plan: Plan | None = None,
+    data: Any = None,
+    ranges: Any = None,
+    range_margin: float | None = None,
     opset: int | None = None,
     output: str | os.PathLike | None = None,
 ) -> Any:
@@ -44,10 +48,14 @@ def convert(
             ``op:Kind``, ``scope:layers.3.*`` or ``value:NAME``.
         io: ``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.
         target: cuda (the default), tensorrt, cann or cpu, for MindIR ascend (the default) or cpu: whose kernels count.
-        dims: sizes of symbolic dimensions, for costs only.
+        dims: sizes of symbolic dimensions, for costs.
         store_weights: ``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs;
             ``low`` if not given, with the policy mindspore ``keep``.
         plan: apply this plan instead of making one.
+        data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
+            passes the limit of the low type stays float32.
+        ranges: what `calibrate` measured before, or a file of it, instead of ``data``.
+        range_margin: a value is held that would overflow this many times over; 2 if not given.
         opset: convert the default domain to this opset first.
         output: write the result there, whole or not at all, and return the path.
 
@@ -67,15 +75,15 @@ def convert(
         if opset is not None:
             graph = adapters.at_opset(graph, opset)
         given = plan is not None
-        if given and (fp32 or low or io != "keep"):
-            raise AmpError(
-                "AMP404", "fp32=, low= and io= cannot change a plan that is given", hint="make the plan with them"
-            )
+        measuring = Measuring(data, None, ranges, None, range_margin)
+        if given and (fp32 or low or io != "keep" or measuring.given()):
+            told = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
+            raise AmpError("AMP404", told, hint="make the plan with them")
         if plan is None:
             options = pipeline.build_options(
                 level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
             )
-            plan, flow = pipeline.planned(graph, options, low_io)
+            plan, flow = pipeline.planned(graph, measuring.steer(options, graph), low_io)
         else:
             flow = pipeline.followed(plan, graph)
         changed = pipeline.applied(graph, plan, flow, given) or opset is not None
@@ -101,6 +109,9 @@ def plan(
     target: str | None = None,
     dims: Mapping[str, int] | None = None,
     store_weights: str | None = None,
+    data: Any = None,
+    ranges: Any = None,
+    range_margin: float | None = None,
 ) -> Plan:
     """The plan that `convert` would apply; arguments as there."""
     with quiet_collector(), faults_told(model if isinstance(model, (str, os.PathLike)) else None):
@@ -108,7 +119,9 @@ def plan(
         options = pipeline.build_options(
             level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
         )
-        return pipeline.planned(graph, options, pipeline.low_interface(graph, io))[0]
+        low_io = pipeline.low_interface(graph, io)
+        options = Measuring(data, None, ranges, None, range_margin).steer(options, graph)
+        return pipeline.planned(graph, options, low_io)[0]
 
 
 def apply(model: Any, plan: Plan, *, output: str | os.PathLike | None = None) -> Any:

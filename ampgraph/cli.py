@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from . import __version__, cli_mixlist, cli_numbers
+from . import __version__, cli_mixlist, cli_numbers, cli_tune, cli_verify
+from .cli_numbers import parse_dims
 from .console import done, guarded, main, progress, show, show_json, signals_wait
-from .errors import AmpError
 
 __all__ = ["app", "main"]
 
@@ -65,7 +65,23 @@ StoreOption = Annotated[
 ]
 DimOption = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension, for costs only; repeatable."),
+    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension, for costs and generated inputs."),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR|FILE.npz", help="Measure ranges on these samples: what would overflow stays float32."
+    ),
+]
+SamplesOption = Annotated[
+    int | None, typer.Option("--samples", metavar="N", help="Measure on N samples at most; generated without --data.")
+]
+RangesOption = Annotated[
+    str | None, typer.Option("--ranges", metavar="FILE", help="Ranges that were measured before, instead of --data.")
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option("--range-margin", metavar="X", help="Float32 for what X times over would overflow; 2 if not given."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
@@ -116,17 +132,6 @@ class Steering:
         return pipeline.low_interface(graph, self.io or "keep")
 
 
-def parse_dims(words: Any) -> dict[str, int]:
-    """``["batch=8"]`` as a dictionary."""
-    dims = {}
-    for word in words:
-        name, _, number = word.rpartition("=")
-        if not name or not number.isascii() or not number.isdigit() or int(number) < 1:
-            raise AmpError("AMP310", f"--dim {word} is not NAME=N", hint="for example --dim batch=8")
-        dims[name] = int(number)
-    return dims
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"ampgraph {__version__}")
@@ -143,8 +148,11 @@ def ampgraph(
 
     \b
     ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
+    ampgraph convert model.onnx --data samples/ the same, but what overflows on these samples stays float32
     ampgraph inspect model.O2.onnx --against model.onnx
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
+    ampgraph verify model.onnx model.O2.onnx    is it still right, and which nodes are to blame if not
+    ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
     """
@@ -176,6 +184,13 @@ def convert(
     plan_out: Annotated[
         str | None, typer.Option("--plan-out", metavar="FILE", help="Write the plan as JSON, in a dry run too.")
     ] = None,
+    data: DataOption = None,
+    samples: SamplesOption = None,
+    ranges: RangesOption = None,
+    ranges_out: Annotated[
+        str | None, typer.Option("--ranges-out", metavar="FILE", help="Write what was measured as JSON, for --ranges.")
+    ] = None,
+    range_margin: MarginOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -184,16 +199,19 @@ def convert(
     \b
     ampgraph convert model.onnx --level auto -o fast.onnx
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
+    ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
     ampgraph convert model.onnx --dry-run --json
     """
     with signals_wait():
         from .checks import faults_told
         from .conversion import Job, run
+        from .measuring import Measuring
         from .report.text import summary_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
     with progress() as told, faults_told(model):
-        summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run), told)
+        measuring = Measuring(data, samples, ranges, ranges_out, range_margin)
+        summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run, measuring), told)
         done()
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
 
@@ -241,6 +259,8 @@ def explain(
     target: TargetOption = None,
     dim: DimOption = None,
     store_weights: StoreOption = None,
+    ranges: RangesOption = None,
+    range_margin: MarginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why a node has its precision: list and line, guard and number, region, or costs.
@@ -252,15 +272,18 @@ def explain(
     with signals_wait():
         from .checks import faults_told
         from .conversion import explained
+        from .measuring import Measuring
         from .report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
     with progress() as told, faults_told(model):
-        found = explained(model, node, steering, told)
+        found = explained(model, node, steering, told, Measuring(ranges=ranges, margin=range_margin))
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
 
 
 app.command("run")(guarded(cli_numbers.run))
+app.command("verify")(guarded(cli_verify.verify))
+app.command("tune", epilog=PATTERNS)(guarded(cli_tune.tune))
 
 
 @app.command()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .console import progress, show, show_json, signals_wait
+from .errors import AmpError
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 DeviceOption = Annotated[
@@ -21,6 +22,17 @@ StrictOption = Annotated[
     bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded (ONNX).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def parse_dims(words: Any) -> dict[str, int]:
+    """``["batch=8"]`` as a dictionary."""
+    dims = {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        if not name or not number.isascii() or not number.isdigit() or int(number) < 1:
+            raise AmpError("AMP310", f"--dim {word} is not NAME=N", hint="for example --dim batch=8")
+        dims[name] = int(number)
+    return dims
 
 
 def run(

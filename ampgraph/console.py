@@ -184,9 +184,24 @@ def progress() -> Iterator[Progress]:
         yield Progress()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield _TerminalProgress(bars)
+    with bars(Console(stderr=True)) as shown:
+        yield _TerminalProgress(shown)
+
+
+def bars(console: Any, **more: Any) -> Any:
+    """What is done, how long it has taken, and how long it still takes where that is known."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task: Task) -> Text:
+            left = task.time_remaining
+            return Text(f"about {int(left) // 60}:{int(left) % 60:02} left" if left else "")
+
+    said = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), said, BarColumn(), TimeElapsedColumn(), TimeLeft())
+    return Bars(*columns, console=console, transient=True, **more)

@@ -18,6 +18,7 @@ from .errors import AmpError, nearest
 from .formats import adapters
 from .formats.base import Graph
 from .formats.onnx_format import quiet_collector
+from .measuring import Measuring
 from .oplists import load_op_lists
 from .planner import Options, decide, find_rewrites
 from .plans import Plan, Rewrite
@@ -39,17 +40,19 @@ class Job:
     plan_in: str | None = None
     plan_out: str | None = None
     dry_run: bool = False
+    measuring: Measuring = Measuring()
 
 
 def run(job: Job, told: Progress) -> Summary:
     """Does the job and reports on it."""
-    given = job.steering.given()
+    given = [*job.steering.given(), *job.measuring.given()]
     if job.plan_in and given:
         raise AmpError(
             "AMP404", f"{given[0]} cannot change a plan that is given", hint="leave it away, or leave --plan-in away"
         )
     plan = Plan.read(job.plan_in) if job.plan_in else None
     options = None if plan else job.steering.options(job.model)
+    job.measuring.check()
     level = options.level.name if options else plan.level if plan else ""
     output = Path(job.output) if job.output is not None else pipeline.default_output(job.model, level)
     with quiet_collector():
@@ -62,6 +65,8 @@ def run(job: Job, told: Progress) -> Summary:
         if job.opset is not None:
             told.stage(f"moving to opset {job.opset}")
             graph = adapters.at_opset(graph, job.opset)
+        if options is not None:
+            options = job.measuring.steer(options, graph, told.part)
         told.stage("planning")
         if options is not None:
             plan, flow = pipeline.planned(graph, options, low_io)
@@ -91,7 +96,9 @@ def run(job: Job, told: Progress) -> Summary:
     return summary
 
 
-def explained(model: str, node: str, steering: Steering, told: Progress) -> Explanation:
+def explained(
+    model: str, node: str, steering: Steering, told: Progress, measuring: Measuring | None = None
+) -> Explanation:
     """One node's decisions, as `convert` with these options would make them."""
     options = steering.options(model)
     with quiet_collector():
@@ -101,6 +108,7 @@ def explained(model: str, node: str, steering: Steering, told: Progress) -> Expl
         _check_dims(graph, options.dims)
         told.stage("planning")
         graph.prepare()
+        options = (measuring or Measuring()).steer(options, graph)
         replaced = replaced_nodes(*_before_rewrites(graph, options, low_io))
         flow, _ = pipeline.prepare(graph, options, low_io)
         state, _ = decide(flow, options)
@@ -114,7 +122,12 @@ def _before_rewrites(graph: Graph, options: Options, low_io: frozenset[str]) -> 
 
 def _refuse_output(output: Path, job: Job, graph: Graph) -> None:
     """The input and its data files are never written over, under whatever name."""
-    sources = [Path(job.model), *([Path(job.plan_in)] if job.plan_in else ())]
+    asked = job.measuring
+    files = [Path(file) for file in (job.plan_in, asked.ranges, asked.data) if isinstance(file, str)]
+    sources = [Path(job.model), *(f for file in files for f in (file.glob("*.npz") if file.is_dir() else [file]))]
+    if asked.ranges_out:
+        taken = [output, *([Path(job.plan_out)] if job.plan_out else ())]
+        refuse_overwriting(graph, Path(asked.ranges_out), [*sources, *taken], "--ranges-out")
     if job.plan_out and same_file(Path(job.plan_out), output):
         raise AmpError(
             "AMP106", "the plan and the model would go to one file", where=str(output), hint="choose another --plan-out"

@@ -19,7 +19,7 @@ from .passes.verify_types import VerifyTypes
 from .planner import Options, find_rewrites, make_plan
 from .planner.guards_weights import exceeds
 from .planner.state import largest
-from .plans import Plan, Rewrite
+from .plans import Note, Plan, Rewrite
 
 DTYPES = ("float16", "bfloat16")
 STORES = ("low", "keep")
@@ -109,6 +109,8 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
     digest = graph.digest()
+    if options.ranges is not None:
+        options.ranges.check(digest)
     flow, rewrites = prepare(graph, options, low_io)
     if low_io and options.dtype == "bfloat16" and 0 < flow.opset < 13:
         raise AmpError(
@@ -116,6 +118,8 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
         )
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io = rewrites, sorted(low_io)
+    if options.ranges is not None:
+        plan.notes += [Note("samples", "", text) for text in options.ranges.notes]
     return plan, flow
 
 

@@ -36,9 +36,9 @@ def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
     if is_mindir(model):
         from .runtime.mindspore import Session as MindsporeSession
 
-        _refuse_device(device, MINDIR_DEVICES, "MindIR")
+        refuse_device(device, MINDIR_DEVICES, "MindIR")
         return MindsporeSession(model, device)
-    _refuse_device(device, ONNX_DEVICES, "ONNX")
+    refuse_device(device, ONNX_DEVICES, "ONNX")
     if strict:
         if device not in ("auto", "cpu"):
             raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
@@ -50,7 +50,8 @@ def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
     return Session(model, device)
 
 
-def _refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
+def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
+    """Raises AmpError AMP321 for a device of the other format."""
     others = {*ONNX_DEVICES, *MINDIR_DEVICES} - set(own)
     if device in others:
         raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")

@@ -125,7 +125,7 @@ def occ_float16() -> Converter:
 
 
 def autocast() -> Converter:
-    """NVIDIA ModelOpt AutoCast, calibrated with the inputs beside the model where there are any."""
+    """NVIDIA ModelOpt AutoCast, calibrated with the inputs beside the model: NAME.npz, or a folder NAME of them."""
 
     def prepare() -> None:
         import modelopt.onnx.autocast
@@ -136,8 +136,8 @@ def autocast() -> Converter:
         from modelopt.onnx.autocast import convert_to_mixed_precision
         from modelopt.onnx.utils import save_onnx
 
-        feeds = source.with_suffix(".npz")
-        calibration = {"calibration_data": str(feeds)} if feeds.exists() else {}
+        feeds = [path for path in (source.with_suffix(".npz"), source.with_suffix("")) if path.exists()]
+        calibration = {"calibration_data": str(feeds[0])} if feeds else {}
         save_onnx(convert_to_mixed_precision(str(source), keep_io_types=True, **calibration), str(target))
 
     return Converter(prepare, convert)

@@ -35,6 +35,11 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
+    return deserialize(read_proto(path), path.parent.absolute(), str(path))
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
     proto = onnx.ModelProto()
     try:
         with _mapped(path) as data:
@@ -49,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     check_tensors(proto, path.parent, str(path))
-    return deserialize(proto, path.parent.absolute(), str(path))
+    return proto
 
 
 @contextlib.contextmanager

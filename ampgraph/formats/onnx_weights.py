@@ -12,6 +12,7 @@ from ..dataflow import Value
 
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
 LOW_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
@@ -81,7 +82,7 @@ class RoundedTensor(ir.LazyTensor):
             doc_string=source.doc_string,
             metadata_props=dict(source.metadata_props),
         )
-        self.source, self.low, self.floor = source, LOW_TYPES[dtype], floor
+        self.source, self.low, self.floor = source, STORED_TYPES[dtype], floor
 
     def _round(self) -> ir.Tensor:
         parts = list(self.chunks())

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from ampgraph.errors import AmpError, nearest
 from ampgraph.numerics import value_types as vt
+from ampgraph.numerics.protos import folder_of, load_proto
 from ampgraph.numerics.strict_rewrite import rewrite
+from ampgraph.runtime.onnxruntime import no_memory, out_of_memory
 
 
 def strict_model(model: ModelProto | str | Path) -> ModelProto:
@@ -27,7 +28,7 @@ def strict_model(model: ModelProto | str | Path) -> ModelProto:
     A sequence or an optional of a low type becomes one of float32, at the border too: no Cast exists for it. Given a
     path, external data stays where it is and the references to it are kept.
     """
-    return rewrite(inlined(_load(model)), keep_border=True, folder=_folder(model))
+    return rewrite(inlined(load_proto(model)), keep_border=True, folder=folder_of(model))
 
 
 class StrictSession:
@@ -35,23 +36,28 @@ class StrictSession:
 
     def __init__(self, model: ModelProto | str | Path, *, threads: int = 0) -> None:
         ort = _runtime()
-        given = inlined(_load(model))
+        given = inlined(load_proto(model))
         self.input_types = {v.name: vt.of_proto(v.type) for v in given.graph.input}
         self.inputs = self.input_types
         self.output_types = {v.name: vt.of_proto(v.type) for v in given.graph.output}
         optional = {i.name for i in given.graph.initializer}
         self.required = [v.name for v in given.graph.input if v.name not in optional]
         # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
-        rewritten = rewrite(given, keep_border=False, folder=_folder(model))
+        rewritten = rewrite(given, keep_border=False, folder=folder_of(model))
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
+        options.enable_mem_reuse = (
+            False  # planning it takes time in the square of the nodes; arrays are freed all the same
+        )
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        if _folder(model):
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", _folder(model))
+        if folder_of(model):
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder_of(model))
         try:
             self._session = ort.InferenceSession(rewritten.SerializeToString(), options, ["CPUExecutionProvider"])
         except Exception as e:
+            if out_of_memory(e):
+                raise no_memory("while opening the model for a strict run") from e
             raise AmpError("AMP502", f"ONNX Runtime refuses the model: {_first_line(e)}") from e
 
     def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
@@ -70,6 +76,8 @@ class StrictSession:
         try:
             results = self._session.run(wanted, raised)
         except Exception as e:
+            if out_of_memory(e):
+                raise no_memory("in a strict run") from e
             raise AmpError("AMP504", f"ONNX Runtime stopped: {_first_line(e)}") from e
         return {n: _to_low(r, vt.low_of(self.output_types[n])) for n, r in zip(wanted, results, strict=True)}
 
@@ -131,18 +139,6 @@ def _to_low(value: Any, low: int) -> Any:
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
         return value.astype(_low_dtype(low))
-
-
-def _load(model: ModelProto | str | Path) -> ModelProto:
-    if isinstance(model, ModelProto):
-        copy = ModelProto()
-        copy.CopyFrom(model)
-        return copy
-    return onnx.load(str(model), load_external_data=False)
-
-
-def _folder(model: ModelProto | str | Path) -> str:
-    return "" if isinstance(model, ModelProto) else str(Path(model).resolve().parent)
 
 
 def inlined(model: ModelProto) -> ModelProto:

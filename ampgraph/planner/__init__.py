@@ -10,7 +10,9 @@ from .costs import Costs, build_problem
 from .cut import solve
 from .guards_accuracy import guard_accuracy
 from .guards_index import guard_indices
-from .guards_weights import guard_weights, reads_low, report_floors
+from .guards_place import guard_streams, release_tail
+from .guards_ranges import guard_ranges, passing, report_ranges
+from .guards_weights import guard_weights, reads_low, report_floors, report_flushing
 from .hazards import spread_hazards
 from .mindspore_policy import decide_like_mindspore
 from .overrides import apply_overrides
@@ -37,19 +39,25 @@ def decide(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     _cut(state)
     floors = {value: floor for value, floor in floors.items() if reads_low(state, value)}
     report_floors(state, floors)
+    report_flushing(state)
+    report_ranges(state)
     return state, floors
 
 
 def judge(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     """All that lists, regions, patterns and guards decide; what they leave FREE is the cut's."""
     state = State(flow, options)
+    state.passing = passing(state)
     classify(state)
     tie_regions(state)
     apply_overrides(state)
     guard_indices(state)
     guard_accuracy(state)
+    guard_streams(state)
     floors = guard_weights(state)
+    guard_ranges(state)
     spread_hazards(state)
+    release_tail(state)
     return state, floors
 
 
@@ -67,7 +75,8 @@ def _cut(state: State) -> None:
     solution = solve(problem)
     for root in free:
         low = solution.get(root, problem.fixed.get(root, HIGH)) == LOW
-        text = (
-            "costs least in the low type, with its neighbours" if low else "costs least in float32, with its neighbours"
-        )
-        state.set(root, LOW if low else HIGH, CUT, Why("cut", text))
+        dtype = "the low type" if low else "float32"
+        why = Why("cut", f"costs least in {dtype}, with its neighbours")
+        if not low and state.tail.get(root, 1) < 0:
+            why = Why("tail", "no product reads its result: widened for the output before it, not after it")
+        state.set(root, LOW if low else HIGH, CUT, why)

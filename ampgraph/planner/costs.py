@@ -108,20 +108,21 @@ def net_of(state: State, value: int, costs: Costs | None, undecided: set[int]) -
     if len(members) == 1 and writer is not None:
         return None
     if item.weight:
-        up, down = _weight_costs(flow, value, costs)
+        byte = 1 if readers <= state.tail.keys() else STORED_BYTE  # grids and anchors: too small to trade digits for
+        up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, frozenset(readers), up, down)
     price = costs.cast(value) if costs else 1
     up = INFINITE if value in state.counted else price  # integers made float are never rounded and widened again
     return Net(writer, frozenset(readers), up, price)
 
 
-def _weight_costs(flow: Dataflow, value: int, costs: Costs | None) -> tuple[int, int]:
+def _weight_costs(flow: Dataflow, value: int, costs: Costs | None, byte: int) -> tuple[int, int]:
     """2 bytes an element for a tensor that must stay float32, 4 for one stored twice; a large one is cast instead."""
     if costs is None:
         return 4, 2
     elements = costs.elements(value)
     if 4 * elements <= STORED_TWICE_LIMIT and (flow.parameters_copied or not flow.values[value].parameter):
-        return 4 * elements * STORED_BYTE, 2 * elements * STORED_BYTE
+        return 4 * elements * byte, 2 * elements * byte
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
@@ -141,7 +142,7 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
     }
     tally = Tally(nets, fixed, sorted(undecided))
     settled: dict[int, int] = {}
-    work = sorted(undecided)
+    work = [unit for unit in sorted(undecided) if state.tail.get(unit, 1) >= 0]
     while work:
         queued: dict[int, None] = {}
         for unit in work:
@@ -154,7 +155,7 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
                 settled[unit] = LOW
                 tally.settle(unit, LOW)
                 queued.update(dict.fromkeys(tally.neighbours(unit)))
-        work = [unit for unit in queued if unit not in tally.side]
+        work = [unit for unit in queued if unit not in tally.side and state.tail.get(unit, 1) >= 0]
     return settled
 
 
@@ -169,7 +170,7 @@ def size_classes(flow: Dataflow) -> list[int]:
 
 
 def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:
-    """A free operation moves 2 bytes an element more in float32."""
+    """A free operation moves 2 bytes an element more in float32, or saves them where no product follows."""
     flow = state.flow
     for slot in op.slots.values():
         unit = flow.find(slot)
@@ -183,4 +184,5 @@ def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:
             and not flow.values[v].weight
             and any(u.op == op.id and u.unit != NONE and flow.find(u.unit) == unit for u in flow.uses[v])
         }
-        problem.extra[unit] += sum(2 * costs.elements(v) for v in values) * flow.scopes[op.scope].times
+        moved = sum(2 * costs.elements(v) for v in values) * flow.scopes[op.scope].times
+        problem.extra[unit] += moved * state.tail.get(unit, 1)

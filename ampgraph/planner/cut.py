@@ -31,7 +31,8 @@ class Net:
 
 @dataclass
 class Problem:
-    """``fixed``: unit -> LOW or HIGH for decided units that occur in a net; ``extra``: what a unit costs in float32."""
+    """``fixed``: unit -> LOW or HIGH for decided units that occur in a net; ``extra``: what a unit costs in float32,
+    or in the low type where it is negative."""
 
     nets: list[Net] = field(default_factory=list)
     fixed: dict[int, int] = field(default_factory=dict)
@@ -184,7 +185,9 @@ def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[i
             graph.add_edge(tail, head, capacity=capacity + (held["capacity"] if held else 0))
 
     for unit in component:
-        edge("low", unit, problem.extra.get(unit, 0))
+        extra = problem.extra.get(unit, 0)
+        edge("low", unit, max(extra, 0))
+        edge(unit, "float32", max(-extra, 0))
     for number in dict.fromkeys(n for unit in component for n in tally.by_unit[unit]):
         net = tally.nets[number]
         writer_low = "low" if net.writer is None else node(net.writer)

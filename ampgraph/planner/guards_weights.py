@@ -42,10 +42,12 @@ NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in 
 
 @dataclass(frozen=True)
 class Extent:
-    """The largest finite magnitude, whether some finite element is below the low minimum, the share flushed to zero."""
+    """The largest finite magnitude, whether some finite element is below the low minimum and none above the maximum,
+    the share of the elements that are beyond the range, and of those that are not zero the share flushed to zero."""
 
     largest: float
     below: bool
+    beyond: float
     flushed: float
 
 
@@ -68,15 +70,29 @@ def guard_weights(state: State) -> dict[int, float]:
             if value.weight and extent.below and _is_mask(flow, value):
                 floors[value.id] = -options.largest / 2
             else:
-                _hold(state, value, f"reaches {extent.largest:.4g}, beyond {options.dtype}", hazard=True)
+                share = f"{_percent(extent.beyond)} of its elements"
+                _hold(state, value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
         elif extent.flushed > FLUSHED_LIMIT:
-            _hold(state, value, f"{extent.flushed:.0%} of it would flush to zero in {options.dtype}", hazard=False)
-        elif extent.flushed > NAMED_FROM and not all(state.is_high(u.unit) for u in uses):
-            state.notes.append(
-                Note("weight", value.name, f"{extent.flushed:.1%} of its elements flush to zero in {options.dtype}")
-            )
+            told = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
+            _hold(state, value, told, hazard=False)
+        elif extent.flushed > NAMED_FROM:
+            state.flushing[value.id] = extent.flushed
     added = _most_added(flow, floors)
     return {value: floor / added for value, floor in floors.items()}
+
+
+def report_flushing(state: State) -> None:
+    """Once all is decided: weights that are read low although a part of them becomes zero, the worst first."""
+    flow = state.flow
+    for value, share in sorted(state.flushing.items(), key=lambda item: (-item[1], item[0])):
+        if any(state.is_low(use.unit) for use in flow.uses[value]):
+            told = f"{_percent(share)} of its elements flush to zero in {state.options.dtype}"
+            state.notes.append(Note("weight", flow.values[value].name, told))
+
+
+def _percent(share: float) -> str:
+    """Enough digits to tell a few elements of many from none."""
+    return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
 
 
 def _small(flow: Dataflow, value: Value) -> bool:
@@ -95,18 +111,22 @@ def _extent(state: State, value: Value) -> Extent:
         fill = flow.attribute(op, "value")
         number = float(fill.reshape(-1)[0]) if fill is not None and fill.size else 0.0
         finite = abs(number) if np.isfinite(number) else 0.0
-        return Extent(finite, False, float(0 < finite < options.smallest_subnormal / 2))
-    largest, flushed, nonzero = 0.0, 0, 0
+        return Extent(
+            finite, False, float(finite > options.largest), float(0 < finite < options.smallest_subnormal / 2)
+        )
+    largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
     below = False
     tiny = np.float32(options.smallest_subnormal / 2)
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part)
+        total += magnitude.size
         top = float(magnitude.max(initial=0))
         if not np.isfinite(top):
             magnitude = magnitude[np.isfinite(magnitude)]
             top = float(magnitude.max(initial=0))
         largest = max(largest, top)
         if top > options.largest:
+            beyond += int(np.count_nonzero(magnitude > options.largest))
             below |= bool((part[np.isfinite(part)] < -options.largest).any()) and not bool(
                 (part[np.isfinite(part)] > options.largest).any()
             )
@@ -115,7 +135,7 @@ def _extent(state: State, value: Value) -> Extent:
             flushed += int(np.count_nonzero(magnitude[magnitude <= tiny]))
         nonzero += magnitude.size - small
     nonzero += flushed
-    return Extent(largest, below, flushed / nonzero if nonzero else 0.0)
+    return Extent(largest, below, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:

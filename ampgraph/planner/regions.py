@@ -19,7 +19,7 @@ def tie_regions(state: State) -> None:
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in state.region_of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        if region.kind == "Bias" and not _in_range(state, region):
+        if region.kind == "Bias" and (not _in_range(state, region) or _passes_alone(state, region)):
             continue
         _tie(state, region)
 
@@ -61,6 +61,14 @@ def _in_range(state: State, region: Region) -> bool:
         array is not None
         and array.size > 0
         and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= state.options.largest
+    )
+
+
+def _passes_alone(state: State, region: Region) -> bool:
+    """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
+    product = region.ops[0]
+    return region.result.outputs[0] in state.passing and not any(
+        value in state.passing for value in (*product.inputs, *product.outputs)
     )
 
 

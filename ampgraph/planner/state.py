@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..dataflow import NONE, Dataflow, Op
 from ..errors import AmpError
 from ..oplists import Kernels, Level, Listing, OpLists
 from ..plans import Note, Rounding, Why
 from .borders import Borders
+
+if TYPE_CHECKING:
+    from ..numerics.ranges import Ranges
 
 CONVERSIONS = ("Cast", "CastLike")
 SQUARE, INVERSE_ROOT = "mindspore::Square", "mindspore::Rsqrt"  # one operator there, two of the standard
@@ -36,6 +40,8 @@ class Options:
     low: tuple[str, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
     store_weights: str = "low"  # "keep": parameters stay float32 in the file and are cast when it runs
+    ranges: Ranges | None = None  # what values were measured to reach
+    range_margin: float = 2.0  # a value passes the limit when it would overflow this many times over
 
     @property
     def smallest_normal(self) -> float:
@@ -67,8 +73,11 @@ class State:
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
         self.counted: set[int] = set()  # float values that are integers in disguise
+        self.tail: dict[int, int] = {}  # free units behind the last product: what a byte saved there is worth
         self.angles: set[int] = set()  # ops that a guard found to compute angles
         self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
+        self.passing: dict[int, str] = {}  # values measured to pass the limit, in words
+        self.flushing: dict[int, float] = {}  # weights with the share that the low type makes zero
 
     def set(self, unit: int, value: int, rank: int, why: Why) -> bool:
         """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""

@@ -54,6 +54,7 @@ def summary_lines(summary: Summary) -> list[str]:
     )
     for kind, count in summary.rewrites.items():
         rows.append(("rewrites", f"{_plural(count, 'group')} of nodes written as one {kind} each"))
+    rows += _range_rows(summary)
     rows += _held_rows("guards", summary.guards, "none fired")
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
     return _rows(rows + _note_rows(summary))
@@ -88,11 +89,25 @@ def _held(held: Held) -> str:
     return f"{held.count:,} {held.kind} float32 ({held.first}{more}): {held.text}"
 
 
+def _range_rows(summary: Summary) -> list[tuple[str, str]]:
+    """What was measured on which samples: the values that pass the limit, and how many nodes are float32 for it."""
+    samples = [note["text"] for note in summary.notes if note["topic"] == "samples"]
+    if not samples:
+        return []
+    passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
+    nodes = _plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
+    told = (
+        f"{_plural(len(passing), 'value')} out of range, {nodes} float32 for it" if passing else "all values in range"
+    )
+    shown = [f"and {len(passing) - EXAMPLES:,} more"] if len(passing) > EXAMPLES else []
+    return [("ranges", told), *(("", text) for text in [*passing[:EXAMPLES], *shown, *samples])]
+
+
 def _note_rows(summary: Summary) -> list[tuple[str, str]]:
     """Notes by topic; what the rows above said already is left out."""
     topics: dict[str, list[str]] = {}
     for note in summary.notes:
-        if not (note["topic"] == "unlisted" and summary.unlisted):
+        if not (note["topic"] == "unlisted" and summary.unlisted) and note["topic"] not in ("samples", "range"):
             where = f"{note['where']}: " if note["where"] else ""
             topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
     rows = []

@@ -91,6 +91,10 @@ class Session:
 
     def placement(self) -> Counter[tuple[str, str]]:
         """(operator, provider) -> nodes that ran there, after a run of a session opened with ``profile``."""
+        return Counter(self.placed().values())
+
+    def placed(self) -> dict[str, tuple[str, str]]:
+        """Node -> (operator, provider), in the order of the run; asked once, runs after it are not observed."""
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
@@ -99,8 +103,9 @@ class Session:
         for event in events:
             arguments = event.get("args", {})
             if event.get("cat") == "Node" and arguments.get("provider"):
-                found[event["name"]] = arguments.get("op_name", "?"), arguments["provider"]
-        return Counter(found.values())
+                name = event["name"].removesuffix("_kernel_time")
+                found[name] = arguments.get("op_name", "?"), arguments["provider"]
+        return found
 
 
 def _port(item: Any) -> Port:
@@ -159,6 +164,8 @@ def _refused(error: Exception, where: str) -> AmpError:
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in told or "Could not find an implementation" in told or "NOT_IMPLEMENTED" in told:
         hint = "this device has no kernel for it: choose another --device, or --strict, which needs none"
+    if out_of_memory(error):
+        return no_memory(f"while opening {where}")
     if "NO_SUCHFILE" in told or "File doesn't exist" in told:
         return AmpError("AMP101", "no such file", where=where, hint="check the path")
     return AmpError("AMP502", f"ONNX Runtime refuses the model: {told}", where=where, hint=hint)
@@ -166,6 +173,17 @@ def _refused(error: Exception, where: str) -> AmpError:
 
 def _stopped(error: Exception, device: str) -> AmpError:
     told = first_line(error)
-    if "Failed to allocate memory" in str(error) or "out of memory" in str(error).lower():
-        return AmpError("AMP504", f"out of memory on {device}", hint="feed fewer rows at once, or --device cpu")
+    if out_of_memory(error):
+        return no_memory(f"on {device}")
     return AmpError("AMP504", f"ONNX Runtime stopped: {told}", hint="look at the shapes of what was fed")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the runtime failed for want of memory."""
+    told = str(error)
+    return "Failed to allocate memory" in told or "bad_alloc" in told or "out of memory" in told.lower()
+
+
+def no_memory(where: str) -> AmpError:
+    """The error for it."""
+    return AmpError("AMP504", f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")

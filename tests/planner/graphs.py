@@ -111,9 +111,9 @@ class Builder:
 
 
 @st.composite
-def random_models(draw: st.DrawFn, most: int = 12) -> ModelProto:
+def random_models(draw: st.DrawFn, most: int = 12, widths: tuple[int, ...] = (4, 600)) -> ModelProto:
     """A valid model of up to ``most`` steps, with tensors small or large beside the price of a kernel start."""
-    builder = Builder(draw, draw(st.sampled_from((4, 600))))
+    builder = Builder(draw, draw(st.sampled_from(widths)))
     for _ in range(draw(st.integers(2, most))):
         builder.step(draw(st.sampled_from(KINDS)))
     made = [t for t in builder.tensors if t[0] not in "xz"]

@@ -40,7 +40,7 @@ def problems(draw: st.DrawFn, most: int = 9) -> Problem:
         readers = draw(st.frozensets(units, min_size=1, max_size=4))
         up = draw(prices | st.just(INFINITE)) if writer is not None else draw(prices)
         nets.append(Net(writer, readers, up, draw(prices)))
-    extra = {unit: draw(prices) for unit in free if draw(st.booleans())}
+    extra = {unit: draw(st.integers(-6, 6)) for unit in free if draw(st.booleans())}
     return Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH}, extra)
 
 

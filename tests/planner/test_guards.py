@@ -173,6 +173,36 @@ def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
     assert "1e+05" in notes[0].text and "scaled stays float32" in notes[0].text
 
 
+def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
+    """Worst first; one of which a hundredth flushes at most, or that nobody reads low, is not worth a word."""
+    tiny = np.full((10, 100), 1e-9, np.float32)
+    shares = {"none": 10, "some": 20, "much": 400, "most": 600}
+    weights = {name: np.where(np.arange(1000).reshape(10, 100) < n, tiny, 1) for name, n in shares.items()}
+    weights["zeros"] = np.where(np.arange(1000).reshape(10, 100) < 900, 0, 1).astype(np.float32)
+    text = "g (float[1,10] x) => (%s) { %s }"
+    outputs = ", ".join(f"float[1,100] y_{name}" for name in weights)
+    nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
+    model = parse(text % (outputs, nodes), weights=weights)
+    notes = [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"]
+    assert notes == [
+        ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),
+        ("much", "40 % of its elements flush to zero in float16"),
+        ("some", "2 % of its elements flush to zero in float16"),
+    ]
+    held = ampgraph.plan(model, fp32=["much_node"]).notes
+    assert [n.where for n in held if n.topic == "weight"] == ["most", "some"]
+    assert not [n for n in ampgraph.plan(model, dtype="bfloat16").notes if n.topic == "weight"]
+
+
+def test_a_weight_out_of_range_is_named_with_its_share() -> None:
+    for count, told in ((1, "0.1 %"), (250, "25 %")):
+        weight = np.ones(1000, np.float32)
+        weight[:count] = -3e5
+        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", weights={"w": weight})
+        (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
+        assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
+
+
 def test_a_bounded_function_ends_what_its_input_began() -> None:
     """Cos is computed in float32; the products with it are not tied to that."""
     model = parse(

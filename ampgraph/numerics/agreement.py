@@ -1,0 +1,152 @@
+"""How far an output is from its reference over many samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Apart:
+    """One output of one sample.
+
+    ``error`` is the relative L2 distance over what is finite in the reference (the absolute one where that is zero
+    throughout), infinite where one element is not finite in the result or the reverse; for anything but floating types
+    the share of elements that differ. ``cosine`` and ``same_argmax`` (rows, of how many) are None where they make
+    no sense.
+    """
+
+    error: float
+    max_abs: float
+    cosine: float | None = None
+    same_argmax: tuple[int, int] | None = None
+    infinite: int = 0
+    nan: int = 0
+    astray: int = 0  # elements that are not finite on one side alone, or differ in kind
+    reason: str = ""  # why nothing could be compared
+
+
+def apart(reference: Any, result: Any) -> Apart:
+    """Compares two outputs: arrays, sequences of them, or nothing (an empty optional)."""
+    if isinstance(reference, list) or isinstance(result, list):
+        return _sequences(reference, result)
+    if reference is None or result is None:
+        return Apart(0, 0) if reference is result else _different("one of the two is empty")
+    want, got = np.asarray(reference), np.asarray(result)
+    if want.shape != got.shape:
+        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}")
+    if _is_float(want) and _is_float(got):
+        return _floats(want, got)
+    differ = int((want != got).sum())
+    return Apart(differ / want.size if want.size else 0.0, float(differ > 0))
+
+
+def _different(reason: str) -> Apart:
+    return Apart(math.inf, math.inf, reason=reason)
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _sequences(reference: Any, result: Any) -> Apart:
+    if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
+        return _different("sequences of different lengths")
+    parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
+    if not parts:
+        return Apart(0, 0)
+    worst = max(parts, key=lambda part: part.error)
+    counts = {name: sum(getattr(part, name) for part in parts) for name in ("infinite", "nan", "astray")}
+    return Apart(worst.error, max(part.max_abs for part in parts), **counts, reason=worst.reason)
+
+
+def _floats(reference: np.ndarray, result: np.ndarray) -> Apart:
+    want, got = reference.astype(np.float64), result.astype(np.float64)
+    known, finite = np.isfinite(want), np.isfinite(got)
+    alike = (want == got) | (np.isnan(want) & np.isnan(got))
+    astray = int((~alike & ~(known & finite)).sum())
+    infinite, nan = int(np.isinf(got).sum()), int(np.isnan(got).sum())
+    kept = known & finite
+    a, b = want[kept], got[kept]
+    scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
+    norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
+    error = math.inf if astray else off / norm if norm else off * scale
+    cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
+    return Apart(error, float(np.abs(a - b).max(initial=0)), cosine, _argmax(want, got), infinite, nan, astray)
+
+
+def _argmax(want: np.ndarray, got: np.ndarray) -> tuple[int, int] | None:
+    """Rows along the last axis whose largest element is at the same place; a NaN agrees with nothing."""
+    if not want.ndim or want.shape[-1] < 2 or not want.size:
+        return None
+    same = (want.argmax(-1) == got.argmax(-1)) & ~np.isnan(got).any(-1)
+    return int(same.sum()), int(same.size)
+
+
+@dataclass
+class Agreement:
+    """One output over all samples."""
+
+    name: str
+    errors: list[float] = field(default_factory=list)
+    max_abs: float = 0.0
+    cosine: float | None = None  # the smallest
+    same_argmax: tuple[int, int] | None = None
+    infinite: int = 0
+    nan: int = 0
+    astray: int = 0
+    reason: str = ""
+
+    def add(self, found: Apart) -> None:
+        """Takes in another sample."""
+        self.errors.append(found.error)
+        self.max_abs = max(self.max_abs, found.max_abs)
+        if found.cosine is not None:
+            self.cosine = found.cosine if self.cosine is None else min(self.cosine, found.cosine)
+        if found.same_argmax is not None:
+            same, rows = self.same_argmax or (0, 0)
+            self.same_argmax = same + found.same_argmax[0], rows + found.same_argmax[1]
+        self.infinite += found.infinite
+        self.nan += found.nan
+        self.astray += found.astray
+        self.reason = self.reason or found.reason
+
+    def quantile(self, share: float) -> float:
+        """An error that occurred: of 8 samples the 90th percentile is the eighth."""
+        return sorted(self.errors)[max(0, math.ceil(share * len(self.errors)) - 1)]
+
+    @property
+    def median(self) -> float:
+        return self.quantile(0.5)
+
+    @property
+    def p90(self) -> float:
+        return self.quantile(0.9)
+
+    @property
+    def worst(self) -> float:
+        return self.quantile(1.0)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the 90th percentile of the error is within it and nothing is infinite or NaN that should not be."""
+        return not self.astray and not self.reason and self.p90 <= tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; null stands for an error without measure."""
+        errors = {"median": self.median, "p90": self.p90, "worst": self.worst}
+        same = None if self.same_argmax is None else self.same_argmax[0] / self.same_argmax[1]
+        return {
+            "name": self.name,
+            "relative_l2": {key: value if math.isfinite(value) else None for key, value in errors.items()},
+            "errors": [value if math.isfinite(value) else None for value in self.errors],
+            "max_abs": self.max_abs if math.isfinite(self.max_abs) else None,
+            "cosine": self.cosine,
+            "argmax_agreement": same,
+            "infinite": self.infinite,
+            "nan": self.nan,
+            "not_in_reference": self.astray,
+            "reason": self.reason,
+        }

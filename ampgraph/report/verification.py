@@ -1,0 +1,113 @@
+"""The report of `verify` as plain text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from .text import _rows
+
+if TYPE_CHECKING:
+    from ..numerics.agreement import Agreement
+    from ..numerics.suspects import Operand, Suspect
+    from ..verifying import Verification
+
+REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
+
+
+def verification_lines(found: Verification) -> list[str]:
+    """The report of `verify`."""
+    rows = [("reference", found.reference), ("model", found.model), ("run", found.run)]
+    rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
+    rows += _fallback(found)
+    for output in found.outputs:
+        rows.append(("output", f"{output.name}  {_verdict(output, found.tolerance)}"))
+        rows += [("", line) for line in _figures(output)]
+    if found.first_nonfinite is not None:
+        rows += _suspect("not finite", "first at ", found.first_nonfinite)
+    for i, suspect in enumerate(found.growth):
+        rows += _suspect("" if i else "error grows", "at ", suspect)
+    if found.traced is not None:
+        rows.append(("", f"(nodes as sample {found.traced} shows them)"))
+    rows.append(("verdict", _told(found)))
+    return _rows(rows)
+
+
+def _told(found: Verification) -> str:
+    missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
+    limit = f"{found.tolerance:g}"
+    if not missed:
+        return f"ok: relative L2 within {limit} for 90 % of the samples, at every output"
+    return f"missed: {', '.join(missed)} (tolerance {limit} on relative L2 for 90 % of the samples, nothing infinite)"
+
+
+def _fallback(found: Verification) -> list[tuple[str, str]]:
+    if found.strict or not found.fallback:
+        return []
+    kinds = Counter(operator for _, operator in found.fallback)
+    named = ", ".join(f"{node} ({operator})" for node, operator in found.fallback[:FALLBACK])
+    more = f" and {len(found.fallback) - FALLBACK} more" if len(found.fallback) > FALLBACK else ""
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    return [("on the CPU", f"{len(found.fallback)} nodes fell back: {told}"), ("", f"{named}{more}")]
+
+
+def _verdict(output: Agreement, tolerance: float) -> str:
+    if output.reason:
+        return f"cannot be compared: {output.reason}"
+    if output.astray:
+        return f"{output.astray:,} elements are not finite where the reference is, or the reverse"
+    return "ok" if output.within(tolerance) else "missed"
+
+
+def _figures(output: Agreement) -> list[str]:
+    errors = (output.median, output.p90, output.worst)
+    told = ", ".join(
+        f"{'infinite' if math.isinf(error) else f'{error:.2e}'} {word}"
+        for error, word in zip(errors, ("median", "90th percentile", "worst"), strict=True)
+    )
+    lines = [f"relative L2 {told}"]
+    rest = [] if output.cosine is None and output.astray else [f"max abs {output.max_abs:.3g}"]
+    if output.cosine is not None:
+        rest.append(f"cosine {output.cosine:.7g}")
+    if output.same_argmax is not None:
+        same, rows = output.same_argmax
+        rest.append(f"argmax {100 * same / rows:.4g} % of {rows:,}")
+    rest.append(f"{output.infinite:,} infinite, {output.nan:,} NaN" if output.infinite or output.nan else "all finite")
+    return [*lines, "; ".join(rest)]
+
+
+def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
+    place = ", ".join(
+        part
+        for part in (
+            suspect.operator,
+            suspect.dtype,
+            f"layer {suspect.layer}" if suspect.layer else "",
+            f"inside {suspect.inside}" if suspect.inside else "",
+        )
+        if part
+    )
+    rows = [(title, f"{word}{suspect.node} ({place}): {suspect.why}")]
+    for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
+        rows += [("", f"  {sort:<4}{_operand(operand)}") for operand in operands[:OPERANDS]]
+    if suspect.repair:
+        more = len(suspect.repair) - REPAIRS
+        told = " ".join(suspect.repair[:REPAIRS]) + (f"  and {more} more, see --json" if more > 0 else "")
+        rows.append(("", f"  repair: {told}"))
+    rows += [("", f"  or: {hint}") for hint in suspect.hints]
+    return rows
+
+
+def _operand(operand: Operand) -> str:
+    told = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
+    if operand.reference is not None and _span(operand.reference) != _span(operand.range):
+        told += f"; reference {_span(operand.reference)}"
+    return told
+
+
+def _span(found: object) -> str:
+    smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
+    infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
+    told = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
+    return told + (f", {infinite:,} infinite" if infinite else "") + (f", {nan:,} NaN" if nan else "")

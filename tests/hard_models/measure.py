@@ -1,0 +1,77 @@
+"""Strict errors of a converted model over its seeded inputs, and the plan to compare with: only heavy nodes low."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto
+
+import ampgraph
+from ampgraph.numerics.strict import StrictSession
+
+HEAVY_ONLY = Path(__file__).with_name("heavy_only.toml")
+HEAVY = ("MatMul", "Gemm", "Conv", "LSTM")
+Feeds = Sequence[dict[str, np.ndarray]]
+Outputs = list[list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Over all inputs: the relative L2 error of the worst output (infinite where one is not finite), and casts."""
+
+    median: float
+    p90: float
+    worst: float
+    failed: int
+    casts: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def reference(model: ModelProto, feeds: Feeds) -> Outputs:
+    """What the float32 model gives for each input."""
+    session = StrictSession(model, threads=1)
+    return [list(session.run(feed).values()) for feed in feeds]
+
+
+def figures(converted: ModelProto, feeds: Feeds, expected: Outputs) -> Figures:
+    """Strict runs of a converted model."""
+    session = StrictSession(converted, threads=1)
+    errors = np.array([error(session.run(f).values(), e) for f, e in zip(feeds, expected, strict=True)])
+    low, high = (float(np.quantile(errors, q, method="higher")) for q in (0.5, 0.9))
+    return Figures(low, high, float(errors.max()), int(np.isinf(errors).sum()), casts(converted))
+
+
+def error(result: Any, expected: Sequence[np.ndarray]) -> float:
+    """The relative L2 error of the worst output."""
+    worst = 0.0
+    for got, want in zip(result, expected, strict=True):
+        if not np.isfinite(got).all():
+            return float("inf")
+        worst = max(worst, float(np.linalg.norm(got - want) / np.linalg.norm(want)))
+    return worst
+
+
+def heavy_only(model: ModelProto) -> ModelProto:
+    """The model with nothing low but its heavy nodes."""
+    return ampgraph.convert(model, "O1", lists=HEAVY_ONLY)
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and its bodies, at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from graphs(attribute.g)
+
+
+def casts(model: ModelProto) -> int:
+    """Cast nodes at any depth."""
+    return sum(node.op_type == "Cast" for graph in graphs(model.graph) for node in graph.node)

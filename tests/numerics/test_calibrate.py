@@ -1,0 +1,348 @@
+"""Measuring: ranges equal those of onnx's reference, value by value, however the model is cut, called or stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hypothesis import HealthCheck, given, settings
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import ampgraph
+from ampgraph.errors import AmpError
+from ampgraph.numerics.calibrate import calibrate
+from ampgraph.numerics.ranges import Range, Ranges, measure
+from ampgraph.numerics.samples import load_samples
+from planner.graphs import random_models
+
+pytest.importorskip("onnxruntime")
+MODELS = Path(__file__).resolve().parents[2] / "models"
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 3
+
+
+def model(text: str, weights: dict[str, Any] | None = None, opset: int = 17, functions: str = "") -> ModelProto:
+    own = ', "own" : 1' if functions else ""
+    made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}{own}]>\n{text}\n{functions}')
+    for name, array in (weights or {}).items():
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return made
+
+
+def by_reference(made: ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, Range]:
+    """The ranges of the float32 values of the main graph, inputs included, as onnx's reference computes them."""
+    names = [name for node in made.graph.node for name in node.output if name]
+    every = ModelProto()
+    every.CopyFrom(made)
+    del every.graph.output[:]
+    every.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names)
+    session, found = ReferenceEvaluator(every), {}
+    for feeds in samples:
+        values = {**feeds, **dict(zip(names, session.run(None, feeds), strict=True))}
+        for name, array in values.items():
+            if isinstance(array, np.ndarray) and array.dtype == np.float32:
+                found.setdefault(name, Range()).add(measure(array))
+    return found
+
+
+def scales(made: ModelProto, ranges: dict[str, Range]) -> dict[str, float]:
+    """By value the largest magnitude on the way to it: what its last bits may be off by."""
+    found = {name: ranges[name].absmax for name in ranges}
+    for node in made.graph.node:
+        before = max((found.get(name, 1.0) for name in node.input), default=0.0)
+        for name in node.output:
+            found[name] = max(before, found.get(name, 0.0))
+    return found
+
+
+def check(made: ModelProto, samples: list[dict[str, np.ndarray]], **more: Any) -> Ranges:
+    """Measured as the reference says, by name, for every float32 value that has a unit."""
+    found, wanted = calibrate(made, samples, **more), by_reference(made, samples)
+    given_low = any(node.op_type == "Cast" for node in made.graph.node)  # the reference sums float16 in float16
+    rtol, scale = 1e-2 if given_low else 1e-5, scales(made, wanted)
+    assert found.samples == len(samples)
+    assert set(found.values) <= set(wanted)
+    for name, held in found.values.items():
+        known = wanted[name]
+        off = max(abs(held.low - known.low), abs(held.high - known.high))
+        assert off <= rtol * scale[name], (name, held, known)
+        assert (held.elements, held.nonfinite) == (known.elements, known.nonfinite), (name, held, known)
+    return found
+
+
+# -- against the reference --------------------------------------------------------------------------------------------
+
+
+@given(random_models(widths=(4,)))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+def test_ranges_of_random_graphs_are_those_of_the_reference(made: ModelProto) -> None:
+    samples = list(load_samples(made, count=2))
+    whole = check(made, samples)
+    floats = {n for n, held in by_reference(made, samples).items() if held.elements}
+    stored = {name for node in made.graph.node if node.op_type == "Constant" for name in node.output}
+    assert floats - stored - set(whole.values) <= {v.name for v in made.graph.input}, "a float32 value was not measured"
+    assert calibrate(made, samples, limit=1).values == whole.values
+
+
+def test_models_of_the_repository() -> None:
+    samples = [{"image": np.load(MODELS / "digits_heldout.npz")["image"][:4]}]
+    for name in ("digits_transformer", "digits_cnn"):
+        assert len(check(onnx.load(MODELS / f"{name}.onnx"), samples).values) > 10
+
+
+def test_the_model_is_not_changed_and_progress_is_told() -> None:
+    made, steps = onnx.load(MODELS / "digits_cnn.onnx"), []
+    before = made.SerializeToString(deterministic=True)
+    calibrate(made, count=3, limit=1, told=lambda what, done, of: steps.append((what, done, of)))
+    assert made.SerializeToString(deterministic=True) == before
+    assert steps[0][0] == "measuring ranges" and steps[-1][1] == steps[-1][2]
+    assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
+
+
+def test_the_same_data_gives_the_same_text() -> None:
+    one, two = (ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2, seed=3) for _ in range(2))
+    assert one.to_json() == two.to_json()
+    assert one.notes[0] == "inputs were generated: 2 samples, seed 3"
+    assert isinstance(one, ampgraph.Ranges) and one != ampgraph.calibrate(MODELS / "digits_cnn.onnx", count=2)
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_integers_booleans_and_doubles_are_no_ranges() -> None:
+    made = model("""g (float[3, 4] x) => (float[3, 4] y, int64[2] s, double[3, 4] d, bool[3, 4] b) {
+        s = Shape(x)  d = Cast <to = 11> (x)  b = Greater(x, x)  y = Relu(x) }""")
+    assert set(check(made, [{"x": X}]).values) == {"x", "y"}
+
+
+def test_infinities_and_nan_of_the_model_itself_are_said() -> None:
+    made = model("g (float[3, 4] x) => (float[3, 4] y) { l = Log(x)  y = Relu(l) }")
+    found = calibrate(made, [{"x": X}])
+    assert found.values["l"].nonfinite == 4
+    assert found.notes[-1].startswith("2 values hold infinities or NaN in float32 already, the first is 'l'")
+
+
+def test_empty_tensors_and_unused_outputs() -> None:
+    made = model(
+        """g (float[n, 4] x) => (float[m, 4] y) {
+        p, q = Split <axis = 1> (x)  u = Relu(p)  none = Slice(x, zero, zero)  y = Relu(none) }""",
+        {"zero": np.array([0])},
+    )
+    found = check(made, [{"x": X}])
+    assert found.values["y"] == Range() and found.values["q"].elements == 6
+
+
+def test_an_unsorted_model_and_a_default_input() -> None:
+    made = model("g (float[3, 4] x, float[4] w) => (float[3, 4] y) { a = Relu(x)  y = Mul(a, w) }", {"w": X[2]})
+    nodes = list(made.graph.node)[::-1]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    found = calibrate(made, [{"x": X}])
+    assert found.values["y"].high == 64 and "w" not in found.values
+    assert calibrate(made, [{"x": X, "w": X[2] * 2}]).values["y"].high == 128
+
+
+def test_sequences_are_crossed_within_one_piece() -> None:
+    made = model(
+        """g (float[3, 4] x) => (float[6, 4] y) {
+        a = Relu(x)  s = SequenceConstruct(a, x)  t = SequenceInsert(s, a)  e = SequenceErase(t)
+        y = ConcatFromSequence <axis = 0> (e)  z = Neg(y) }"""
+    )
+    found = calibrate(made, [{"x": X}], limit=1)
+    assert found.values["y"].high == 8 and found.values["z"].low == -8
+    assert {"s", "t", "e"}.isdisjoint(found.values)
+
+
+def test_low_values_of_the_file_are_really_rounded() -> None:
+    made = model("""g (float[3, 4] x, float16[4] h) => (float[3, 4] y) {
+        low = Cast <to = 10> (x)  sum = Add(low, h)  y = Cast <to = 1> (sum) }""")
+    found = calibrate(made, [{"x": X + np.float32(2048.5), "h": np.zeros(4, np.float16)}])
+    assert set(found.values) == {"x", "y"}
+    assert found.values["y"].high == 2056.0 and found.values["x"].high == 2056.5
+
+
+def test_bfloat16_values_cross_from_piece_to_piece() -> None:
+    made = model("g (float[3, 4] x) => (float[3, 4] y) { l = Cast <to = 16> (x)  m = Neg(l)  y = Cast <to = 1> (m) }")
+    assert calibrate(made, [{"x": X * np.float32(100.3)}], limit=1).values["y"].low == -804.0
+
+
+def test_weights_in_a_data_file(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
+    made = model("g (float[3, 4] x) => (float[3, 300] y) { p = MatMul(x, w)  y = Relu(p) }", {"w": weight})
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    found = calibrate(tmp_path / "m.onnx", [{"x": X}], limit=1)
+    assert found.values["p"].high == pytest.approx(float((X @ weight).max()), rel=1e-5)
+    assert found.digest == calibrate(onnx.load(tmp_path / "m.onnx"), [{"x": X}]).digest
+
+
+# -- functions and bodies ---------------------------------------------------------------------------------------------
+
+TWICE = '<domain: "own", opset_import: ["" : 17]> twice (a) => (c) { b = Add(a, a)  c = Relu(b) }'
+DEEP = """<domain: "own", opset_import: ["" : 17, "own" : 1]> deep (a) => (d) { b = own.twice(a)  c = Neg(b)
+    d = own.twice(c) }"""
+
+
+def test_values_in_functions_are_told_apart_by_call() -> None:
+    made = model(
+        "g (float[3, 4] x) => (float[3, 4] z) { y = own.twice(x)  n = Neg(y)  z = own.twice(n) }", functions=TWICE
+    )
+    found = calibrate(made, [{"x": X}]).values
+    highs = {key: (found[key].low, found[key].high) for key in found}
+    assert highs["y > b"] == (-6, 16) and highs["y > c"] == (0, 16) == highs["y"]
+    assert highs["z > b"] == (-32, 0) and highs["z"] == (0, 0)
+
+
+def test_functions_in_functions() -> None:
+    made = model("g (float[3, 4] x) => (float[3, 4] y) { y = own.deep(x) }", functions=f"{TWICE}\n{DEEP}")
+    found = calibrate(made, [{"x": X}]).values
+    assert (found["y > b > b"].low, found["y > b > b"].high) == (-6, 16)
+    assert (found["y > d > b"].low, found["y > d > b"].high) == (-32, 0)
+    assert found["y > c"].low == -16
+
+
+BRANCHES = """g (float[3, 4] x, bool c) => (float[3, 4] z) {
+    a = Mul(x, ten)
+    y = If (c) <then_branch = t () => (float[3, 4] u) { q = Mul(a, ten)  u = Neg(q) },
+                else_branch = e () => (float[3, 4] v) { v = Relu(a) }>
+    z = Neg(y) }"""
+
+
+def extremes(found: Ranges, *keys: str) -> list[tuple[float, float, int]]:
+    return [(found.values[key].low, found.values[key].high, found.values[key].elements) for key in keys]
+
+
+def test_the_branch_that_runs_is_measured() -> None:
+    made = model(BRANCHES, {"ten": np.float32(10)})
+    true, false = ({"x": X, "c": np.array(flag)} for flag in (True, False))
+    both = calibrate(made, [true, false], limit=1)
+    assert extremes(both, "y", "y.then_branch > q", "y.then_branch > u", "y.else_branch > v") == [
+        (-800, 300, 24),
+        (-300, 800, 12),
+        (-800, 300, 12),
+        (0, 80, 12),
+    ]
+    one = calibrate(made, [false])
+    assert extremes(one, "y.then_branch > q", "y.else_branch > v") == [(0, 0, 0), (0, 80, 12)]
+    assert one.notes == ("1 sample from the iterable",)
+
+
+LOOP = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y, float[k, 3, 4] all) {
+    y, all = Loop (n, yes, x) <body = b (int64 i, bool go, float[3, 4] s) => (bool go2, float[3, 4] t, float[3, 4] o) {
+        go2 = Identity(go)
+        d = If (c) <then_branch = p () => (float[3, 4] u) { u = Mul(s, ten) },
+                    else_branch = q () => (float[3, 4] v) { v = Neg(s) }>
+        t = Add(d, s)  cut = Slice(t, zero, up)  o = Identity(t)
+        up0 = Unsqueeze(i, zero)  up = Add(up0, zero) }> }"""
+
+
+@pytest.mark.parametrize("turns", [3, 0])
+def test_every_turn_of_a_loop_is_measured_whatever_its_shapes(turns: int) -> None:
+    text = LOOP.replace("t = Add(d, s)  cut", "up0 = Unsqueeze(i, zero)  up = Add(up0, zero)  t = Add(d, s)  cut")
+    text = text.replace("        up0 = Unsqueeze(i, zero)  up = Add(up0, zero) }>", " }>")
+    made = model(text, {"ten": np.float32(10), "zero": np.array([0]), "yes": np.array(True)})
+    feeds = {"x": X, "n": np.array(turns), "c": np.array(True)}
+    found = calibrate(made, [feeds])
+    keys = ("y.body > s", "y.body > d.then_branch > u", "y.body > t", "y.body > cut", "y.body > d.else_branch > v")
+    if turns:
+        assert extremes(found, *keys) == [
+            (-363, 968, 36),
+            (-3630, 9680, 36),
+            (-3993, 10648, 36),
+            (-3993, 1331 * 4, 12),
+            (0, 0, 0),
+        ]
+    else:
+        assert extremes(found, *keys) == [(0, 0, 0)] * 5
+    assert (found.values["y"].high, len(found.notes)) == (10648 if turns else 8, 1)
+
+
+def test_scans_infinities_and_nan_in_bodies() -> None:
+    made = model("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
+        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
+            (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
+    found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
+    assert extremes(found, "y.body > s", "y.body > r") == [(-2, 5, 12), (-3, 8, 12)]
+    logs = found.values["y.body > l"]
+    assert (logs.low, logs.nonfinite, logs.elements) == (0, 4, 12) and logs.high == pytest.approx(np.log(8))
+    assert "3 values hold infinities or NaN" in found.notes[-1]
+
+
+def test_bodies_within_functions_are_said_not_to_be_measured() -> None:
+    inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
+    made = model(
+        "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
+        {"ten": np.float32(10)},
+        functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
+    )
+    found = calibrate(made, [{"x": X, "c": np.array(True)}])
+    assert (found.values["o > y"].low, found.values["o > z"].high) == (-800, 800)
+    assert found.notes[-1].startswith("3 float32 values were not measured: in bodies within functions")
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+MEMORY = """
+import json, resource, sys
+import numpy as np
+from onnx import TensorProto, helper
+import ampgraph, onnxruntime
+from ampgraph.numerics.calibrate import calibrate
+
+def private():
+    held = {}
+    for line in open("/proc/self/smaps_rollup"):
+        name, _, rest = line.partition(":")
+        held[name] = rest
+    return sum(int(held[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) << 10
+
+count, side = 2000, 116
+nodes = [helper.make_node(("Relu", "Neg")[k % 2], [f"v{k - 1}" if k else "x"], [f"v{k}"]) for k in range(count)]
+ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [side, side]) for name in ("x", f"v{count - 1}")]
+made = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:]), ir_version=9,
+                         opset_imports=[helper.make_opsetid("", 17)])
+peak = before = private()
+def told(*_):
+    global peak
+    peak = max(peak, private())
+found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, told=told)
+print(json.dumps({"values": len(found.values), "bytes": 4 * side * side * count, "before": before, "peak": peak,
+                  "most": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="private memory is read from /proc")
+def test_activations_are_streamed() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["values"] == 2001 and found["bytes"] > 100 << 20
+    assert found["peak"] < 1 << 30 and found["most"] < 1 << 30, found
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_measured(tmp_path: Path) -> None:
+    for made, data, code in (
+        (MODELS / "digits_cnn.mindir", None, "AMP304"),
+        (MODELS / "digits_cnn.onnx", tmp_path, "AMP108"),
+        (MODELS / "none.onnx", None, "AMP101"),
+        (MODELS / "digits_cnn.onnx", [{"image": np.zeros((1, 1, 3, 3), np.float32)}], "AMP503"),
+    ):
+        with pytest.raises(AmpError) as caught:
+            calibrate(made, data)
+        assert caught.value.code == code and caught.value.hint
+
+
+def test_a_model_that_stops_says_why() -> None:
+    made = model("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
+    with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
+        calibrate(made, [{"x": X, "i": np.array([9])}])
+    assert caught.value.code == "AMP504"

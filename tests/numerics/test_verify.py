@@ -1,0 +1,299 @@
+"""What verify says: figures by hand, planted faults found and repaired, mistakes told."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import ampgraph
+from ampgraph import AmpError
+from ampgraph.numerics.agreement import Agreement, apart
+from ampgraph.runtime import devices
+from ampgraph.verifying import Verification, verify
+from hard_models import HARD_MODELS
+
+from . import planted
+
+pytest.importorskip("onnxruntime")
+TRUE = np.array(True)
+
+
+def low(model: ModelProto, **more: Any) -> ModelProto:
+    """Everything low that may be."""
+    return ampgraph.convert(model, "O3", **more)
+
+
+def patterns(repair: tuple[str, ...]) -> list[str]:
+    """The arguments of --fp32, as a shell would read them."""
+    words = [shlex.split(text) for text in repair]
+    assert all(option == "--fp32" for option, _ in words)
+    return [pattern for _, pattern in words]
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_output_by_hand() -> None:
+    found = apart(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.1]]))
+    assert found.error == pytest.approx(np.sqrt(0.26) / 5)
+    assert found.max_abs == pytest.approx(0.5)
+    assert found.cosine == pytest.approx((9 + 18) / (5 * np.linalg.norm([3, 4.5, 0.1])))
+    assert found.same_argmax == (1, 2) and not found.astray
+
+
+def test_what_is_not_finite_is_counted() -> None:
+    nan, inf = np.nan, np.inf
+    found = apart(np.array([1.0, inf, nan, -inf, 2.0, 3.0]), np.array([1.0, inf, nan, inf, nan, inf]))
+    assert (found.astray, found.infinite, found.nan) == (3, 3, 2)
+    assert found.error == inf
+    same = apart(np.array([1.0, -inf]), np.array([1.0, -inf]))
+    assert same.error == 0 and not same.astray
+
+
+def test_zeros_integers_and_sequences() -> None:
+    assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 * 3**0.5)
+    assert apart(np.arange(4), np.array([0, 1, 5, 3])).error == 0.25
+    assert apart(np.array(["a"], object), np.array(["a"], object)).error == 0
+    assert apart([np.ones(2)], [np.ones(2), np.ones(2)]).reason == "sequences of different lengths"
+    assert apart([np.ones(2), np.ones(1)], [np.ones(2), np.zeros(1)]).error == 1
+    assert apart(np.ones((1, 2)), np.ones((2, 1))).reason == "shape [2, 1] instead of [1, 2]"
+    assert apart(np.full(2, 1e300), np.full(2, 1e300)).error == 0  # whose squares overflow
+
+
+def test_quantiles_and_the_tolerance() -> None:
+    output = Agreement("y", [i / 100 for i in range(1, 11)])
+    assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
+    assert output.within(0.09) and not output.within(0.08)
+    output.astray = 1
+    assert not output.within(1.0)
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_good_model_passes_and_no_node_is_named() -> None:
+    model = planted.chain()
+    found = verify(model, low(model), data=[planted.feed(scale=0.1)], tolerance=2e-3)
+    assert found.ok and found.strict and found.device == "cpu"
+    assert found.first_nonfinite is None and found.growth == () and found.traced is None
+    assert "accumulators inside kernels are not modelled" in found.run and "float16" in found.run
+    assert 0 < found.outputs[0].p90 < 2e-3
+
+
+def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
+    model = planted.chain()
+    data = [planted.feed(scale=0.1), planted.feed(scale=1.0)]
+    found = verify(model, low(model), data=data)
+    born = found.first_nonfinite
+    assert not found.ok and found.outputs[0].astray and found.traced == 1
+    assert born is not None and (born.node, born.operator, born.dtype) == ("second", "Mul", "float16")
+    assert born.makes[0].range.infinite and born.makes[0].reference.absmax > 65504
+    assert born.reads[0].range.infinite == 0 and "float16 ends at 65,504" in born.why
+    assert patterns(born.repair)[0] == "second" and "--dtype bfloat16" in born.hints
+    assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
+    assert verify(model, low(model, dtype="bfloat16"), data=data, tolerance=3e-2).ok
+
+
+def test_a_difference_of_infinities_blames_the_first_of_them() -> None:
+    model = planted.difference()
+    found = verify(model, low(model), data=[planted.feed()])
+    assert found.outputs[0].nan == 8 and found.first_nonfinite.node == "b"
+    repaired = low(model, fp32=patterns(found.first_nonfinite.repair))
+    assert verify(model, repaired, data=[planted.feed()]).first_nonfinite is None
+
+
+def test_zero_by_zero_blames_what_vanished() -> None:
+    model = planted.vanishing()
+    data = [planted.feed(scale=1e-5)]
+    found = verify(model, low(model), data=data)
+    born = found.first_nonfinite
+    assert born.node == "ratio" and "has become zero in 8 places" in born.why and "eps" in born.hints[0]
+    assert {"ratio", "square"} <= set(patterns(born.repair))
+    assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
+
+
+def test_an_overflow_in_a_function_is_named_with_its_calls() -> None:
+    model = planted.in_function()
+    found = verify(model, low(model), data=[planted.feed()])
+    born = found.first_nonfinite
+    assert (born.node, born.inside) == ("inner_again", "call_two")
+    assert patterns(born.repair)[0] == "inner_again"
+    assert verify(model, low(model, fp32=patterns(born.repair)), data=[planted.feed()]).first_nonfinite is None
+
+
+def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
+    model = planted.in_branch()
+    feeds = planted.feed(c=TRUE)
+    found = verify(model, low(model), data=[feeds])
+    born = found.first_nonfinite
+    assert (born.node, born.inside) == ("big", "choose")
+    assert verify(model, low(model, fp32=patterns(born.repair)), data=[feeds]).first_nonfinite is None
+    assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
+
+
+def test_growth_at_a_cancellation() -> None:
+    model = planted.cancelling()
+    data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]
+    found = verify(model, low(model), data=data)
+    assert not found.ok and found.first_nonfinite is None
+    worst = found.growth[0]
+    assert worst.node == "centre" and "cancels" in worst.why
+    assert {"centre", "shift"} <= set(patterns(worst.repair))
+    assert verify(model, low(model, fp32=patterns(worst.repair)), data=data).ok
+
+
+def test_an_input_that_is_low_and_overflows() -> None:
+    model = planted.chain()
+    found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
+    assert (found.first_nonfinite.node, found.first_nonfinite.operator) == ("x", "input")
+    assert "--io" in found.first_nonfinite.hints[0]
+
+
+def test_a_weight_that_a_converter_let_overflow() -> None:
+    reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
+    spoiled = ModelProto.FromString(reference.SerializeToString())
+    spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
+    born = verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite
+    assert born.node == "m" and "its weight 'w' holds infinities" in born.why
+
+
+def test_infinities_of_the_reference_are_no_fault() -> None:
+    model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) {
+        zero = Constant <value_float = 0.0> ()
+        [log] a = Log (zero)  [hide] b = Add (x, a)  [soft] s = Exp (b)  [more] y = Add (s, x)
+    }""")
+    found = verify(model, low(model), data=[planted.feed()], nodes=3)
+    assert found.ok and found.first_nonfinite is None
+
+
+def test_the_t5_that_overflows() -> None:
+    hard = HARD_MODELS["t5"]
+    model = hard.build()
+    found = verify(model, ampgraph.convert(model, "O2"), data=hard.feeds(8))
+    born = found.first_nonfinite
+    assert born is not None and born.node == "block.2.wo" and patterns(born.repair)[0] == "block.2.wo"
+    assert all(not pattern.startswith("softmax") for pattern in patterns(born.repair))  # masks are another matter
+    repaired = ampgraph.convert(model, "O2", fp32=patterns(born.repair))
+    assert verify(model, repaired, data=hard.feeds(8)).first_nonfinite is None
+
+
+# -- sides ------------------------------------------------------------------------------------------------------------
+
+
+def test_low_interfaces_and_given_low_references() -> None:
+    model = planted.chain()
+    data = [planted.feed(scale=0.1)]
+    for dtype in ("float16", "bfloat16"):
+        converted = low(model, io="low", dtype=dtype)
+        assert verify(model, converted, data=data, tolerance=2e-2).ok
+        own = verify(converted, converted, data=data)
+        assert own.ok and own.outputs[0].worst == 0
+
+
+def test_paths_and_generated_samples(tmp_path: Path) -> None:
+    model = planted.cancelling()
+    onnx.save(model, tmp_path / "a.onnx")
+    ampgraph.convert(tmp_path / "a.onnx", "O1", output=tmp_path / "b.onnx")
+    found = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", samples=3, seed=5)
+    assert found.samples == 3 and len(found.outputs[0].errors) == 3
+    assert any("generated" in note for note in found.notes)
+    again = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", samples=3, seed=5)
+    assert again.to_dict() == found.to_dict()
+
+
+def test_a_device_runs_its_own_kernels_and_names_what_fell_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
+    model = planted.chain()
+    found = verify(model, low(model), data=[planted.feed(scale=0.1)], device="cuda", nodes=2)
+    assert not found.strict and found.device == "cuda" and "its own kernels" in found.run
+    assert {op for _, op in found.fallback} >= {"Mul"}
+    assert found.traced == 0
+
+
+def test_bfloat16_on_a_device_is_traced_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices.PROVIDERS, "cuda", ("CPUExecutionProvider",))
+    model = planted.parse("""g (float[2, 4] x) => (float[2, 4] y) { b = Cast <to=16> (x)  y = Cast <to=1> (b) }""")
+    reference = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { b = Identity (x)  y = Identity (b) }")
+    found = verify(reference, model, data=[planted.feed()], device="cuda", nodes=1)
+    assert any("numpy has no bfloat16" in note for note in found.notes)
+
+
+SMALL = "g (float[2, 4] x) => (float[2, 4] y) { y = Tanh (x) }"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ("g (float[2, 4] z) => (float[2, 4] y) { y = Tanh (z) }", "the model has no input 'x'"),
+        ("g (float[2, 4] x) => (float[2, 4] z) { z = Tanh (x) }", "no output in common"),
+        ("g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { y = Tanh (x) z = Neg (x) }", "no output 'z'"),
+        ("g (float[3, 4] x) => (float[3, 4] y) { y = Tanh (x) }", "float32 [3, 4] in the model"),
+        ("g (int32[2, 4] x) => (float[2, 4] y) { y = Cast <to=1> (x) }", "int32 [2, 4] in the model"),
+    ],
+)
+def test_models_that_do_not_belong_together(other: str, words: str) -> None:
+    with pytest.raises(AmpError, match="AMP209") as told:
+        verify(planted.parse(SMALL), planted.parse(other))
+    assert words in told.value.message and told.value.hint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"tolerance": -1.0}, "AMP312"),
+        ({"tolerance": float("nan")}, "AMP312"),
+        ({"nodes": -1}, "AMP312"),
+        ({"samples": 0}, "AMP503"),
+        ({"device": "gpu"}, "AMP321"),
+        ({"device": "ascend"}, "AMP321"),
+        ({"device": "cann"}, "AMP505"),
+        ({"data": [{"x": np.full((2, 4), np.nan, np.float32)}]}, "AMP503"),
+        ({"data": [{"x": np.zeros((2, 5), np.float32)}]}, "AMP503"),
+        ({"data": [{}]}, "AMP503"),
+    ],
+)
+def test_mistakes_are_told(arguments: dict[str, Any], code: str) -> None:
+    model = planted.parse(SMALL)
+    with pytest.raises(AmpError, match=code) as told:
+        verify(model, model, **arguments)
+    assert told.value.hint
+
+
+def test_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ampgraph.numerics.strict import StrictSession
+
+    class Full:
+        def run(self, *_: Any) -> None:
+            raise RuntimeError(
+                "[ONNXRuntimeError] : 6 : bad allocation: Failed to allocate memory for requested buffer"
+            )
+
+    model = planted.parse(SMALL)
+    opened = StrictSession.__init__
+
+    def broken(self: StrictSession, *given: Any, **more: Any) -> None:
+        opened(self, *given, **more)
+        self._session = Full()
+
+    monkeypatch.setattr(StrictSession, "__init__", broken)
+    with pytest.raises(AmpError, match="out of memory") as told:
+        verify(model, model, samples=1)
+    assert "fewer rows" in told.value.hint
+
+
+def test_what_is_told_is_plain_data() -> None:
+    import json
+
+    model = planted.chain()
+    found: Verification = verify(model, low(model), data=[planted.feed()])
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
+    born = data["first_nonfinite"]
+    assert born["node"] == "second" and born["repair"][0] == "--fp32 second"
+    assert born["makes"][0]["range"]["infinite"] == 8

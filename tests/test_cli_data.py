@@ -1,0 +1,196 @@
+"""`convert` with data: ranges that steer the plan, are written, read again, and refused for another model."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+from ampgraph import cli
+from cli_helpers import MODELS, contents, process, refused
+
+pytest.importorskip("onnxruntime")
+CHAIN = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[2, 4] x) => (float[2, 4] y) { [one] a = MatMul(x, w)  [two] b = MatMul(a, big)  [three] c = MatMul(b, small)
+    [four] y = MatMul(c, w) }"""
+
+
+@pytest.fixture
+def amp(capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            cli.app([str(word) for word in words], prog_name="ampgraph")
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model that overflows on its data, a folder of samples, and the models of the repository."""
+    eye = np.eye(4, dtype=np.float32)
+    made = onnx.parser.parse_model(CHAIN)
+    for name, array in (("w", eye), ("big", eye * 40000), ("small", eye / 40000)):
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(made, tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        np.savez(tmp_path / "data" / f"{number}.npz", x=np.full((2, 4), number, np.float32), label=np.array(number))
+    for name in ("digits_transformer.onnx", "digits_cnn.onnx", "digits_cnn.mindir", "digits_heldout.npz"):
+        shutil.copy(MODELS / name, tmp_path)
+    return tmp_path
+
+
+def products(path):
+    """Names of the MatMul nodes that read float32."""
+    made = onnx.shape_inference.infer_shapes(onnx.load(path))
+    types = {v.name: v.type.tensor_type.elem_type for v in [*made.graph.value_info, *made.graph.input]}
+    return [n.name for n in made.graph.node if n.op_type == "MatMul" and types[n.input[0]] == 1]
+
+
+def test_data_keeps_what_overflows_in_float32_and_the_report_says_so(amp, folder):
+    code, out, err = amp("convert", folder / "m.onnx", "-o", folder / "o.onnx", "--data", folder / "data")
+    assert (code, err) == (0, "")
+    assert products(folder / "o.onnx") == ["two", "three"]
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert "ranges 1 value out of range, 2 nodes float32 for it" in rows
+    assert "'b' reaches 8e+04 (limit 3.275e+04 with margin 2)" in rows
+    assert f"3 samples from {folder / 'data'}" in rows
+    assert "left out, as no input has the name: label" in rows
+    assert any("(two ...): 'b' reaches 8e+04 (limit 3.275e+04 with margin 2)" in row for row in rows)
+    assert "heavy 2 of 4 low" in rows
+    amp("convert", folder / "m.onnx", "-o", folder / "plain.onnx")
+    assert products(folder / "plain.onnx") == []
+
+
+def test_one_file_and_a_number_of_samples(amp, folder):
+    code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--samples", 1)
+    assert code == 0 and "all values in range" in out and "1 sample from" in out and "(of 3)" in out
+    code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data" / "2.npz")
+    assert code == 0 and "1 value out of range, 2 nodes" in out
+
+
+def test_without_data_inputs_are_generated_and_the_report_says_so(amp, folder):
+    code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--samples", 2, "--json")
+    notes = [note["text"] for note in json.loads(out)["notes"] if note["topic"] == "samples"]
+    assert code == 0 and notes[0] == "inputs were generated: 2 samples, seed 0"
+    assert notes[1] == "'x' float32 [2, 4]: about standard normal"
+    code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--samples", 1, "--dim", "batch=5")
+    assert code == 0 and "'image' float32 [5, 1, 8, 8]" in out
+
+
+def test_ranges_are_written_and_used_again(amp, folder):
+    written = folder / "r.json"
+    data = ("--data", folder / "data")
+    one = amp("convert", folder / "m.onnx", "-o", folder / "a.onnx", *data, "--ranges-out", written, "--json")
+    two = amp("convert", folder / "m.onnx", "-o", folder / "b.onnx", "--ranges", written, "--json")
+    assert one[0] == two[0] == 0
+    assert (folder / "a.onnx").read_bytes() == (folder / "b.onnx").read_bytes()
+    first, second = (json.loads(result[1]) for result in (one, two))
+    assert {**first, "output": ""} == {**second, "output": ""}
+    assert json.loads(written.read_text())["samples"] == 3
+    code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--ranges", written, "--range-margin", 0.5)
+    assert code == 0 and "all values in range" in out
+    again = written.read_bytes()
+    assert amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--ranges-out", written)[0] == 0
+    assert written.read_bytes() == again
+
+
+def test_explain_names_the_range(amp, folder):
+    amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--ranges-out", folder / "r.json")
+    code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json")
+    assert code == 0 and "float32, by range: 'b' reaches 8e+04 (limit 3.275e+04 with margin 2)" in out
+    code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json", "--range-margin", "0.5")
+    assert code == 0 and "float16, by list" in out
+    code, out, _ = amp("explain", folder / "m.onnx", "one", "--ranges", folder / "r.json", "--json")
+    assert code == 0 and json.loads(out)["precision"] == "float16"
+
+
+def test_the_models_of_the_repository_pass_nothing(amp, folder):
+    for name in ("digits_transformer", "digits_cnn"):
+        code, out, _ = amp("convert", folder / f"{name}.onnx", "--dry-run", "--data", folder / "digits_heldout.npz")
+        assert code == 0 and "all values in range" in out and "as no input has the name: labels" in out
+
+
+def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
+    made = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[1, 4] x) => (float[1, 100] y) {'
+        + " ".join(f"y{k} = MatMul(x, w{k})" for k in range(6))
+        + " y = Sum(y0, y1, y2, y3, y4, y5) }"
+    )
+    for k in range(6):
+        weight = np.ones((4, 100), np.float32)
+        weight[0, : 10 + k] = 1e-9
+        made.graph.initializer.append(numpy_helper.from_array(weight, f"w{k}"))
+    onnx.save(made, folder / "w.onnx")
+    _, out, _ = amp("convert", folder / "w.onnx", "--dry-run")
+    assert "weight      w5: 3.75 % of its elements flush to zero in float16" in out and "and 3 more" in out
+    _, out, _ = amp("convert", folder / "w.onnx", "--dry-run", "--json")
+    notes = [note for note in json.loads(out)["notes"] if note["topic"] == "weight"]
+    assert [note["where"] for note in notes] == ["w5", "w4", "w3", "w2", "w1", "w0"]
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--data", "none.npz"], "AMP101", "none.npz"),
+        (["--data", "empty"], "AMP108", "no .npz file"),
+        (["--data", "m.onnx"], "AMP108", "m.onnx"),
+        (["--data", "digits_heldout.npz"], "AMP503", "no array for input 'x'"),
+        (["--data", "nan.npz"], "AMP503", "holds NaN"),
+        (["--data", "shape.npz"], "AMP503", "[2, 4]"),
+        (["--data", "data", "--ranges", "r.json"], "AMP311", "--ranges and --data"),
+        (["--samples", "2", "--ranges", "r.json"], "AMP311", "--samples"),
+        (["--samples", "0"], "AMP311", "--samples 0"),
+        (["--samples", "-3"], "AMP311", "--samples -3"),
+        (["--range-margin", "2"], "AMP311", "--range-margin"),
+        (["--data", "data", "--range-margin", "0"], "AMP311", "--range-margin 0"),
+        (["--data", "data", "--range-margin", "nan"], "AMP311", "--range-margin nan"),
+        (["--ranges", "none.json"], "AMP401", "none.json"),
+        (["--ranges", "m.onnx"], "AMP401", "m.onnx"),
+        (["--ranges", "other.json"], "AMP403", "another model"),
+        (["--data", "data", "--ranges-out", "m.onnx"], "AMP106", "m.onnx"),
+        (["--data", "data", "--ranges-out", "o.onnx"], "AMP106", "o.onnx"),
+        (["--data", "data", "--ranges-out", "none/r.json"], "AMP105", "none"),
+        (["--data", "data", "--ranges-out", "data/1.npz"], "AMP106", "1.npz"),
+        (["--data", "shape.npz", "--ranges-out", "shape.npz"], "AMP106", "shape.npz"),
+        (["--data", "data", "--plan-in", "p.json"], "AMP404", "--data"),
+    ],
+)
+def test_mistakes(amp, folder, monkeypatch, words, code, told):
+    monkeypatch.chdir(folder)
+    (folder / "empty").mkdir()
+    np.savez(folder / "nan.npz", x=np.full((2, 4), np.nan, np.float32))
+    np.savez(folder / "shape.npz", x=np.ones((2, 5), np.float32))
+    assert amp("convert", "digits_cnn.onnx", "--dry-run", "--samples", 1, "--ranges-out", "other.json")[0] == 0
+    assert amp("convert", "m.onnx", "--dry-run", "--ranges-out", "r.json", "--plan-out", "p.json")[0] == 0
+    before = contents(folder)
+    refused(amp("convert", "m.onnx", "-o", "o.onnx", *words), code, told)
+    assert contents(folder) == before
+
+
+def test_mindir_is_refused_clearly(amp, folder):
+    words = ("convert", folder / "digits_cnn.mindir", "--data", folder / "digits_heldout.npz", "--dry-run")
+    refused(amp(*words), "AMP304", "MindIR", "--fp32")
+
+
+def test_a_conversion_that_fails_leaves_no_ranges_behind(amp, folder):
+    words = ("convert", folder / "m.onnx", "-o", folder / "none" / "o.onnx", "--data", folder / "data")
+    code, _, _ = amp(*words, "--ranges-out", folder / "r.json")
+    assert code == 2 and not (folder / "none").exists() and not (folder / "r.json").exists()
+
+
+def test_help_names_the_options():
+    done = process("convert", "--help", env={**os.environ, "COLUMNS": "200"})
+    for word in ("--data", "--samples", "--ranges ", "--ranges-out", "--range-margin"):
+        assert word in done.stdout
