@@ -75,9 +75,9 @@ def _words(patterns: Iterable[str]) -> tuple[str, ...]:
 
 def low_interface(graph: Graph, io: str | Sequence[str]) -> frozenset[str]:
     """The graph inputs and outputs that ``io`` asks to be low."""
-    names = graph.interface()
     if io == "keep":
         return frozenset()
+    names = graph.interface()
     if io == "low":
         return frozenset(names)
     chosen: set[str] = set()
