@@ -78,6 +78,7 @@ class MindirGraph:
 
     def interface(self) -> list[str]:
         """Names of the inputs, and ``output 0``, ``output 1`` ...: MindIR names no results."""
+        self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
         return [flow.values[v].name for v in main.inputs] + [f"output {n}" for n in range(len(main.outputs))]
