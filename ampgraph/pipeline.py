@@ -75,9 +75,9 @@ def _words(patterns: Iterable[str]) -> tuple[str, ...]:
 
 def low_interface(graph: Graph, io: str | Sequence[str]) -> frozenset[str]:
     """The graph inputs and outputs that ``io`` asks to be low."""
-    names = graph.interface()
     if io == "keep":
         return frozenset()
+    names = graph.interface()
     if io == "low":
         return frozenset(names)
     chosen: set[str] = set()
@@ -97,6 +97,7 @@ def low_interface(graph: Graph, io: str | Sequence[str]) -> frozenset[str]:
 def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     """Sorts the graph and rewrites the norms that are better written as one operator; a dataflow of the result."""
     graph.prepare()
+    graph.refuse_training()
     flow = graph.dataflow(options.dtype, low_io)
     rewrites = find_rewrites(flow, options)
     if rewrites:
@@ -126,6 +127,7 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
 def followed(plan: Plan, graph: Graph) -> Dataflow:
     """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
     graph.prepare()
+    graph.refuse_training()
     if plan.digest != graph.digest():
         raise AmpError(
             "AMP403",

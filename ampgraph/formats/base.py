@@ -95,6 +95,10 @@ class Graph(Protocol):
         """Sorts what is unsorted."""
         ...
 
+    def refuse_training(self) -> None:
+        """Raises AmpError AMP205 for a graph that updates its own weights: it is not for `convert`."""
+        ...
+
     def before_edits(self) -> None:
         """Makes the model fit to hold a Cast."""
         ...
@@ -103,6 +107,10 @@ class Graph(Protocol):
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> Editor: ...
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        ...
+
+    def version(self) -> str:
+        """The version of the format that the model is written in: ``opset 18``, ``mind_ir_version 3``."""
         ...
 
     def interface(self) -> list[str]:

@@ -24,7 +24,7 @@ def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, 
     for scope in flow.scopes:
         for node in scope.native.graph.node:
             if node.op_type == "Constant":
-                constants[node.output[0]] = _types(view.attribute(node, "value"))
+                constants[node.output[0]] = _constant(view.attribute(node, "value"))
     for scope in flow.scopes:
         graph = scope.native.graph
         names: ChainMap[str, Types] = ChainMap({}, constants)
@@ -63,7 +63,7 @@ def _formal(info: Any, new: dict[int, str], parameters: dict[str, str]) -> Types
             _set(tensor, new[position])
     if not info.tensor:
         return _types(abstract)
-    found = [view.dtype_of(tensor) for tensor in info.tensor]
+    found = [parameters.get(tensor.ref_key) or view.dtype_of(tensor) for tensor in info.tensor]
     return found if len(found) > 1 else found[0]
 
 
@@ -100,7 +100,16 @@ def _types(abstract: Any) -> Types:
     if abstract.type in (schema.TENSORS, schema.TENSOR):
         found = [view.dtype_of(tensor) for tensor in abstract.tensors]
         return found if len(found) > 1 else found[0] if found else None
-    return int(abstract.i) if abstract.type == schema.INT64 else None
+    return None
+
+
+def _constant(given: Any) -> Types:
+    """The type of a constant; of a number that counts, the number itself."""
+    if given is None or given.type in view.MONADS:
+        return None
+    found = _types(given)
+    number = view.number(given) if found is None else None
+    return number if isinstance(number, int) else found
 
 
 def _write(abstract: Any, types: Types) -> None:

@@ -19,6 +19,7 @@ class Body:
     def __init__(self, graph: Any, names: set[str]) -> None:
         self.graph, self._names = graph, names
         self.nodes: list[Any] = list(graph.node)
+        self._rank = {id(node): number for number, node in enumerate(self.nodes)}
         self._makers = {name: node for node in self.nodes for name in node.output}
         self._readers: dict[str, dict[tuple[int, int], Reader]] = {}
         for node in self.nodes:
@@ -61,6 +62,13 @@ class Body:
             return self.graph.output[place.position].name
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
         return node.input[place.position]
+
+    def stands_before(self, name: str, place: Place) -> bool:
+        """Whether what was called ``name`` first is made in front of the node that holds a place, in the file."""
+        if place.node is None:
+            return True
+        maker = self._makers.get(self.now(name))
+        return maker is None or self._rank[id(maker)] < self._rank[id(place.node)]
 
     def number(self, number: int, word: str) -> str:
         """The name of an integer constant, which is made at the top of the graph."""

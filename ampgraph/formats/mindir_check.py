@@ -42,12 +42,14 @@ class _Checker:
                 for name in node.input:
                     if name not in known and name not in everywhere:
                         when = "before it is made" if name in later else "which its graph does not have"
-                        self._refuse(f"node '{_shown(node.output[0])}' reads '{_shown(name)}', {when}")
+                        self._refuse(f"node '{view.shown(node.output[0])}' reads '{view.shown(name)}', {when}")
                 self._node(node, sizes)
                 known.add(node.output[0])
             for item in graph.output:
                 if item.name not in known and item.name not in everywhere:
-                    self._refuse(f"graph '{_shown(graph.name)}' returns '{_shown(item.name)}', which nothing makes")
+                    self._refuse(
+                        f"graph '{view.shown(graph.name)}' returns '{view.shown(item.name)}', which nothing makes"
+                    )
 
     def _names(self) -> None:
         """Every name means one thing in the whole model."""
@@ -59,15 +61,15 @@ class _Checker:
             for tensor in graph.parameter:
                 key = tensor.ref_key or tensor.name
                 if key in keys:
-                    self._refuse(f"two parameters are called '{_shown(key)}'")
+                    self._refuse(f"two parameters are called '{view.shown(key)}'")
                 keys.add(key)
             for node in graph.node:
                 if len(node.output) != 1:
-                    self._refuse(f"node '{_shown(node.name)}' has {len(node.output)} outputs; every node has one")
+                    self._refuse(f"node '{view.shown(node.name)}' has {len(node.output)} outputs; every node has one")
             names = [item.name for item in (*graph.parameter, *graph.input)]
             for name in (*names, *(node.output[0] for node in graph.node)):
                 if not name or name in taken:
-                    self._refuse(f"two things are called '{_shown(name)}'" if name else "something has no name")
+                    self._refuse(f"two things are called '{view.shown(name)}'" if name else "something has no name")
                 taken.add(name)
 
     def _node(self, node: Any, sizes: dict[str, tuple[int, int]]) -> None:
@@ -76,24 +78,19 @@ class _Checker:
             return
         kind, name = view.kind_of(node, self.primitives), node.output[0]
         if len(node.input) < OPERANDS.get(kind, 0):
-            self._refuse(f"{kind} '{_shown(name)}' has {len(node.input)} operands, and needs {OPERANDS[kind]}")
+            self._refuse(f"{kind} '{view.shown(name)}' has {len(node.input)} operands, and needs {OPERANDS[kind]}")
         if kind in view.TUPLES:
             inner = [sizes.get(given, (1, 0)) for given in node.input]
             sizes[name] = sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
             if sizes[name][0] > MOST_ELEMENTS or sizes[name][1] > DEEPEST:
-                self._refuse(f"tuple '{_shown(name)}' has {sizes[name][0]:,} elements, {sizes[name][1]} deep")
+                self._refuse(f"tuple '{view.shown(name)}' has {sizes[name][0]:,} elements, {sizes[name][1]} deep")
             return
         if kind in ("Depend", "Load", "TupleGetItem", "list_getitem") and node.input[0] in sizes:
             sizes[name] = sizes[node.input[0]]
         entry = operator(kind)
         if view.attribute(node, "shape") is None and (entry is None or not entry.structural):
-            problem = f"{kind} '{_shown(name)}' has no type"
+            problem = f"{view.shown(kind)} '{view.shown(name)}' has no type"
             raise AmpError("AMP201", problem, where=self.file.where, hint=NO_TYPE)
 
     def _refuse(self, problem: str) -> None:
         raise AmpError("AMP202", problem, where=self.file.where, hint=UNREADABLE)
-
-
-def _shown(name: str) -> str:
-    """A name as messages show it."""
-    return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Use, Value
 from ..errors import AmpError
+from . import mindir_schema as schema
 from . import mindir_view as view
 from .base import LOW
 from .mindir_functions import CALLS, Functions
@@ -92,6 +93,10 @@ class DataflowBuilder:
     def fixed_unit(self, slot: str, why: str, op: int = NONE) -> int:
         return self.flow.new_unit(op, slot, frozenset(), fixed=why)
 
+    def is_other(self, dtype: str) -> bool:
+        """Whether float32 may not change where it meets this type: the file is at odds with itself, and stays so."""
+        return dtype not in (FLOAT32, self.low, NUMBER)
+
     def hold(self, value: Value, why: str) -> None:
         """A value keeps its type; one that a given Cast made has it already."""
         if value.unit != NONE and value.low_source == NONE:
@@ -101,7 +106,7 @@ class DataflowBuilder:
         """The element type of a Tensor message. Raises AmpError AMP201 where it has none."""
         found = view.dtype_of(tensor)
         if not tensor.data_type:
-            problem = f"'{name}' has no element type"
+            problem = f"'{view.shown(name)}' has no element type"
             raise AmpError("AMP201", problem, where=self.file.where, hint="export it again with mindspore.export")
         return found or f"type {tensor.data_type}"
 
@@ -175,6 +180,7 @@ class DataflowBuilder:
                 found.append(None)
             elif tensor.ref_key and tensor.ref_key in self.parameters:
                 found.append(self.parameters[tensor.ref_key])
+                self.compare(found[-1], [tensor], info.name)
             else:
                 single = name if len(tensors) == 1 else f"{name}[{number}]"
                 value = self.value(single, scope, self.element_type(tensor, single), tensor)
@@ -201,6 +207,9 @@ class DataflowBuilder:
     def _results(self, scope: Scope) -> None:
         """Reads of what a graph returns, tuples opened."""
         native = scope.native
+        for info in native.graph.output:
+            self._show(self.lookup(info.name), info.attr_info if info.HasField("attr_info") else None, info.name)
+            self.compare(self.lookup(info.name), info.tensor, info.name)
         places = (
             part
             for number, info in enumerate(native.graph.output)
@@ -269,21 +278,46 @@ class DataflowBuilder:
 
     def _structural(self, kind: str, node: Any, scope: Scope) -> Item:
         if kind in view.TUPLES:
-            return tuple(self.lookup(name) for name in node.input)
+            made = tuple(self.lookup(name) for name in node.input)
+            self._show(made, view.attribute(node, "shape"), node.output[0])
+            return made
         if kind not in ("Load", "Depend", "TupleGetItem", "list_getitem"):
             return None
         native, item, name = scope.native, self.lookup(node.input[0]), node.output[0]
+        shown = view.attribute(node, "shape")
         if kind == "Depend" or node.input[0] in native.ordered:
             native.ordered.add(name)
         if kind == "Load" and isinstance(item, Written):
-            return self._load(item, node, scope)
+            loaded = self._load(item, node, scope)
+            self._show(loaded, shown, name)
+            return loaded
         if kind in ("TupleGetItem", "list_getitem"):
             at = self.constant(node.input[1])
             known = isinstance(item, tuple) and isinstance(at, int) and -len(item) <= at < len(item)
             item = item[at] if known else None
         if isinstance(item, int) and name not in native.ordered:
             native.names.setdefault(item, name)
+        self._show(item, shown, name)
         return item
+
+    def _show(self, item: Item, abstract: Any, name: str) -> None:
+        """Tells of an abstract that shows another float type than what it stands for has."""
+        if abstract is None:
+            return
+        if abstract.type in view.SEQUENCES:
+            for part, inner in zip(item, abstract.values, strict=False) if isinstance(item, tuple) else ():
+                self._show(part, inner, name)
+        elif abstract.type in (schema.TENSORS, schema.TENSOR):
+            self.compare(item, abstract.tensors, name)
+
+    def compare(self, item: Item, tensors: Any, name: str) -> None:
+        """Tells of Tensor messages that show another float type than what they stand for has."""
+        for part, tensor in zip(item if isinstance(item, tuple) else (item,), tensors, strict=False):
+            known = part.tensor if isinstance(part, Written) else None
+            has = self.flow.values[part].dtype if isinstance(part, int) else view.dtype_of(known)
+            says = view.dtype_of(tensor)
+            if has != says and has in schema.ELEMENT_NUMBERS and says in schema.ELEMENT_NUMBERS:
+                self.flow.conflicts.append(f"'{name}' is {has}, and says {says}")
 
     def _load(self, item: Written, node: Any, scope: Scope) -> Item:
         """What a parameter holds at one moment."""

@@ -22,6 +22,7 @@ class MindirEditor:
         self.file, self.model, self.flow = file, file.model, flow
         self._names = _all_names(self.model)
         self._bodies = {scope.id: Body(scope.native.graph, self._names) for scope in flow.scopes}
+        self._parameters = {s.id: {item.name for item in s.native.graph.parameter} for s in flow.scopes}
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._types: dict[int, str] = {}  # values that were retyped
@@ -90,13 +91,14 @@ class MindirEditor:
         """The first name behind which a cast of a value can stand for a reader.
 
         The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
-        an order, and those of a parameter itself.
+        an order, and those of a parameter itself that stand in front of its first Load.
         """
-        native = self.flow.scopes[scope].native
-        name = self._bodies[scope].first_name_at(place)
-        if name in native.ordered or any(name == item.name for item in native.graph.parameter):
+        native, body = self.flow.scopes[scope].native, self._bodies[scope]
+        name = body.first_name_at(place)
+        if name in native.ordered:
             return name
-        return native.names.get(value.id, name)
+        first = native.names.get(value.id, name)
+        return name if name in self._parameters[scope] and not body.stands_before(first, place) else first
 
     def _cast_name(self, scope: int, value: Value, place: Place, to: str) -> str:
         """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
@@ -104,6 +106,8 @@ class MindirEditor:
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:
             return native.names[value.low_source]
+        if (scope, base, to) in self._casts:
+            return self._casts[scope, base, to]
         for use in self.flow.uses[value.id]:
             if use.given_cast and use.scope == scope and (scope, base, to) not in self._casts:
                 given = self.flow.ops[use.op]

@@ -17,6 +17,7 @@ from .base import Census, Progress, Stored
 from .mindir_check import check_structure
 from .mindir_dataflow import NUMBER, DataflowBuilder
 from .mindir_editor import MindirEditor
+from .mindir_training import refuse_whole_step
 from .mindir_weights import CHUNK, MindirFile, data_files, elements
 
 SMALL = 256  # bytes: constants up to here are part of the digest
@@ -37,6 +38,9 @@ class MindirGraph:
     def prepare(self) -> None:
         """MindSpore writes and reads sorted graphs only. Raises AmpError 2xx for what it could not read."""
         check_structure(self.file)
+
+    def refuse_training(self) -> None:
+        refuse_whole_step(self.file.model)
 
     def before_edits(self) -> None:
         """Every MindIR file can hold a Cast."""
@@ -69,8 +73,12 @@ class MindirGraph:
             digest.update(primitive.SerializeToString(deterministic=True))
         return digest.hexdigest()
 
+    def version(self) -> str:
+        return f"mind_ir_version {self.file.model.mind_ir_version}"
+
     def interface(self) -> list[str]:
         """Names of the inputs, and ``output 0``, ``output 1`` ...: MindIR names no results."""
+        self.prepare()
         flow = self.dataflow()
         main = flow.scopes[0]
         return [flow.values[v].name for v in main.inputs] + [f"output {n}" for n in range(len(main.outputs))]

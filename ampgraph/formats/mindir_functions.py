@@ -51,7 +51,7 @@ class Functions:
         if kind in ("Switch", "SwitchLayer"):
             chosen = [item for name in node.input[1:] for item in view.flat(self.builder.lookup(name))]
             if not all(isinstance(item, Closure) for item in chosen):
-                self._refuse(f"{kind} '{node.output[0]}' chooses between what is no function")
+                self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between what is no function")
             return Closure(frozenset().union(*(item.targets for item in chosen)))
         op = Op(len(self.flow.ops), kind, scope.id, index, node.domain, [], [], role=f"mindspore::{kind}")
         op.native = MindirOp(node)
@@ -69,7 +69,7 @@ class Functions:
     def _formal(self, function: str, number: int) -> Item:
         formals = self._order[function]
         if number >= len(formals):
-            self._refuse(f"function '{function}' takes {len(formals)} operands and is given more")
+            self._refuse(f"function '{view.shown(function)}' takes {len(formals)} operands and is given more")
         return formals[number]
 
     def _give(self, op: Op, item: Item, place: Place, name: str, formals: list[Item]) -> None:
@@ -77,7 +77,9 @@ class Functions:
         wanted = [list(view.flat(formal)) for formal in formals]
         parts = list(self.builder.parts(item, place, name))
         if any(len(targets) != len(parts) for targets in wanted):
-            self._refuse(f"'{name}' has {len(parts)} elements, and the function that is given it wants another number")
+            self._refuse(
+                f"'{view.shown(name)}' has {len(parts)} elements; the function that is given it wants another number"
+            )
         for number, (part, where) in enumerate(parts):
             self.escape(part)
             if isinstance(part, int):
@@ -92,6 +94,8 @@ class Functions:
             self.flow.passed.append((actual, formal.id))
             if value.dtype not in (formal.dtype, "number"):
                 self.flow.conflicts.append(f"'{formal.name}' is {formal.dtype}, and given {value.dtype}")
+                if self.builder.is_other(value.dtype):
+                    self.builder.hold(formal, view.OTHER)
         if not formals and targets:
             return  # a parameter, which the function knows as such
         unit = NONE
@@ -162,21 +166,25 @@ class Functions:
         """Ties what functions return to what their calls make of it, when all of them are read."""
         for key, outside in self._outside.items():
             if key not in self._inside:
-                self._refuse(f"function '{key[0]}' has no result {key[1]}, which a call of it reads")
+                self._refuse(f"function '{view.shown(key[0])}' has no result {key[1]}, which a call of it reads")
             for inner in self._inside[key]:
                 for outer in outside:
                     self.flow.passed.append((inner, outer))
-                    self._compare(key[0], self.flow.values[inner].dtype, self.flow.values[outer].dtype)
+                    self._compare(key, self.flow.values[inner].dtype, self.flow.values[outer].dtype)
         for function in self._escaped:
             units = [unit for (name, _), unit in self._results.items() if name == function]
             inputs = [self.flow.values[value].unit for value in self.scopes[function].inputs]
             for unit in (*units, *(unit for unit in inputs if unit != NONE)):
                 self.flow.merge((unit, self.builder.fixed_unit(f"escaped {len(self.flow.units)}", ESCAPES)))
 
-    def _compare(self, function: str, inner: str, outer: str) -> None:
-        conflict = f"'{function}' returns {inner}, and is read as {outer}"
-        if inner != outer and "number" not in (inner, outer) and conflict not in self.flow.conflicts:
-            self.flow.conflicts.append(conflict)
+    def _compare(self, key: Key, inner: str, outer: str) -> None:
+        conflict = f"'{key[0]}' returns {inner}, and is read as {outer}"
+        if inner != outer and "number" not in (inner, outer):
+            if conflict not in self.flow.conflicts:
+                self.flow.conflicts.append(conflict)
+            if key in self._results and (self.builder.is_other(inner) or self.builder.is_other(outer)):
+                fixed = self.builder.fixed_unit(f"other {len(self.flow.units)}", view.OTHER)
+                self.flow.merge((self._results[key], fixed))
 
     def _refuse(self, problem: str) -> None:
         hint = "MindSpore cannot run it either: export it again"

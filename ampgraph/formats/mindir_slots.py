@@ -9,7 +9,7 @@ from . import mindir_view as view
 from .base import LOW
 from .mindir_operators import NO_SLOT, Operator, is_slot
 from .mindir_schema import TYPE_IDS
-from .mindir_view import Item, MindirOp, Place, Written
+from .mindir_view import OTHER, Item, MindirOp, Place, Written
 
 if TYPE_CHECKING:
     from .mindir_dataflow import DataflowBuilder
@@ -67,7 +67,7 @@ class Operators:
                 op.inputs.append(part if known else NONE)
                 native.places.append(place if known else None)
                 native.slots.append(slot)
-        while op.inputs and op.inputs[-1] == NONE:  # states
+        while len(op.inputs) > 1 and op.inputs[-1] == NONE:  # states
             op.inputs.pop()
         return written
 
@@ -88,8 +88,10 @@ class Operators:
         if FLOAT32 not in dtypes:
             return NONE
         fixed = WRITTEN if written else AS_IT_IS if slot == NO_SLOT else ""
+        if slot != NO_SLOT and not fixed and any(self.builder.is_other(dtype) for dtype in dtypes):
+            fixed = OTHER
         if entry is None:
-            fixed = f"nothing is known of {op.kind}"
+            fixed = f"no schema is known for {op.kind}"
         admits = entry.admits if entry is not None and not fixed else frozenset[str]()
         unit = op.slots[slot] = self.flow.new_unit(op.id, slot, admits, fixed=fixed)
         return unit
@@ -114,6 +116,7 @@ class Operators:
             scope.native.held[value.id] = node, number
             if len(tensors) == 1:
                 scope.native.names[value.id] = node.output[0]
+            self.builder.compare(value.id, [tensor], name)  # a Cast's own word may be another
             slot = entry.slot_of_output(number) if entry and free else NO_SLOT
             self._type_output(op, value, slot, entry, slot in written)
             if entry is not None and entry.view and op.inputs and op.inputs[0] != NONE:
@@ -128,7 +131,8 @@ class Operators:
 
     def _cast_type(self, op: Op) -> str:
         """The float type that a Cast names, or an empty string."""
-        return _TYPES.get(self.attribute(op, "to"), "") if op.role == "Cast" else ""
+        to = self.attribute(op, "to") if op.role == "Cast" else None
+        return _TYPES.get(to, "") if isinstance(to, int) else ""
 
     def _type_output(self, op: Op, value: Value, slot: str, entry: Operator | None, written: bool) -> None:
         if op.role == "Cast":
@@ -137,12 +141,14 @@ class Operators:
             held = self._slot_dtype(op, slot)
             if held and value.dtype != held and value.dtype in _FLOATS:
                 self.flow.conflicts.append(f"{op.kind} '{op.name}': makes {held} of {slot}, not {value.dtype}")
+                if self.builder.is_other(value.dtype) and slot in op.slots:
+                    self.flow.merge((op.slots[slot], self.builder.fixed_unit(f"other {slot}", OTHER)))
             if value.dtype == FLOAT32 and slot in op.slots:
                 value.unit = op.slots[slot]
         elif slot != NO_SLOT and value.dtype in LOW:
             self.flow.conflicts.append(f"{op.kind} '{op.name}': an output is {slot}, not {value.dtype}")
         if value.dtype == FLOAT32 and value.unit == NONE:
-            why = f"nothing is known of {op.kind}" if entry is None else WRITTEN if written else WHATEVER
+            why = f"no schema is known for {op.kind}" if entry is None else WRITTEN if written else WHATEVER
             name = f"out{len(op.outputs) - 1}"
             value.unit = op.slots[name] = self.builder.fixed_unit(name, why, op.id)
 
@@ -183,6 +189,9 @@ class Operators:
         """Whether a node has the operands and results that the table speaks of."""
         given = len(node.input)
         if entry.role == "Cast" and (given < 2 or isinstance(self.builder.lookup(node.input[0]), tuple)):
+            return False
+        first = entry.order[0] if entry.order else 0
+        if entry.slots and (given <= first or next(view.flat(self.builder.lookup(node.input[first])), None) is None):
             return False
         last = max((number for number, slot in enumerate(entry.inputs) if is_slot(slot)), default=-1)
         made = next(view.elements(view.attribute(node, "shape")), None) is not None

@@ -14,6 +14,7 @@ from . import mindir_schema as schema
 SEQUENCES = (schema.TUPLE, schema.LIST)
 MONADS = (schema.UMONAD, schema.IOMONAD)
 TUPLES = ("MakeTuple", "MakeList", "make_list", "make_tuple")  # nodes that put values together
+OTHER = "it meets another type in the file, which MindSpore promotes"
 CALL = "call"  # the kind of a node that calls a function or a function value
 
 Item = Any
@@ -66,6 +67,11 @@ class MindirScope:
     ordered: set[str] = field(default_factory=set)  # names that are read through a Depend, which keeps an order
     held: dict[int, tuple[Any, int]] = field(default_factory=dict)  # value id -> the message that shows its type, where
     outputs: list[Place] = field(default_factory=list)
+
+
+def shown(name: str) -> str:
+    """A name as messages show it."""
+    return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"
 
 
 def primitives(model: Any) -> dict[str, Any]:

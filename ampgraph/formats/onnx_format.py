@@ -74,6 +74,9 @@ class OnnxGraph:
             self._all = list(onnx_io.all_graphs(self.model))
         return self._all
 
+    def refuse_training(self) -> None:
+        """`training_info` is refused when the model is read."""
+
     def before_edits(self) -> None:
         """Imports the default domain, which every Cast needs."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
@@ -83,6 +86,11 @@ class OnnxGraph:
             own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
             if own is None or (own != version and _admits_cast_of(function, own, version)):
                 function.opset_imports[""] = version
+
+    def version(self) -> str:
+        """The opset of the default domain."""
+        versions = self.model.opset_imports
+        return f"opset {versions.get('', versions.get('ai.onnx', 0))}"
 
     def interface(self) -> list[str]:
         """Names of the inputs and outputs; an input with a default value cannot follow a new type."""

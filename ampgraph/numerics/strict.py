@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from ampgraph.errors import AmpError, nearest
 from ampgraph.numerics import value_types as vt
 from ampgraph.numerics.protos import folder_of, load_proto
 from ampgraph.numerics.strict_rewrite import rewrite
-from ampgraph.runtime.onnxruntime import no_memory, out_of_memory
+from ampgraph.runtime.onnxruntime import Port, check_feeds, no_memory, out_of_memory
 
 
 def strict_model(model: ModelProto | str | Path) -> ModelProto:
@@ -39,6 +39,7 @@ class StrictSession:
         given = inlined(load_proto(model))
         self.input_types = {v.name: vt.of_proto(v.type) for v in given.graph.input}
         self.inputs = self.input_types
+        self._ports = {v.name: _port(v) for v in given.graph.input}
         self.output_types = {v.name: vt.of_proto(v.type) for v in given.graph.output}
         optional = {i.name for i in given.graph.initializer}
         self.required = [v.name for v in given.graph.input if v.name not in optional]
@@ -65,14 +66,12 @@ class StrictSession:
         wanted = list(self.output_types) if outputs is None else list(outputs)
         for name in wanted:
             if name not in self.output_types:
-                raise AmpError("AMP503", f"no output '{name}'", hint=nearest(name, list(self.output_types)))
-        for name in feeds:
-            if name not in self.input_types:
-                raise AmpError("AMP503", f"no input '{name}'", hint=nearest(name, list(self.input_types)))
-        missing = [name for name in self.required if name not in feeds and "optional" not in self.input_types[name]]
-        if missing:
-            raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(self.required)}")
-        raised = {name: _to_float32(feeds[name], self.input_types[name], name) for name in feeds}
+                hint = nearest(name, list(self.output_types)) or f"there are: {', '.join(self.output_types)}"
+                raise AmpError("AMP503", f"no output '{name}'", hint=hint)
+        needed = {name for name in self.required if "optional" not in self.input_types[name]}
+        ports = {name: port for name, port in self._ports.items() if name in needed or name in feeds}
+        checked = check_feeds(ports, feeds, set())
+        raised = {name: _to_float32(checked[name], self.input_types[name]) for name in checked}
         try:
             results = self._session.run(wanted, raised)
         except Exception as e:
@@ -105,17 +104,26 @@ def _low_dtype(low: int) -> Any:
     return helper.tensor_dtype_to_np_dtype(low)
 
 
-def _to_float32(value: Any, kind: str, name: str) -> Any:
-    """A fed value as the session takes it; a wrong element type is the caller's mistake."""
+def _port(info: ValueInfoProto) -> Port:
+    """What may be fed: type and sizes of a tensor of numbers; anything else is left to the runtime."""
+    kind = vt.of_proto(info.type)
+    if not info.type.HasField("tensor_type"):
+        return Port(info.name, "", ())
+    low, given = vt.low_of(kind), info.type.tensor_type.shape.dim
+    expected = _low_dtype(low) if low else _numpy_type(kind)
+    plain = expected is not None and (low or np.dtype(expected).kind in "iufbc")
+    sizes = [dim.dim_param or (dim.dim_value if dim.HasField("dim_value") else None) for dim in given]
+    return Port(info.name, np.dtype(expected).name if plain else "", tuple(sizes))
+
+
+def _to_float32(value: Any, kind: str) -> Any:
+    """A fed value as the session takes it."""
     if value is None or isinstance(value, (list, tuple)):
-        return value if value is None else [_to_float32(v, kind, name) for v in value]
+        return value if value is None else [_to_float32(v, kind) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not vt.low_of(kind):
         return _opaque(array)
     low = vt.low_of(kind)
-    expected = _low_dtype(low) if low else _numpy_type(kind)
-    if expected is not None and array.dtype != expected:
-        raise AmpError("AMP503", f"input '{name}' takes {expected} but {array.dtype} was fed")
     # A copy: ONNX Runtime may write a node's output over a fed array once it has removed the Casts between them.
     return array.astype(np.float32 if low else array.dtype)
 

@@ -241,7 +241,8 @@ class _O3(Rules):
         """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
         cell does not, and a Python operator stands where its scope says if another operand is made there too."""
         op = self.flow.ops[reader]
-        inner = (self.black(op) or (*self.cells[reader], ()))[:-1]
+        black = self.black(op)
+        inner = black[:-1] if black else self.cells[reader]
         if op.kind in self.rules.python_operators:
             makers = [self.flow.writer(source) for source in op.inputs if source != NONE]
             if not any(m is not None and self.cells[m.id][: len(inner)] == inner for m in makers):

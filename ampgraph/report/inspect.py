@@ -56,7 +56,8 @@ class Inspection:
     """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
 
     model: str
-    opset: int
+    version: str  # of the format: "opset 18", "mind_ir_version 3"
+    opset: int | None  # None for MindIR
     file_nodes: int
     nodes: dict[str, int]
     heavy: dict[str, int]
@@ -76,6 +77,7 @@ class Inspection:
         """Plain data for JSON."""
         return {
             "model": self.model,
+            "version": self.version,
             "opset": self.opset,
             "file_nodes": self.file_nodes,
             "nodes": self.nodes,
@@ -163,7 +165,8 @@ def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspecti
         _place(layers, flow.layer(op), found)
     return Inspection(
         model=seen.label,
-        opset=flow.opset,
+        version=seen.graph.version(),
+        opset=flow.opset or None,
         file_nodes=seen.census.nodes,
         nodes=_sorted(nodes),
         heavy=_sorted(heavy),

@@ -26,6 +26,7 @@ ORDINARY = {
     "schema": "held by the schema",
     "kernel": "without a kernel",
     "slot": "a float32 slot",
+    "mindspore": "by MindSpore's rules",
 }
 """Rules that are no guards, in words; every other rule is a guard's name."""
 

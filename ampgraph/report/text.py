@@ -123,7 +123,7 @@ def _note_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def inspection_lines(found: Inspection) -> list[str]:
     """The report of `inspect`."""
-    size = f"{_plural(found.file_nodes, 'node')}, opset {found.opset}, {found.weight_bytes:,} bytes of weights"
+    size = f"{_plural(found.file_nodes, 'node')}, {found.version}, {found.weight_bytes:,} bytes of weights"
     lines = [f"{found.model}: {size}", "", f"{'':12}{'nodes':>9}{'heavy':>9}{'weights':>9}{'bytes':>17}"]
     names = [n for n in (*PRECISIONS, OTHER) if found.nodes.get(n) or found.weights.get(n)]
     names += [n for n in found.weights if n not in names]

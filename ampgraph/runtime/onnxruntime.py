@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import os
 import tempfile
 from collections import Counter
@@ -85,8 +87,8 @@ class Session:
                 values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         found = {}
         for name, value in zip(wanted, self._session.run_with_ort_values(wanted, values), strict=True):
-            array = value.numpy()
-            found[name] = array.view(ml_dtypes.bfloat16) if self.outputs[name].dtype == "bfloat16" else array
+            low = self.outputs[name].dtype == "bfloat16"
+            found[name] = _words(value).view(ml_dtypes.bfloat16) if low else value.numpy()
         return found
 
     def placement(self) -> Counter[tuple[str, str]]:
@@ -106,6 +108,13 @@ class Session:
                 name = event["name"].removesuffix("_kernel_time")
                 found[name] = arguments.get("op_name", "?"), arguments["provider"]
         return found
+
+
+def _words(value: Any) -> np.ndarray:
+    """The 16-bit words of a tensor, copied from where they lie on the host: the runtime gives no array of bfloat16."""
+    shape = tuple(value.shape())
+    words = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape)) if math.prod(shape) else b""
+    return np.frombuffer(bytearray(words), np.uint16).reshape(shape)
 
 
 def _port(item: Any) -> Port:
@@ -133,9 +142,11 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
     """An array of the port's type and shape; a symbolic size is the same wherever its name stands."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
-    array = np.ascontiguousarray(value)
-    if array.shape != np.shape(value):
-        array = array.reshape(np.shape(value))  # a scalar has no dimensions
+    try:
+        array = np.asarray(value, order="C")
+    except ValueError as error:
+        told = f"what was fed as '{port.name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", told, hint=f"feed {port}") from None
     wanted = port.dtype
     if wanted == "bfloat16" and array.dtype.kind == "V":
         import ml_dtypes
@@ -144,7 +155,7 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
     if wanted != "object" and array.dtype.name != wanted:
         hint = f"array.astype('{wanted}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
-    fits = len(array.shape) == len(port.shape) or not port.shape
+    fits = len(array.shape) == len(port.shape) or not port.shape  # the runtime tells no unknown rank from a scalar
     for given, declared in zip(array.shape, port.shape, strict=False):
         if isinstance(declared, str):
             held, first = sizes.setdefault(declared, (given, port.name))

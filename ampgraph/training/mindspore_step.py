@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import AmpError
+from ..formats.mindir_training import refuse_whole_step
 from ..runtime import mindspore as runtime
 
 WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
@@ -19,12 +20,7 @@ WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (
 
 def check_trainable(signature: runtime.Signature, model: Any, where: str) -> None:
     """Raises AmpError AMP205 for a file that is not forward and loss."""
-    domains = {node.domain.split("/")[0] for node in model.graph.node}
-    optimizers = {part for node in model.graph.node for part in node.domain.split("/") if part.startswith("optimizer-")}
-    if optimizers or "Gradients" in domains:
-        named = f" ({sorted(optimizers)[0].removeprefix('optimizer-')})" if optimizers else ""
-        told = f"holds a whole training step{named}: its gradients are in it already"
-        raise AmpError("AMP205", told, where=where, hint="export forward and loss alone, in training mode")
+    refuse_whole_step(model, where)
     outputs = list(signature.outputs.values())
     if len(outputs) != 1 or outputs[0].shape != ():
         given = ", ".join(str(port) for port in outputs)

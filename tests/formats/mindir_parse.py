@@ -8,10 +8,10 @@
     helper(z: f32[2,3], *w, u: state)
       return z
 
-A line is ``name: type = Operator(operands) @scope``. A type is ``f32[2,-1]``, ``(f32[2], i64[])``, ``state`` or ``?`` for
-none; left away, it is that of the first operand. Operands: names, functions, numbers, ``true``, ``none``, ``state``, the
-types f16 f32 bf16 as a Cast names them, ``'text'``, ``[1, 0]``, and tensors ``f32[3]=0.5``. ``call f(...)`` calls a function or
-a function value. ``*w`` is a formal that stands for the parameter w.
+A line is ``name: type = Operator(operands) @scope``. A type is ``f32[2,-1]``, ``(f32[2], i64[])``, ``state`` or ``?``
+for none; left away, it is that of the first operand. Operands: names, functions, numbers, ``true``, ``none``,
+``state``, the types f16 f32 bf16 as a Cast names them, ``'text'``, ``[1, 0]``, and tensors ``f32[3]=0.5``.
+``call f(...)`` calls a function or a function value. ``*w`` is a formal that stands for the parameter w.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ampgraph.formats import mindir_view as view
 from formats.mindir_checker import faults, interface
 from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
 
@@ -93,6 +94,31 @@ def test_rounding_pairs_share_their_casts_with_low_readers() -> None:
         "  %7: (f32[4,4], f32[4,4]) = MakeTuple(%5, %6)",
         "  return %7",
     ]
+    assert faults(graph.file.model, model) == []
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_parameter_itself_is_cast_behind_its_load_where_that_stands_before(behind: bool) -> None:
+    load, early = "a: f32[4,4] = Load(w, state)", "o = MakeTuple(w, w)"
+    model = parse(f"""
+        main(x: f32[4,4])
+          parameter w: f32[4,4]
+          {load if behind else early}
+          {early if behind else load}
+          m = ReLU(a)
+          p = MakeTuple(m, o)
+          return p
+    """)
+    graph = graph_of(model)
+    flow = graph.dataflow()
+    weight = next(value for value in flow.values if value.parameter)
+    editor = graph.editor(flow, {})
+    editor.cast(weight, "float16", [("", flow.ops[0].index, 0), ("", -1, 1), ("", -1, 2)])
+    editor.retype(flow.values[flow.ops[0].outputs[0]], "float16")
+    editor.finish()
+    names = view.primitives(graph.file.model)
+    sources = [node.input[0] for node in graph.file.model.graph.node if view.kind_of(node, names) == "Cast"]
+    assert sorted(sources) == (["main:a"] if behind else ["main:a", "main:w"])
     assert faults(graph.file.model, model) == []
 
 

@@ -394,7 +394,7 @@ def test_an_unknown_operator_stays_as_it_is() -> None:
     """)
     op = op_of(flow, "NobodyKnowsThis")
     assert flow.unknown_kinds == {"NobodyKnowsThis"} and op.role == "mindspore::NobodyKnowsThis"
-    assert {flow.units[u].fixed for u in op.slots.values()} == {"nothing is known of NobodyKnowsThis"}
+    assert {flow.units[u].fixed for u in op.slots.values()} == {"no schema is known for NobodyKnowsThis"}
 
 
 @pytest.mark.parametrize("node", ["MatMul(x)", "BatchNorm(x, x)", "LayerNorm(x, x)"])
@@ -446,7 +446,10 @@ def test_the_operand_of_a_cast_says_its_type_not_the_abstract() -> None:
           return b
     """)
     assert flow.values[flow.ops[0].outputs[0]].dtype == "float16"
-    assert flow.conflicts == ["ReLU '': makes float16 of T, not float32"]
+    assert flow.conflicts == [
+        "'main:a' is float16, and says float32",
+        "ReLU '': makes float16 of T, not float32",
+    ]
 
 
 def test_attributes_of_operands_and_primitives() -> None:

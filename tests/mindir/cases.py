@@ -52,7 +52,10 @@ DIFFERENT = {
 }
 """(network, level) -> why our result differs from MindSpore's, although the file would tell."""
 
-MIXED = {("promotion", "O2"): 1, ("promotion", "O3"): 1, ("promotion", "auto"): 4}
+MIXED = {
+    **{("promotion", "O2"): 1, ("promotion", "O3"): 1, ("promotion", "auto"): 4},
+    **{("encoder_layer", level): 2 for level in ("O2", "O3")},
+}
 """(network, level) -> operators that MindSpore gives both types, as MaskedFill and Mul; ours are given one."""
 
 _TYPE = "BatchNorm takes no bfloat16"
@@ -61,6 +64,15 @@ REFUSED_BFLOAT16 = {(name, "O3"): _TYPE for name in ("cnn", "residual", "dynamic
 
 CROSSING = {("if", "O1"): 2}
 """(network, level) -> casts of bfloat16 values into and out of branches that we save as MindSpore does in float16."""
+
+
+_RECURRENT = "MindSpore leaves recurrent products in float32; here they are low, between float32 gates"
+MORE_CASTS = {
+    **{(name, "O1"): _RECURRENT for name in ("gru", "rnn", "bilstm", "encoder_layer")},
+    ("bilstm", "auto"): _RECURRENT,
+    ("functions", "O2"): "accuracy guards keep Exp, Pow, ReduceMean and CumSum in float32",
+}
+"""(network, level) -> why policy ``ampgraph`` takes more casts than MindSpore; of all networks, no other does."""
 
 
 def comparable(names: tuple[str, ...] = NAMES) -> list[tuple[str, str]]:

@@ -261,8 +261,8 @@ def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for feeds, message in (
         ({}, "no value for input 'x'"),
         ({"x": X, "xx": X}, "no input 'xx'"),
-        ({"x": X.astype(np.float32)}, "takes float16 but float32 was fed"),
-        ({"x": X[:3]}, "ONNX Runtime stopped"),
+        ({"x": X.astype(np.float32)}, "takes float16 .* but float32 was fed"),
+        ({"x": X[:3]}, r"takes float16 \[4\] but the array fed has shape \[3\]"),
     ):
         with pytest.raises(AmpError, match=message):
             run_strict(model, feeds)

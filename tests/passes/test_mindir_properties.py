@@ -64,7 +64,11 @@ def test_a_plan_as_json(text: str, options: dict[str, Any]) -> None:
 
 
 @FEW
-@given(random_texts(), OPTIONS, st.lists(st.sampled_from(("MatMul", "Add", "Exp", "AddN", "call")), max_size=3, unique=True))
+@given(
+    random_texts(),
+    OPTIONS,
+    st.lists(st.sampled_from(("MatMul", "Add", "Exp", "AddN", "call")), max_size=3, unique=True),
+)
 def test_patterns(text: str, options: dict[str, Any], kinds: list[str]) -> None:
     note(text)
     model = parse(text)

@@ -1,0 +1,38 @@
+"""Time grows with the model, not with its square: seconds are generous, a square of the nodes takes minutes."""
+
+import time
+
+import pytest
+
+from formats.mindir_parse import convert, data, parse
+
+NODES, LIMIT = 5_000, 20
+
+
+def deep() -> str:
+    lines, last = ["main(x: f32[4,8])"], "x"
+    for i in range(NODES // 5):
+        lines += [f"  parameter w{i}: f32[8,8]", f"  l{i} = Load(w{i}, state)"]
+        lines += [f"  m{i} = MatMul({last}, l{i}, false, false)", f"  r{i} = ReLU(m{i})", f"  e{i} = Exp(r{i})"]
+        lines += [f"  s{i} = Add(e{i}, m{i})"]
+        last = f"s{i}"
+    return "\n".join([*lines, f"  return {last}"])
+
+
+def wide() -> str:
+    """One value with many readers, and many of them into one tuple."""
+    lines = ["main(x: f32[8,8])", "  y = Exp(x)"]
+    for i in range(NODES // 2):
+        lines += [f"  m{i} = MatMul(y, y, false, false)", f"  r{i} = Log(m{i})"]
+    rows = ", ".join(f"r{i}" for i in range(NODES // 2))
+    return "\n".join([*lines, f"  t = MakeTuple({rows})", "  a = AddN(t)", "  return a"])
+
+
+@pytest.mark.parametrize("build", [deep, wide])
+@pytest.mark.parametrize("level", ["O1", "auto"])
+def test_time_is_linear(build, level):
+    model = parse(build())
+    start = time.process_time()
+    result = convert(model, level)
+    assert time.process_time() - start < LIMIT
+    assert data(result) != data(model)

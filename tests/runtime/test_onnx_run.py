@@ -1,0 +1,363 @@
+"""`ampgraph run` on ONNX models: what is fed, where it runs, what comes back and how it is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph import cli
+from ampgraph.errors import AmpError
+from ampgraph.report.outputs import describe_outputs
+from ampgraph.running import opened
+from ampgraph.runtime import devices
+from ampgraph.runtime.devices import choose
+from ampgraph.runtime.onnxruntime import Port, Session, check_feeds
+from cli_helpers import MODELS, contents, refused
+
+X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+BIAS = np.array([1, 2, 3], np.float32)
+FEEDS = {"x": X, "scale": np.ones(4, np.float32), "n": np.array(2, np.int64)}
+GPU = SimpleNamespace(
+    __version__="9.9", get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+)
+NPU = SimpleNamespace(
+    __version__="9.9", get_available_providers=lambda: ["CANNExecutionProvider", "CPUExecutionProvider"]
+)
+
+
+def tensor(name: str, kind: int, shape: list[Any]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(low: bool = False) -> onnx.ModelProto:
+    """``y = (x + bias) * n`` in float32, and ``rows``, a number a row; ``bias`` may be fed. ``low``: in bfloat16."""
+    kind = TensorProto.BFLOAT16 if low else TensorProto.FLOAT
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    inputs, outputs = [tensor("x", kind, ["batch", 3])], [tensor("y", kind, ["batch", 3])]
+    held = []
+    if not low:
+        nodes = [
+            helper.make_node("Add", ["x", "bias"], ["sum"]),
+            helper.make_node("Cast", ["n"], ["factor"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["sum", "factor"], ["y"], name="product"),
+            helper.make_node("Neg", ["scale"], ["rows"]),
+        ]
+        inputs += [tensor("scale", kind, ["batch"]), tensor("n", TensorProto.INT64, []), tensor("bias", kind, [3])]
+        outputs += [tensor("rows", kind, ["batch"])]
+        held = [numpy_helper.from_array(BIAS, "bias")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.fixture
+def amp(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words: Any) -> tuple[Any, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.app([str(word) for word in words], prog_name="ampgraph")
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """``m.onnx``, and ``data.npz`` with what it takes and labels beside."""
+    onnx.save(model(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", **FEEDS, labels=np.arange(4))
+    return tmp_path
+
+
+# -- what is computed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_the_outputs_are_those_of_the_model(folder: Path, device: str, strict: bool) -> None:
+    got = ampgraph.run(folder / "m.onnx", folder / "data.npz", device=device, strict=strict)
+    assert list(got) == ["y", "rows"]
+    np.testing.assert_array_equal(got["y"], (X + BIAS) * 2)
+    np.testing.assert_array_equal(got["rows"], -np.ones(4, np.float32))
+    assert got["y"].dtype == np.float32
+
+
+def test_an_input_with_a_default_may_be_fed() -> None:
+    session = Session(model(), "cpu")
+    assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
+    got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
+    assert list(got) == ["y"]
+    np.testing.assert_array_equal(got["y"], X * 2)
+
+
+def test_nan_and_infinity_go_in_and_come_out() -> None:
+    fed = X.copy()
+    fed[0] = np.nan
+    fed[1, 0] = -np.inf
+    for strict in (False, True):
+        got = ampgraph.run(model(), {**FEEDS, "x": fed}, strict=strict)["y"]
+        assert np.isnan(got[0]).all() and got[1, 0] == -np.inf and np.isfinite(got[2:]).all()
+
+
+def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
+    low = X.astype(ml_dtypes.bfloat16)
+    session = Session(model(low=True), "cpu")
+    for fed in (low, low.view("V2")):  # numpy's files say V2
+        got = session.run({"x": fed})["y"]
+        assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
+
+
+def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
+    feeds = {"image": np.load(MODELS / "digits_heldout.npz")["image"][:8]}
+    plain = ampgraph.run(MODELS / "digits_cnn.onnx", feeds)["logits"]
+    low = ampgraph.convert(MODELS / "digits_cnn.onnx", "O2")
+    strict = ampgraph.run(low, feeds, strict=True)["logits"]
+    assert 0 < np.abs(strict - plain).max() < 0.1
+
+
+def test_placement_says_where_nodes_ran() -> None:
+    session = Session(model(), "cpu", profile=True)
+    session.run(FEEDS)
+    found = session.placement()
+    assert found["Mul", "CPUExecutionProvider"] == 1 and {provider for _, provider in found} == {"CPUExecutionProvider"}
+    assert not Path(session._profile).exists()
+
+
+# -- what is fed ------------------------------------------------------------------------------------------------------
+
+UNFIT = [
+    ({"x": None}, "no value for input 'x'\nhint: feed x, scale, n"),
+    ({"scael": X}, "no input 'scael'\nhint: did you mean 'scale'?"),
+    ({"zzzzz": X}, "no input 'zzzzz'\nhint: there are: x, scale, n"),
+    ({"x": X[:, :2]}, "'x' takes float32 [batch, 3] but the array fed has shape [4, 2]"),
+    ({"x": X[0]}, "has shape [3]"),
+    ({"x": X[None]}, "has shape [1, 4, 3]"),
+    ({"x": X.astype(np.float64)}, "float64 was fed\nhint: array.astype('float32') if its values fit"),
+    ({"n": np.array(2.0)}, "'n' takes int64 [] but float64 was fed"),
+    ({"x": X.tolist()}, "float64 was fed"),
+    ({"x": "text"}, "'x' takes float32 [batch, 3] but <U4 was fed"),
+    ({"x": [[1.0, 2.0, 3.0], [1.0]]}, "is no array"),
+    ({"x": None, "scale": None}, "no value for input 'x'"),
+    ({"scale": np.ones(5, np.float32)}, "'batch' is 4 in input 'x' and 5 in 'scale'"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), UNFIT)
+def test_what_does_not_fit_is_told(change: dict[str, Any], told: str) -> None:
+    feeds = {name: value for name, value in {**FEEDS, **change}.items() if value is not None}
+    with pytest.raises(AmpError) as caught:
+        ampgraph.run(model(), feeds)
+    assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "told"), UNFIT)
+def test_a_strict_run_takes_no_more(change: dict[str, Any], told: str) -> None:
+    feeds = {name: value for name, value in {**FEEDS, **change}.items() if value is not None}
+    with pytest.raises(AmpError) as caught:
+        ampgraph.run(model(), feeds, strict=True)
+    assert caught.value.code == "AMP503" and caught.value.hint and told in str(caught.value)
+
+
+def test_sizes_that_nothing_names_are_free() -> None:
+    ports = {"a": Port("a", "float32", (None, 2)), "b": Port("b", "float32", (None, 2)), "s": Port("s", "", ())}
+    feeds = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((5, 2), np.float32), "s": [X]}
+    checked = check_feeds(ports, feeds, set())
+    assert checked["a"].shape == (1, 2) and checked["s"] == [X]
+    assert str(ports["a"]) == "float32 [any, 2]"
+    turned = check_feeds({"a": ports["a"]}, {"a": np.asfortranarray(X[:, :2])}, set())["a"]
+    assert turned.flags.c_contiguous and (turned == X[:, :2]).all()
+
+
+def test_a_file_without_an_input_says_what_it_holds(folder: Path) -> None:
+    np.savez(folder / "less.npz", x=X, picture=X)
+    with pytest.raises(AmpError, match="AMP503.*less.npz: no array for input 'scale'\nhint: it holds x, picture"):
+        ampgraph.run(folder / "m.onnx", folder / "less.npz")
+
+
+# -- where it runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [("cdua", "unknown device 'cdua'\nhint: did you mean 'cuda'"), ("", "there are"), ("CPU", "unknown device 'CPU'")],
+)
+def test_an_unknown_device(device: str, told: str) -> None:
+    with pytest.raises(AmpError) as caught:
+        ampgraph.run(model(), FEEDS, device=device)
+    assert caught.value.code == "AMP321" and caught.value.hint and told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "provider", "install"),
+    [
+        ("cuda", "CUDA", "pip install 'ampgraph[gpu]'"),
+        ("tensorrt", "Tensorrt", "TensorRT itself"),
+        ("cann", "CANN", "onnxruntime-cann"),
+    ],
+)
+def test_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch, device: str, provider: str, install: str) -> None:
+    plain = SimpleNamespace(__version__="9.9", get_available_providers=lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(devices, "import_onnxruntime", lambda: plain)
+    with pytest.raises(AmpError) as caught:
+        choose(device)
+    assert caught.value.code == "AMP505" and install in (caught.value.hint or "")
+    assert f"onnxruntime 9.9 has no {provider} here, only CPU" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("here", "device", "chosen"),
+    [
+        (GPU, "auto", ("cuda", ("CUDAExecutionProvider", "CPUExecutionProvider"))),
+        (NPU, "auto", ("cann", ("CANNExecutionProvider", "CPUExecutionProvider"))),
+        (GPU, "cpu", ("cpu", ("CPUExecutionProvider",))),
+    ],
+)
+def test_auto_takes_the_best_that_is_here(
+    monkeypatch: pytest.MonkeyPatch, here: Any, device: str, chosen: tuple[str, tuple[str, ...]]
+) -> None:
+    """By stand-ins."""
+    monkeypatch.setattr(devices, "import_onnxruntime", lambda: here)
+    assert choose(device) == chosen
+
+
+def test_formats_have_devices_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(AmpError, match="AMP321.*ONNX models do not run on 'ascend'\nhint: auto, cpu, cuda"):
+        opened(model(), "ascend")
+    with pytest.raises(AmpError, match="AMP321.*MindIR models do not run on 'tensorrt'\nhint: auto, cpu, ascend"):
+        opened(MODELS / "digits_cnn.mindir", "tensorrt")
+    with pytest.raises(AmpError, match="AMP323.*strict.*not on cuda\nhint: leave one"):
+        opened(model(), "cuda", strict=True)
+
+
+def test_onnxruntime_missing_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for strict in (False, True):
+        with pytest.raises(AmpError, match=r"AMP501.*\nhint: pip install 'ampgraph\[cpu\]'"):
+            opened(model(), "cpu", strict)
+
+
+# -- models that do not run -------------------------------------------------------------------------------------------
+
+
+def test_what_the_runtime_refuses(tmp_path: Path) -> None:
+    broken = tmp_path / "m.onnx"
+    broken.write_bytes(b"no model at all")
+    with pytest.raises(AmpError, match=r"AMP502.*m\.onnx.*ONNX Runtime refuses the model"):
+        ampgraph.run(broken, FEEDS)
+    with pytest.raises(AmpError, match="AMP101.*no such file"):
+        ampgraph.run(tmp_path / "none.onnx", FEEDS)
+    low = model()
+    low.graph.node[0].op_type, low.graph.node[0].domain = "Nonsense", "mine"
+    low.opset_import.add(domain="mine", version=1)
+    with pytest.raises(AmpError, match="AMP502.*Nonsense"):
+        ampgraph.run(low, FEEDS)
+
+
+def test_a_run_that_stops_is_told() -> None:
+    gather = helper.make_graph(
+        [helper.make_node("Gather", ["x", "i"], ["y"])],
+        "g",
+        [tensor("x", TensorProto.FLOAT, ["rows"]), tensor("i", TensorProto.INT64, ["n"])],
+        [tensor("y", TensorProto.FLOAT, ["n"])],
+    )
+    made = helper.make_model(gather, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    feeds = {"x": X[0], "i": np.array([7], np.int64)}
+    with pytest.raises(AmpError, match=r"AMP504.*ONNX Runtime stopped: .*\nhint: "):
+        ampgraph.run(made, feeds)
+
+
+# -- what is told and written -----------------------------------------------------------------------------------------
+
+
+def test_outputs_in_a_line_each() -> None:
+    rows = describe_outputs(
+        {
+            "plain": np.array([[1.0, -2.0], [0.5, 4.0]], np.float16),
+            "odd": np.array([np.nan, np.inf, -np.inf, 3.0], np.float32),
+            "lost": np.full((2, 1), np.nan),
+            "none": np.zeros((0, 3), np.float32),
+            "number": np.int64(7),
+            "flags": np.array([True, False]),
+            "low": np.ones(2, ml_dtypes.bfloat16),
+            "texts": np.array(["a"], object),
+            "parts": [X, X],
+        }
+    )
+    assert [str(row) for row in rows] == [
+        "plain  float16 2x2  -2 to 4, mean 0.875",
+        "odd  float32 4  3 to 3, mean 3  2 infinite, 1 NaN",
+        "lost  float64 2x1  0 infinite, 2 NaN",
+        "none  float32 0x3",
+        "number  int64 scalar  7 to 7, mean 7",
+        "flags  bool 2  0 to 1, mean 0.5",
+        "low  bfloat16 2  1 to 1, mean 1",
+        "texts  object 1",
+        "parts  sequence of 2 0",
+    ]
+    data = json.loads(json.dumps([row.to_dict() for row in rows], allow_nan=False))
+    assert data[1]["infinite"] == 2 and data[1]["nan"] == 1 and data[2]["smallest"] is None
+
+
+def test_the_command_tells_and_writes(amp: Any, folder: Path) -> None:
+    out = folder / "out.npz"
+    code, told, err = amp("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", out)
+    assert (code, err) == (0, "") and told.splitlines()[0].startswith("y  float32 4x3  ")
+    assert told.splitlines()[1] == "rows  float32 4  -1 to -1, mean -1"
+    with np.load(out) as found:
+        assert list(found) == ["y", "rows"] and (found["y"] == (X + BIAS) * 2).all()
+    before = out.read_bytes()
+    code, told, _ = amp("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", out, "--strict", "--json")
+    assert code == 0 and json.loads(told)[1]["mean"] == -1.0
+    assert out.read_bytes() == before  # the same numbers, the same bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--data", "none.npz"], "AMP101", "no such file"),
+        (["--data", "m.onnx"], "AMP108", "is not an .npz file"),
+        (["--data", "less.npz"], "AMP503", "no array for input 'scale'"),
+        (["--data", "wrong.npz"], "AMP503", "float64 was fed"),
+        (["--data", "data.npz", "--device", "gpu"], "AMP321", "unknown device 'gpu'"),
+        (["--data", "data.npz", "--device", "ascend"], "AMP321", "ONNX models"),
+        (["--data", "data.npz", "-o", "none/out.npz"], "AMP105", "does not exist"),
+        (["--data", "data.npz", "-o", "folder"], "AMP105", "is a directory"),
+    ],
+)
+def test_mistakes_write_nothing(
+    amp: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: str, told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "folder").mkdir()
+    np.savez("less.npz", x=X)
+    np.savez("wrong.npz", **{**FEEDS, "x": X.astype(np.float64)})
+    before = contents(folder)
+    more = [] if "-o" in words else ["-o", "out.npz"]
+    refused(amp("run", "m.onnx", *words, *more), code, told)
+    assert contents(folder) == before
+
+
+def test_a_full_disk_keeps_the_old_outputs(amp: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from errno import ENOSPC
+
+    (folder / "out.npz").write_bytes(b"old")
+    before = contents(folder)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    words = ("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", folder / "out.npz")
+    refused(amp(*words), "AMP105", "the disk is full")
+    assert contents(folder) == before

@@ -1,0 +1,284 @@
+"""The command line on MindIR files: the same commands, and what only one of the formats has."""
+
+import json
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ampgraph import cli
+from ampgraph.formats import mindir_schema as schema
+from ampgraph.formats import mindir_view as view
+from cli_helpers import MODELS, contents, process, refused
+
+NAME = "digits_cnn.mindir"
+NORM = "Default/norm1-BatchNorm2d/BatchNorm-op0"
+HIDDEN = "Default/hidden-Dense/MatMul-op0"
+
+
+@pytest.fixture
+def amp(capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            cli.app([str(word) for word in words], prog_name="ampgraph")
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def source(tmp_path):
+    return shutil.copy(MODELS / NAME, tmp_path / NAME)
+
+
+def kinds(file):
+    """(nodes by operator, stored tensors by type) of a file."""
+    model = schema.Model.FromString(file.read_bytes())
+    known = view.primitives(model)
+    return (
+        Counter(view.kind_of(node, known) for node in model.graph.node),
+        Counter(view.dtype_of(tensor) for tensor in model.graph.parameter),
+    )
+
+
+def border(file):
+    """The element types of what a file takes and gives."""
+    graph = schema.Model.FromString(file.read_bytes()).graph
+    return [view.dtype_of(item.tensor[0]) for item in (*graph.input, *graph.output)]
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def test_convert_writes_beside_the_input_and_says_what_it_did(amp, source):
+    before = source.read_bytes()
+    code, out, err = amp("convert", source)
+    assert (code, err) == (0, "") and source.read_bytes() == before
+    made = source.with_name("digits_cnn.O2.mindir")
+    assert [name for name in contents(source.parent) if name != NAME] == [made.name]
+    rows = {line.split()[0]: line for line in out.splitlines() if not line.startswith(" ")}
+    assert list(rows) == ["model", "result", "options", "nodes", "heavy", "casts", "weights", "guards"]
+    assert rows["options"].endswith("level O2, float16, policy ampgraph, target ascend")
+    assert rows["result"].endswith(str(made)) and "5 of 5 low" in rows["heavy"]
+    casts = kinds(made)[0]["Cast"]
+    assert casts > 0 and f"0 -> {casts} (+{casts})" in rows["casts"]
+    assert border(made) == ["float32", "float32"]
+
+
+def test_the_report_as_data_agrees_with_the_file(amp, source):
+    code, out, _ = amp("convert", source, "-o", source.with_name("out.mindir"), "--json")
+    report, (nodes, weights) = json.loads(out), kinds(source.with_name("out.mindir"))
+    assert code == 0 and report["changed"] and report["output"] == str(source.with_name("out.mindir"))
+    assert report["casts_after"] == nodes["Cast"] and report["heavy"]["float32"] == 0
+    stored = {name: row["count"] for name, row in report["weights_after"].items()}
+    assert stored["float16"] >= weights["float16"] == 10  # five layers, each a weight and a bias
+    assert report["nodes"] == {"float16": 17, "float32": 3} and report["bytes_after"] < 0.55 * report["bytes_before"]
+
+
+def test_a_dry_run_writes_nothing(amp, source):
+    before = contents(source.parent)
+    _, dry, _ = amp("convert", source, "--dry-run", "--json")
+    assert contents(source.parent) == before
+    _, real, _ = amp("convert", source, "--json")
+    assert {**json.loads(real), "output": None} == json.loads(dry)
+
+
+def test_level_o0_copies_the_file(amp, source):
+    code, out, _ = amp("convert", source, "--level", "O0")
+    assert code == 0 and "nothing to lower" in out
+    assert source.with_name("digits_cnn.O0.mindir").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("policy", ["ampgraph", "mindspore"])
+def test_a_plan_gives_the_same_bytes(amp, source, policy):
+    plan, first, again = (source.with_name(name) for name in ("plan.json", "first.mindir", "again.mindir"))
+    words = ("--level", "auto", "--policy", policy, "--plan-out", plan, "-o", first)
+    assert amp("convert", source, *words)[0] == 0
+    assert json.loads(plan.read_text())["policy"] == policy
+    assert amp("convert", source, "--plan-in", plan, "-o", again)[0] == 0
+    assert again.read_bytes() == first.read_bytes() != source.read_bytes()
+
+
+def test_io_low_changes_the_border(amp, source):
+    made, mixed = source.with_name("low.mindir"), source.with_name("mixed.mindir")
+    assert amp("convert", source, "--io", "low", "-o", made)[0] == 0
+    assert border(made) == ["float16", "float16"]
+    assert amp("convert", source, "--io", "image=low", "-o", mixed)[0] == 0
+    assert border(mixed) == ["float16", "float32"]
+    assert kinds(made)[0]["Cast"] == kinds(mixed)[0]["Cast"] - 1
+
+
+def test_a_pattern_keeps_a_layer_in_float32(amp, source):
+    made = source.with_name("kept.mindir")
+    code, out, _ = amp("convert", source, "--fp32", "scope:hidden", "--json", "-o", made)
+    report = json.loads(out)
+    assert code == 0 and report["reasons"]["float32"]["user"] == 2 and report["heavy"]["float32"] == 1
+    assert kinds(made)[1]["float16"] == 8
+
+
+def test_weights_can_stay_as_they_are_stored(amp, source):
+    made = source.with_name("keep.mindir")
+    assert amp("convert", source, "--store-weights", "keep", "-o", made)[0] == 0
+    assert kinds(made)[1] == kinds(source)[1] == {"float32": kinds(source)[1].total()}
+
+
+def test_policy_mindspore_is_told_as_such(amp, source):
+    code, out, _ = amp("convert", source, "--policy", "mindspore")
+    assert code == 0 and "policy mindspore" in out and "float16: 17 by MindSpore's rules" in out
+    assert "by guard" not in out and "none fired" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--fp32", "nosuch"], "AMP305", ["nosuch matches no float32 node"]),
+        (["--policy", "mindspore", "--fp32", "op:MatMul"], "AMP305", ["what MindSpore does", "--policy"]),
+        (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
+        (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
+        (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
+        (["--policy", "pytorch"], "AMP303", ["pytorch"]),
+        (["--store-weights", "high"], "AMP301", ["high"]),
+        (["--io", "imgae=low"], "AMP305", ["imgae"]),
+        (["--dim", "batch=2"], "AMP310", ["batch"]),
+    ],
+)
+def test_a_bad_option_is_refused(amp, source, words, code, told):
+    before = contents(source.parent)
+    refused(amp("convert", source, *words), code, *told)
+    assert contents(source.parent) == before
+
+
+def test_policy_mindspore_is_for_mindir(amp, tmp_path):
+    shutil.copy(MODELS / "digits_cnn.onnx", tmp_path)
+    before = contents(tmp_path)
+    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--policy", "mindspore"), "AMP303", ".mindir files")
+    refused(amp("convert", tmp_path / "digits_cnn.onnx", "--target", "ascend"), "AMP304", "ONNX models do not run")
+    assert contents(tmp_path) == before
+
+
+def test_the_input_is_never_written_over(amp, source):
+    link = source.with_name("soft.mindir")
+    link.symlink_to(source)
+    before = contents(source.parent)
+    for output in (source, link, source.parent / ".." / source.parent.name / NAME):
+        refused(amp("convert", source, "-o", output), "AMP106", "over the input")
+    refused(amp("convert", source, "--plan-out", source), "AMP106")
+    assert contents(source.parent) == before
+
+
+@pytest.mark.parametrize("command", ["convert", "inspect", "explain"])
+@pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.999])
+def test_a_truncated_file_is_refused(amp, source, command, share):
+    whole = source.read_bytes()
+    source.write_bytes(whole[: int(share * len(whole))])
+    before = contents(source.parent)
+    words = ["conv1"] if command == "explain" else []
+    refused(amp(command, source, *words), "AMP102", NAME)
+    assert contents(source.parent) == before
+
+
+def test_a_mistake_in_a_process_of_its_own(source):
+    source.write_bytes(source.read_bytes()[:1000])
+    done = process("convert", source, "-o", source.with_name("out.mindir"))
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("error[AMP102]")
+    assert list(contents(source.parent)) == [NAME]
+
+
+# -- inspect, explain, lists ------------------------------------------------------------------------------------------
+
+
+def test_inspect(amp, source):
+    made = source.with_name("digits_cnn.O2.mindir")
+    amp("convert", source)
+    code, out, err = amp("inspect", made, "--against", source)
+    assert (code, err) == (0, "")
+    head = out.splitlines()[0]
+    assert head.startswith(f"{made.name}: ") and ", mind_ir_version 3, " in head and "opset" not in out
+    assert f"casts: {kinds(made)[0]['Cast']}" in out and f"against {NAME}" in out and "  hidden" in out
+    report = json.loads(amp("inspect", made, "--against", source, "--json")[1])
+    assert report["version"] == "mind_ir_version 3" and report["opset"] is None and report["fusions"] is None
+    assert report["difference"]["casts"] == len(report["casts"]) == kinds(made)[0]["Cast"]
+    assert report["heavy"] == {"float16": 5} and not report["difference"]["gone"]
+
+
+def test_inspect_names_the_opset_of_onnx(amp):
+    code, out, _ = amp("inspect", MODELS / "digits_cnn.onnx")
+    assert code == 0 and ", opset 20, " in out.splitlines()[0]
+    report = json.loads(amp("inspect", MODELS / "digits_cnn.onnx", "--json")[1])
+    assert (report["version"], report["opset"]) == ("opset 20", 20)
+
+
+def test_explain(amp, source):
+    code, out, err = amp("explain", source, NORM)
+    assert (code, err) == (0, "") and "is float32" in out and "ampgraph.toml:" in out
+    same = amp("explain", source, NORM, "--policy", "mindspore")[1]
+    assert "is float32" in same and "by mindspore: in a black cell" in same
+    assert "is float16" in amp("explain", source, HIDDEN)[1]
+    refused(amp("explain", source, "*conv*"), "AMP308", "means 6 nodes", "Default/conv1-Conv2d/Conv2D-op0")
+    refused(amp("explain", source, HIDDEN.replace("MatMul", "MatMull")), "AMP308", HIDDEN)
+
+
+def test_lists(amp):
+    code, out, _ = amp("lists", "MatMul", "--policy", "mindspore", "--level", "O1")
+    assert code == 0 and "mindspore.toml:" in out and "low" in out
+    refused(amp("lists", "MatMull", "--policy", "mindspore"), "AMP309", "MatMul")
+
+
+def test_export_mixlist(amp, tmp_path):
+    file = tmp_path / "mixlist.json"
+    code, out, _ = amp("export-mixlist", "--level", "O2", "-o", file)
+    lists = json.loads(file.read_text())
+    assert code == 0 and str(file) in out and sorted(lists) == ["black-list", "white-list"]
+    assert "MatMulV2" in lists["white-list"]["to-add"] and "LayerNorm" in lists["black-list"]["to-add"]
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mindspore
+def test_run_writes_and_tells_the_outputs(amp, source):
+    pytest.importorskip("mindspore")
+    made, results = source.with_name("digits_cnn.O2.mindir"), source.with_name("out.npz")
+    amp("convert", source)
+    data = MODELS / "digits_heldout.npz"  # the labels beside the image are no input
+    plain = source.with_name("plain.npz")
+    assert amp("run", source, "--data", data, "-o", plain)[0] == 0
+    code, out, err = amp("run", made, "--data", data, "--device", "cpu", "-o", results)
+    assert (code, err) == (0, "") and out.startswith("output0  float32 360x10  ")
+    logits, labels = np.load(results)["output0"], np.load(data)["labels"]
+    assert (logits.argmax(1) == labels).mean() > 0.97
+    assert 0 < np.abs(logits - np.load(plain)["output0"]).max() < 0.1
+    [row] = json.loads(amp("run", made, "--data", data, "--json")[1])
+    assert (row["name"], row["shape"], row["nan"], row["largest"]) == ("output0", [360, 10], 0, float(logits.max()))
+
+
+@pytest.mark.mindspore
+def test_run_refuses_what_it_cannot_do(amp, source):
+    pytest.importorskip("mindspore")
+    data = MODELS / "digits_heldout.npz"
+    before = contents(source.parent)
+    out = source.with_name("out.npz")
+    refused(amp("run", source, "--data", data, "--device", "cuda", "-o", out), "AMP321", "'cuda'", "ascend")
+    refused(amp("run", source, "--data", source, "-o", out), "AMP108", "is not an .npz file")
+    refused(amp("run", source, "--data", source.with_name("none.npz")), "AMP101", "no such file")
+    assert contents(source.parent) == before
+
+
+@pytest.mark.mindspore
+def test_run_refuses_what_does_not_fit(amp, source):
+    pytest.importorskip("mindspore")
+    data = source.with_name("data.npz")
+    before = contents(source.parent)
+    for arrays, told in (
+        ({"picture": np.zeros(3, np.float32)}, "no array for input 'image'"),
+        ({"image": np.zeros((1, 1, 8, 8), np.float32)}, "'image' takes float32 [360, 1, 8, 8]"),
+        ({"image": np.zeros((360, 1, 8, 8))}, "float64 was fed"),
+    ):
+        np.savez(data, **arrays)
+        refused(amp("run", source, "--data", data, "-o", source.with_name("out.npz")), "AMP503", told)
+        data.unlink()
+    assert contents(source.parent) == before
