@@ -92,8 +92,7 @@ def _content(path: Path) -> Iterator[memoryview]:
         if os.fstat(file.fileno()).st_size == 0:
             yield memoryview(b"")
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            yield view
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
 
 
 def _check_model(model: Any, where: str) -> None:

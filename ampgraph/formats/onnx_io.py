@@ -75,8 +75,7 @@ def _mapped(path: Path) -> Iterator[memoryview | bytes]:
         if os.fstat(file.fileno()).st_size == 0:
             yield b""
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            yield view
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
 
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
