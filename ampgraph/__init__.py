@@ -5,13 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AmpError", "Plan", "apply", "convert", "inspect", "plan", "run"]
+__all__ = [
+    "Adam",
+    "AdamW",
+    "AmpError",
+    "DynamicLossScale",
+    "Plan",
+    "SGD",
+    "StaticLossScale",
+    "Trainer",
+    "TrainingStep",
+    "apply",
+    "build_training_step",
+    "convert",
+    "export_for_training",
+    "gradient",
+    "inspect",
+    "plan",
+    "run",
+]
 
 _HOME = {
+    "Adam": "training.optimizers",
+    "AdamW": "training.optimizers",
     "AmpError": "errors",
+    "DynamicLossScale": "training.loss_scale",
     "Plan": "plans",
+    "SGD": "training.optimizers",
+    "StaticLossScale": "training.loss_scale",
+    "Trainer": "training.trainer",
+    "TrainingStep": "training.step",
     "apply": "api",
+    "build_training_step": "training.build",
     "convert": "api",
+    "export_for_training": "training.torch_export",
+    "gradient": "training.gradients",
     "inspect": "report.inspect",
     "plan": "api",
     "run": "running",
@@ -23,6 +51,13 @@ if TYPE_CHECKING:
     from .plans import Plan
     from .report.inspect import inspect
     from .running import run
+    from .training.build import build_training_step
+    from .training.gradients import gradient
+    from .training.loss_scale import DynamicLossScale, StaticLossScale
+    from .training.optimizers import SGD, Adam, AdamW
+    from .training.step import TrainingStep
+    from .training.torch_export import export_for_training
+    from .training.trainer import Trainer
 
 
 def __getattr__(name: str) -> Any:

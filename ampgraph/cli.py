@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import __version__, cli_mixlist, cli_numbers
+from . import __version__, cli_mixlist, cli_numbers, cli_train
 from .console import done, guarded, main, progress, show, show_json, signals_wait
 from .errors import AmpError
 
@@ -147,6 +147,7 @@ def ampgraph(
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
+    ampgraph build-step model.onnx ...          a training step; then train, export-weights
     """
 
 
@@ -293,3 +294,6 @@ def lists(
 
 
 app.command("export-mixlist")(guarded(cli_mixlist.export_mixlist))
+app.command("build-step", epilog=PATTERNS)(guarded(cli_train.build_step))
+app.command("train")(guarded(cli_train.train))
+app.command("export-weights")(guarded(cli_train.export_weights))

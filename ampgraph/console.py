@@ -158,6 +158,10 @@ def show_json(data: Any) -> None:
 class Progress:
     """What is being done, told to nobody."""
 
+    def line(self, text: str) -> None:
+        """Prints a line of the report while the work goes on."""
+        print(plain(text), flush=True)
+
     def stage(self, text: str) -> None:
         """Names what is done next."""
 
@@ -170,6 +174,11 @@ class _TerminalProgress(Progress):
         self.bars = bars
         self.task = bars.add_task("starting", total=None)
 
+    def line(self, text: str) -> None:
+        self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
+        super().line(text)
+        self.bars.start()
+
     def stage(self, text: str) -> None:
         self.bars.reset(self.task, description=text, total=None)
 
@@ -178,15 +187,19 @@ class _TerminalProgress(Progress):
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
-    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done."""
+def progress(time_left: bool = False) -> Iterator[Progress]:
+    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done.
+
+    ``time_left``: shows how long it will still take, not how long it took; for work whose parts take equal times.
+    """
     if not sys.stderr.isatty():
         yield Progress()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    clock = TimeRemainingColumn(compact=True) if time_left else TimeElapsedColumn()
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), clock)
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _TerminalProgress(bars)

@@ -8,7 +8,9 @@ from typing import Any
 from ..errors import AmpError
 from . import mindir_view as view
 
-UPDATE = re.compile(r"(Sparse|Fused)?Apply(?!Rotary)|(FusedSparse|Cached)?(Lazy)?Adam|FusedSparse|SGD$|Lamb$|LARSUpdate$")
+UPDATE = re.compile(
+    r"(Sparse|Fused)?Apply(?!Rotary)|(FusedSparse|Cached)?(Lazy)?Adam|FusedSparse|SGD$|Lamb$|LARSUpdate$"
+)
 """Operators that update parameters by gradients."""
 
 
