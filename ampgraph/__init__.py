@@ -5,15 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["AmpError", "Plan", "Ranges", "apply", "calibrate", "convert", "inspect", "plan", "run", "tune", "verify"]
+__all__ = [
+    "Adam",
+    "AdamW",
+    "AmpError",
+    "DynamicLossScale",
+    "Plan",
+    "Ranges",
+    "SGD",
+    "StaticLossScale",
+    "Trainer",
+    "TrainingStep",
+    "apply",
+    "build_training_step",
+    "calibrate",
+    "convert",
+    "export_for_training",
+    "gradient",
+    "inspect",
+    "plan",
+    "run",
+    "tune",
+    "verify",
+]
 
 _HOME = {
+    "Adam": "training.optimizers",
+    "AdamW": "training.optimizers",
     "AmpError": "errors",
+    "DynamicLossScale": "training.loss_scale",
     "Plan": "plans",
     "Ranges": "numerics.ranges",
+    "SGD": "training.optimizers",
+    "StaticLossScale": "training.loss_scale",
+    "Trainer": "training.trainer",
+    "TrainingStep": "training.step",
     "apply": "api",
+    "build_training_step": "training.build",
     "calibrate": "numerics.calibrate",
     "convert": "api",
+    "export_for_training": "training.torch_export",
+    "gradient": "training.gradients",
     "inspect": "report.inspect",
     "plan": "api",
     "run": "running",
@@ -29,6 +61,13 @@ if TYPE_CHECKING:
     from .plans import Plan
     from .report.inspect import inspect
     from .running import run
+    from .training.build import build_training_step
+    from .training.gradients import gradient
+    from .training.loss_scale import DynamicLossScale, StaticLossScale
+    from .training.optimizers import SGD, Adam, AdamW
+    from .training.step import TrainingStep
+    from .training.torch_export import export_for_training
+    from .training.trainer import Trainer
     from .tuning import tune
     from .verifying import verify
 

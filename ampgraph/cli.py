@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import __version__, cli_mixlist, cli_numbers, cli_tune, cli_verify
+from . import __version__, cli_mixlist, cli_numbers, cli_train, cli_tune, cli_verify
 from .cli_numbers import parse_dims
 from .console import done, guarded, main, progress, show, show_json, signals_wait
 
@@ -155,6 +155,7 @@ def ampgraph(
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
+    ampgraph build-step model.onnx ...          a training step; then train, export-weights
     """
 
 
@@ -316,3 +317,6 @@ def lists(
 
 
 app.command("export-mixlist")(guarded(cli_mixlist.export_mixlist))
+app.command("build-step", epilog=PATTERNS)(guarded(cli_train.build_step))
+app.command("train")(guarded(cli_train.train))
+app.command("export-weights")(guarded(cli_train.export_weights))

@@ -158,6 +158,10 @@ def show_json(data: Any) -> None:
 class Progress:
     """What is being done, told to nobody."""
 
+    def line(self, text: str) -> None:
+        """Prints a line of the report while the work goes on."""
+        print(plain(text), flush=True)
+
     def stage(self, text: str) -> None:
         """Names what is done next."""
 
@@ -169,6 +173,11 @@ class _TerminalProgress(Progress):
     def __init__(self, bars: Any) -> None:
         self.bars = bars
         self.task = bars.add_task("starting", total=None)
+
+    def line(self, text: str) -> None:
+        self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
+        super().line(text)
+        self.bars.start()
 
     def stage(self, text: str) -> None:
         self.bars.reset(self.task, description=text, total=None)

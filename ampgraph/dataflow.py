@@ -15,6 +15,8 @@ import numpy as np
 
 FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
+HELD = "ampgraph.float32"
+"""The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
 
 Shape = tuple["int | str | None", ...]
 
@@ -65,6 +67,7 @@ class Op:
     slots: dict[str, int] = field(default_factory=dict)  # slot name -> unit, float32 slots only
     native: Any = None
     role: str = ""
+    held: str = ""  # why it computes in float32 whatever a list says
 
     def __post_init__(self) -> None:
         self.role = self.role or self.kind

@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ..dataflow import Dataflow, Op
+from ..errors import AmpError
 from . import onnx_io
 from .base import Census, Progress
 from .onnx_census import census
@@ -21,6 +22,9 @@ from .onnx_schemas import first_opset_admitting, schema
 from .onnx_shapes import OnnxShapes
 from .onnx_variants import Variants
 from .onnx_weights import OnnxWeights
+
+TRAINING_STEP = "ampgraph.step"
+"""The model metadata that a training step describes itself in."""
 
 
 @contextlib.contextmanager
@@ -75,7 +79,12 @@ class OnnxGraph:
         return self._all
 
     def refuse_training(self) -> None:
-        """`training_info` is refused when the model is read."""
+        """Raises AmpError AMP205 for a training step of ours; `training_info` is refused when the model is read."""
+        if TRAINING_STEP in self.model.metadata_props:
+            hint = (
+                "train it with ampgraph train; ampgraph export-weights writes the trained model, to be converted then"
+            )
+            raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
     def before_edits(self) -> None:
         """Imports the default domain, which every Cast needs."""

@@ -20,6 +20,8 @@ def classify(state: State) -> None:
         if op.slots:
             _tie(state, op)
             _broken(state, op, breakable)
+            if op.held:
+                state.hold(op, VALIDITY, Why("gradient", op.held))
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""

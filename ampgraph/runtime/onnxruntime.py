@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import os
 import tempfile
 from collections import Counter
@@ -74,7 +73,6 @@ class Session:
 
     def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
         """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
-        import ml_dtypes
         from onnx import TensorProto
 
         ort = import_onnxruntime()
@@ -85,11 +83,8 @@ class Session:
                 values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
             else:
                 values[name] = ort.OrtValue.ortvalue_from_numpy(array)
-        found = {}
-        for name, value in zip(wanted, self._session.run_with_ort_values(wanted, values), strict=True):
-            low = self.outputs[name].dtype == "bfloat16"
-            found[name] = _words(value).view(ml_dtypes.bfloat16) if low else value.numpy()
-        return found
+        found = self._session.run_with_ort_values(wanted, values)
+        return {name: as_numpy(value) for name, value in zip(wanted, found, strict=True)}
 
     def placement(self) -> Counter[tuple[str, str]]:
         """(operator, provider) -> nodes that ran there, after a run of a session opened with ``profile``."""
@@ -110,11 +105,14 @@ class Session:
         return found
 
 
-def _words(value: Any) -> np.ndarray:
-    """The 16-bit words of a tensor, copied from where they lie on the host: the runtime gives no array of bfloat16."""
-    shape = tuple(value.shape())
-    words = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape)) if math.prod(shape) else b""
-    return np.frombuffer(bytearray(words), np.uint16).reshape(shape)
+def as_numpy(value: Any) -> np.ndarray:
+    """A copy of a runtime's tensor; one of bfloat16, which it cannot make an array of, must lie on the host."""
+    if value.data_type() != "tensor(bfloat16)":
+        return np.array(value.numpy())
+    import ml_dtypes
+
+    words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(words, ml_dtypes.bfloat16).reshape(value.shape()).copy()
 
 
 def _port(item: Any) -> Port:

@@ -1,0 +1,238 @@
+"""Commands that build and run training steps: their arguments and printing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import done, progress, show, show_json, signals_wait
+
+if TYPE_CHECKING:
+    from .training.fitting import History
+
+StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
+
+
+def build_step(
+    model: Annotated[str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")],
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            "--optimizer", metavar="KIND[:KEY=VALUE,...]", help="sgd, adam or adamw: sgd:lr=0.1,momentum=0.9."
+        ),
+    ],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")],
+    loss: Annotated[str | None, typer.Option("--loss", metavar="LOSS", help=f"{LOSSES}.")] = None,
+    level: Annotated[str, typer.Option("--level", metavar="LEVEL", help="O0, O1, O2, O3 or auto.")] = "O2",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float16 or bfloat16.")] = "float16",
+    loss_scale: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-scale",
+            metavar="SCALE",
+            help="dynamic[:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch], static:1024 or none; "
+            "dynamic with float16 at O1, O2 and auto if not given.",
+        ),
+    ] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option("--clip-norm", metavar="NORM", help="The largest norm of all gradients together.")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option("--freeze", metavar="PATTERN", help="Parameters not to train; repeatable.")
+    ] = None,
+    fp32: Annotated[
+        list[str] | None, typer.Option("--fp32", metavar="PATTERN", help="Keep these nodes in float32; repeatable.")
+    ] = None,
+    low: Annotated[
+        list[str] | None, typer.Option("--low", metavar="PATTERN", help="Make these nodes low; repeatable.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TARGET", help="cuda (the default), tensorrt, cann or cpu.")
+    ] = None,
+    gradient: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gradient", metavar="PARAM=OUTPUT", help="Of a graph that has its backward: a gradient; repeatable."
+        ),
+    ] = None,
+    seed_input: Annotated[
+        str | None, typer.Option("--seed-input", metavar="INPUT", help="And the scalar that the gradients start from.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
+
+    \b
+    ampgraph build-step model.onnx --loss cross_entropy --optimizer adam:lr=0.001 -o step.onnx
+    ampgraph build-step model.onnx --loss mse --optimizer sgd:lr=0.1,momentum=0.9 --clip-norm 1 -o step.onnx
+    ampgraph build-step model.onnx --loss loss --optimizer adamw --freeze 'encoder.*' -o step.onnx
+    """
+    with signals_wait():
+        from .checks import faults_told, refuse_overwriting
+        from .formats.base import is_mindir
+        from .formats.onnx_format import OnnxGraph
+        from .report.training import describe_step, step_lines
+        from .training.build import DEFAULT, build_training_step
+        from .training.given import parse_gradients
+
+    with progress() as told, faults_told(model):
+        told.stage("reading")
+        if not is_mindir(model):
+            refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
+        told.stage("building the step")
+        step = build_training_step(
+            model,
+            loss=loss,
+            optimizer=optimizer,
+            level=level,
+            dtype=dtype,
+            loss_scale=DEFAULT if loss_scale is None else loss_scale,
+            clip_norm=clip_norm,
+            freeze=freeze or (),
+            fp32=fp32 or (),
+            low=low or (),
+            target=target,
+            gradients=parse_gradients(gradient or ()),
+            seed=seed_input,
+        )
+        told.stage("writing")
+        report = describe_step(step, model, output)
+        step.save(output)
+        done()
+    show_json(report.to_dict()) if as_json else show(step_lines(report))
+
+
+def train(
+    step: StepArgument,
+    data: Annotated[
+        str,
+        typer.Option("--data", metavar="TRAIN.npz", help="Arrays by input name, labels under labels; samples first."),
+    ],
+    validate: Annotated[
+        str | None, typer.Option("--validate", metavar="VAL.npz", help="Measured in float32 after each epoch.")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="How often all data is seen.")] = 10,
+    batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", help="Samples of one step.")] = 64,
+    lr_schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--lr-schedule",
+            metavar="SCHEDULE",
+            help="constant, linear, cosine or step, each with warmup: cosine:warmup=100; constant if not given.",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="auto (the best that is here), cpu, cuda, tensorrt, cann.")
+    ] = "auto",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="DIR", help="Keep a checkpoint there after every epoch.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option("--checkpoint-every", metavar="STEPS", help="And after every so many steps of an epoch.")
+    ] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Decides the order of the samples.")] = 0,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="LOSS.png", help="Draw the loss curve (needs matplotlib).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train: run a step over data, epoch by epoch. A last batch that is not full is left out.
+
+    \b
+    ampgraph train step.onnx --data train.npz --validate held_out.npz --epochs 10 --checkpoint run1
+    ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
+    ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
+    """
+    with signals_wait():
+        from .report.plot import check_plot, draw_losses
+        from .report.training import epoch_line, history_dict
+        from .training.trainer import Trainer
+
+    if plot is not None:
+        check_plot(plot)
+    with progress() as told:
+        told.stage("opening the step")
+        trainer = Trainer(step, device, strict=strict)
+        told.stage("training")
+        history: History = trainer.fit(
+            data,
+            epochs=epochs,
+            batch_size=batch_size,
+            validate=validate,
+            lr_schedule=lr_schedule,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            seed=seed,
+            on_step=lambda count, total, result: told.part("training", count, total),
+            on_epoch=None if as_json else lambda epoch: told.line(epoch_line(epoch, epochs)),
+        )
+        done()
+    if plot is not None:
+        per_epoch = trainer.feeds.dataset(data).samples // batch_size
+        measured = [(e.number * per_epoch, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
+        draw_losses(plot, history.losses, history.finite, measured)
+    report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
+    show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+
+
+def _closing(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+    lines = []
+    if history.dropped:
+        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
+    if resume:
+        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
+        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
+    if checkpoint is None:
+        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
+    else:
+        from .training.fitting import FILE
+
+        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
+    return [*lines, f"loss curve   {plot}"] if plot is not None else lines
+
+
+def export_weights(
+    step: StepArgument,
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
+    ],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write the forward model with the weights of a checkpoint: float32, for inference, ready for convert.
+
+    \b
+    ampgraph export-weights step.onnx run1 -o trained.onnx
+    ampgraph convert trained.onnx --level O2
+    """
+    with signals_wait():
+        from .checks import refuse_overwriting
+        from .formats.onnx_format import OnnxGraph
+        from .training import checkpoint as files
+        from .training.evaluation import save_trained
+        from .training.fitting import FILE
+        from .training.step import TrainingStep
+
+    place = Path(checkpoint)
+    place = place / FILE if place.is_dir() else place
+    with progress() as told:
+        told.stage("reading")
+        given = TrainingStep.load(step)
+        refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
+        found = files.load(place)
+        files.check_belongs(found, files.digest(given), str(place))
+        told.stage("writing")
+        save_trained(given, found.state, output)
+        done()
+    report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}
+    report["updates"] = int(found.state["step/count"])
+    show_json(report) if as_json else show([f"{name:<11} {value}" for name, value in report.items()])

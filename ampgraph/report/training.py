@@ -1,0 +1,142 @@
+"""What `build-step` and `train` tell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from .text import _plural, _rows
+
+if TYPE_CHECKING:
+    from ..training.fitting import Epoch, History
+    from ..training.step import TrainingStep
+
+FLOATS = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.DOUBLE: "float64",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+}
+PARTS = ("forward", "backward", "update")
+PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and the update give to their nodes
+HEAVY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A training step in numbers. ``nodes`` and ``heavy``: by part and the type that they compute in; ``heavy`` are
+    products of matrices and convolutions."""
+
+    model: str
+    output: str
+    options: dict[str, Any]
+    trained: int
+    trained_numbers: int
+    frozen: list[str]
+    state_bytes: int
+    inputs: list[str]
+    nodes: dict[str, dict[str, int]]
+    heavy: dict[str, dict[str, int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
+    """The report of `build-step`."""
+    state = step.initial_state
+    trained = [state[name] for name in step.parameters]
+    nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    heavy: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    for node in step.model.graph:
+        dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
+        part = PREFIXES.get((node.name or "").split("/")[0], "forward")
+        if dtype and node.op_type != "Cast":
+            nodes[part][dtype] += 1
+            if node.op_type in HEAVY:
+                heavy[part][dtype] += 1
+    return StepReport(
+        model=model,
+        output=output,
+        options=dict(step.layout.options),
+        trained=len(trained),
+        trained_numbers=sum(array.size for array in trained),
+        frozen=_frozen(step),
+        state_bytes=sum(array.nbytes for array in state.values()),
+        inputs=list(step.layout.inputs),
+        nodes={part: dict(sorted(found.items())) for part, found in nodes.items()},
+        heavy={part: dict(sorted(found.items())) for part, found in heavy.items()},
+    )
+
+
+def _frozen(step: TrainingStep) -> list[str]:
+    """Parameters of the forward graph that are not trained."""
+    from ..training.evaluation import trained_model
+    from ..training.forward import _is_tensor, _named
+    from ..training.packing import FORWARD
+
+    if FORWARD not in step.model.metadata_props:
+        return []
+    model = trained_model(step, step.initial_state)
+    floats = [name for name, value in model.graph.initializers.items() if value.dtype in FLOATS and _is_tensor(value)]
+    state, named = set(step.initial_state), _named(model)
+    return [name for name in floats if name not in state and (not named or name in named)]
+
+
+def step_lines(report: StepReport) -> list[str]:
+    told = report.options
+    rows = [
+        ("model", report.model),
+        ("result", report.output),
+        ("options", f"level {told.get('level')}, {told.get('dtype')}, target {told.get('target')}"),
+        ("loss", str(told.get("loss"))),
+        ("optimizer", str(told.get("optimizer"))),
+        ("loss scale", re.sub(r",\w+=none", "", str(told.get("loss_scale")))),
+        ("clip norm", "none" if told.get("clip_norm") is None else str(told.get("clip_norm"))),
+        ("trained", f"{_plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
+    ]
+    if report.frozen:
+        more = f" and {len(report.frozen) - 4} more" if len(report.frozen) > 4 else ""
+        rows.append(("frozen", ", ".join(report.frozen[:4]) + more))
+    rows.append(("state", f"{report.state_bytes:,} bytes"))
+    for part in PARTS:
+        rows.append((part, _counted(report.nodes[part], report.heavy[part])))
+    rows.append(("inputs", ", ".join(report.inputs)))
+    return _rows(rows)
+
+
+def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:
+    told = ", ".join(f"{count:,} {dtype}" for dtype, count in nodes.items()) or "none"
+    products = ", ".join(f"{count:,} {dtype}" for dtype, count in heavy.items())
+    return f"nodes: {told}" + (f"; products: {products}" if products else "")
+
+
+# -- train ------------------------------------------------------------------------------------------------------------
+
+
+def epoch_line(epoch: Epoch, epochs: int) -> str:
+    """One epoch in one line."""
+    words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
+    if epoch.skipped:
+        words.append(f"{_plural(epoch.skipped, 'step')} skipped")
+    if epoch.scale != 1:
+        words.append(f"scale {epoch.scale:g}")
+    for name, number in epoch.validation.items():
+        if name != "samples":
+            words.append(f"validation {name} {number:.5g}")
+    return "  ".join(words)
+
+
+def history_dict(history: History) -> dict[str, Any]:
+    """The report of `train` as data."""
+    return {
+        "epochs": [epoch.to_dict() for epoch in history.epochs],
+        "steps": len(history.losses),
+        "steps_before": history.resumed,
+        "skipped": int((~history.finite).sum()),
+        "dropped_samples": history.dropped,
+    }

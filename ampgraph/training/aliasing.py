@@ -1,0 +1,117 @@
+"""Which state of a step graph may be overwritten where it lies.
+
+The next value of a state may take the place of the old one if nobody reads the old one after it is written: every
+other reader is an ancestor of the writer, so that no order of execution puts it behind. All tests are conservative,
+for a runtime rewrites the graph: it removes Casts that cancel, folds moves and constant factors into what reads them,
+and computes shapes beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from .state import Entry
+
+VIEWS = frozenset(
+    {"Cast", "CastLike", "Dropout", "Expand", "Flatten", "Identity"}
+    | {"Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""What a runtime may answer with the memory of its input, or fold into the reader."""
+SCALED = frozenset({"Mul", "Div"})  # by a constant: folded into a MatMul that reads the product
+WRITERS = frozenset({"Add", "Div", "Mul", "Sub", "Where"})
+"""Element by element: an element is read before it is written, and never again."""
+SAME_PLACE = frozenset({"Cast", "Identity"})  # views in which every element stays where it is
+SHAPES = frozenset({"Shape", "Size"})  # computed beforehand where sizes are known: no order follows from them
+
+
+def in_place(graph: ir.Graph, entries: Iterable[Entry]) -> frozenset[str]:
+    """Names of the states whose buffer may be input and output at once."""
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    cases = []
+    for entry in entries:
+        if entry.output:
+            old, writer = inputs[entry.name], _writer(outputs[entry.output])
+            others = None if writer is None else _other_readers(old, writer)
+            if writer is not None and others is not None:
+                cases.append((entry.name, writer, others))
+    before = _Precedence(graph, [node for _, _, others in cases for node in others])
+    return frozenset(name for name, writer, others in cases if before.all_precede(others, writer))
+
+
+def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
+    """Who else reads a state; None where it is unsafe whatever the order."""
+    if writer.op_type not in WRITERS or old.is_graph_output():
+        return None
+    if any(_viewed(value, VIEWS) is old and _viewed(value, SAME_PLACE) is not old for value in writer.inputs):
+        return None
+    return _readers(old, writer)
+
+
+def _writer(new: ir.Value) -> ir.Node | None:
+    """The node that makes the numbers: an Identity in front of an output is removed by a runtime."""
+    node = new.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node
+
+
+def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
+    """Every node but the writer that may read the buffer of a state, through views of it too; None where a view is an
+    output."""
+    found: dict[ir.Node, None] = {}
+    waiting = [state]
+    while waiting:
+        for node in waiting.pop().consumers():
+            if node in found or node is writer or node.op_type in SHAPES:
+                continue
+            found[node] = None
+            if _is_view(node, VIEWS):
+                if any(value.is_graph_output() for value in node.outputs):
+                    return None
+                waiting.extend(node.outputs)
+    return list(found)
+
+
+def _is_view(node: ir.Node, kinds: frozenset[str]) -> bool:
+    return node.op_type in kinds or (node.op_type in SCALED and any(_is_constant(value) for value in node.inputs))
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    if value is None or value.is_graph_input():
+        return False
+    node = value.producer()
+    return value.is_initializer() if node is None else node.op_type == "Constant"
+
+
+def _viewed(value: ir.Value | None, kinds: frozenset[str]) -> ir.Value | None:
+    """What a value may be a view of, by nodes of some kinds."""
+    while value is not None:
+        node = value.producer()
+        if node is None or not _is_view(node, kinds):
+            return value
+        value = next((given for given in node.inputs if not _is_constant(given)), None)
+    return None
+
+
+class _Precedence:
+    """Which of some nodes must run before a node, because it needs their results as numbers: a bit for each of them."""
+
+    def __init__(self, graph: ir.Graph, readers: Iterable[ir.Node]) -> None:
+        self.bits = {node: 1 << number for number, node in enumerate(dict.fromkeys(readers))}
+        self.needed: dict[ir.Node, int] = {}
+        for node in graph:
+            total = 0
+            for value in node.inputs if node.op_type not in SHAPES else ():
+                producer = None if value is None else value.producer()
+                if producer is not None:
+                    total |= self.needed.get(producer, 0) | self.bits.get(producer, 0)
+            self.needed[node] = total
+
+    def all_precede(self, readers: Iterable[ir.Node], node: ir.Node) -> bool:
+        wanted = 0
+        for reader in readers:
+            wanted |= self.bits[reader]
+        return wanted & ~self.needed.get(node, 0) == 0

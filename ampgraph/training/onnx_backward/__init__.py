@@ -1,0 +1,1 @@
+"""Gradients of ONNX graphs in standard operators."""

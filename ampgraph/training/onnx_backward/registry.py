@@ -1,0 +1,87 @@
+"""Gradient rules by operator: one declaration each, as in autograd's ``defvjp``.
+
+    @gradient("Mul", broadcasts=True)
+    def mul(b, node, g):
+        x, y = node.inputs
+        return b.op("Mul", g, y), b.op("Mul", g, x)
+
+A rule gets the builder, the forward node and the gradient of each of its outputs (None where nothing flows back), and
+returns the gradient of each input, None where there is none. With ``broadcasts`` a gradient may have the shape of the
+output: the driver sums it down to the input's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+Gradients = Sequence["ir.Value | None"] | ir.Value | None
+RuleFunction = Callable[..., Gradients]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How gradients pass one operator backwards."""
+
+    kind: str
+    function: RuleFunction
+    broadcasts: bool = False
+
+    def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+        """The gradient of every input of the node."""
+        found = self.function(b, node, *gradients)
+        rows = [found] if found is None or isinstance(found, ir.Value) else list(found)
+        return rows + [None] * (len(node.inputs) - len(rows))
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+    """Declares a rule for operators: ``Mul``, or ``my.domain::Name``. A later declaration replaces an earlier one."""
+
+    def declare(function: RuleFunction) -> RuleFunction:
+        for kind in kinds:
+            _RULES[kind] = Rule(kind, function, broadcasts)
+        return function
+
+    return declare
+
+
+def no_gradient(*kinds: str) -> None:
+    """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
+    for kind in kinds:
+        _RULES[kind] = Rule(kind, lambda b, node, *gradients: None)
+
+
+def kind_of(node: ir.Node) -> str:
+    """``Add``; outside of ONNX's own domain ``com.microsoft::Gelu``."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def rule_of(node: ir.Node) -> Rule | None:
+    return _RULES.get(kind_of(node))
+
+
+def kinds() -> Iterator[str]:
+    """All operators with a rule, sorted."""
+    yield from sorted(_RULES)
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute, or the default."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def operand(node: ir.Node) -> ir.Value:
+    """The first input, which no operator may leave out."""
+    value = node.inputs[0]
+    assert value is not None
+    return value

@@ -1,0 +1,139 @@
+"""Gathering and scattering.
+
+Where an index may come twice its gradients are added, always by ScatterElements and in float32: ScatterND(add) of ONNX
+Runtime's CPU loses sums between threads, and ScatterElements(add) of its CUDA reads bfloat16 as float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ..builder import Builder
+from ..registry import attribute, gradient
+
+Value = ir.Value
+
+ADDED = "values that were read several times are added up"
+
+
+@gradient("Gather")
+def gather(b: Builder, node: ir.Node, g: Value) -> Value:
+    """One constant index: zeros around it. Else every row is added to where it comes from."""
+    x, indices = node.inputs
+    assert x is not None and indices is not None
+    axis, rank, count = b.axis(node, x, 0), b.rank(x), b.rank(indices)
+    rows = g if count == 1 else _as_rows(b, g, x, axis, count)
+    given = b.given(indices)
+    if given is not None and given.size == 1:
+        return _between_zeros(b, rows, x, axis, int(given.reshape(-1)[0]))
+    places = b.op("Reshape", indices, b.ints(-1, *[1] * (rank - 1 - axis)))
+    return _added(b, x, b.op("Expand", places, b.op("Shape", rows)), rows, axis)
+
+
+def _as_rows(b: Builder, g: Value, x: Value, axis: int, count: int) -> Value:
+    """The gradient with one axis for all indices; they have ``count`` axes."""
+    if count == 0:
+        return b.op("Unsqueeze", g, b.ints(axis))
+    behind = [b.size(x, n) for n in range(axis + 1, b.rank(x))]
+    shape = [b.ints(*[0] * axis, -1), *behind]
+    return b.op("Reshape", g, shape[0] if len(shape) == 1 else b.op("Concat", *shape, axis=0))
+
+
+def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
+    size = b.size(x, axis)
+    before = b.plus(size, index) if index < 0 else b.ints(index)
+    after = b.ints(-1 - index) if index < 0 else b.plus(size, -index - 1)
+    return b.padded(row, b.rank(x), before, after, b.ints(axis))
+
+
+@gradient("GatherElements")
+def gather_elements(b: Builder, node: ir.Node, g: Value) -> Value:
+    x, indices = node.inputs
+    assert x is not None and indices is not None
+    return _added(b, x, indices, g, b.axis(node, x, 0))
+
+
+@gradient("GatherND")
+def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The indexed axes count as one: an index is then one number, as ScatterElements wants it."""
+    x, indices = node.inputs
+    assert x is not None and indices is not None
+    batch, depth = int(attribute(node, "batch_dims", 0)), b.dim(indices, -1)
+    if depth is None:
+        raise ValueError(f"the last dimension of the indices '{indices.name}' is not known")
+    sizes = [b.size(x, axis) for axis in range(b.rank(x))]
+    leading, rest = sizes[: batch + depth], _product(b, sizes[batch + depth :])
+    places = _flat_index(b, indices, sizes, batch, depth)
+    flat = b.op("Reshape", g, b.op("Concat", b.ints(-1), rest, axis=0))
+    whole = b.op("Concat", _product(b, leading), rest, axis=0)
+    with b.float32(ADDED):
+        places = b.op("Expand", b.op("Reshape", places, b.ints(-1, 1)), b.op("Shape", flat))
+        empty = b.op("Expand", b.number(0, x), whole)
+        found = b.op("ScatterElements", empty, places, flat, axis=0, reduction="add")
+    return b.reshaped(found, x)
+
+
+def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, depth: int) -> Value:
+    """The position of each index in its ``batch + depth`` leading axes, counted through."""
+    own = sizes[batch : batch + depth]
+    limits = own[0] if depth == 1 else b.op("Concat", *own, axis=0)
+    indices = b.op("Where", b.op("Less", indices, b.ints(0)), b.op("Add", indices, limits), indices)
+    strides = [_product(b, own[n + 1 :]) for n in range(depth)]
+    steps = strides[0] if depth == 1 else b.op("Concat", *strides, axis=0)
+    local = b.op("ReduceSum", b.op("Mul", indices, steps), b.ints(-1), keepdims=0)
+    if not batch:
+        return local
+    count, zero, one = _product(b, sizes[:batch]), np.array(0, np.int64), np.array(1, np.int64)
+    number = b.op("Range", b.constant(zero), b.op("Squeeze", count), b.constant(one))
+    before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), _product(b, own))
+    return b.op("Add", b.op("Reshape", local, b.op("Concat", count, b.ints(-1), axis=0)), before)
+
+
+def _product(b: Builder, sizes: Sequence[Value]) -> Value:
+    """The product of sizes as a vector of one."""
+    given = [b.given(size) for size in sizes]
+    known = [int(size[0]) for size in given if size is not None]
+    if len(known) == len(sizes):
+        return b.ints(int(np.prod(known, dtype=np.int64)))
+    total = sizes[0]
+    for size in sizes[1:]:
+        total = b.op("Mul", total, size)
+    return total
+
+
+@gradient("ScatterElements")
+def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+    """What was overwritten has no gradient; what was added to keeps it."""
+    x, indices, updates = node.inputs
+    assert x is not None and updates is not None
+    axis = b.axis(node, x, 0)
+    second = b.op("GatherElements", g, indices, axis=axis)
+    if _adds(node):
+        return g, None, second
+    return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
+
+
+@gradient("ScatterND")
+def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+    _, indices, updates = node.inputs
+    assert updates is not None
+    second = b.op("GatherND", g, indices)
+    if _adds(node):
+        return g, None, second
+    return b.op("ScatterND", g, indices, b.zeros(updates)), None, second
+
+
+def _adds(node: ir.Node) -> bool:
+    """Whether the updates are added; raises ValueError for other reductions."""
+    reduction = attribute(node, "reduction", "none")
+    if reduction not in ("none", "add"):
+        raise ValueError(f"{node.op_type} with reduction {reduction} has no gradient here")
+    return bool(reduction == "add")
+
+
+def _added(b: Builder, x: Value, places: Value, rows: Value, axis: int) -> Value:
+    with b.float32(ADDED):
+        return b.op("ScatterElements", b.zeros(x), places, rows, axis=axis, reduction="add")

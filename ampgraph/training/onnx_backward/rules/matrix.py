@@ -1,0 +1,133 @@
+"""Products of matrices: MatMul, Gemm, Einsum.
+
+A product with a two-dimensional weight has one Gemm for each operand, over all rows of the batch together, and no
+transposed copy: Gemm's own flags transpose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+
+from ..broadcast import Dim, sum_to, sum_to_dims
+from ..builder import Builder
+from ..registry import attribute, gradient
+
+Value = ir.Value
+
+
+@gradient("MatMul")
+def matmul(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
+    """g B^T and A^T g, summed over the batch dimensions that were broadcast."""
+    left, right = node.inputs
+    assert left is not None and right is not None
+    ranks = b.rank(left), b.rank(right)
+    if ranks[0] >= 2 and ranks[1] == 2:
+        return _with_weight(b, left, right, g)
+    a = left if ranks[0] > 1 else b.op("Unsqueeze", left, b.ints(0))
+    c = right if ranks[1] > 1 else b.op("Unsqueeze", right, b.ints(1))
+    # the row of a one-dimensional left operand comes second to last, the column of a right one last
+    if ranks[1] == 1:
+        g = b.op("Unsqueeze", g, b.ints(-1))
+    if ranks[0] == 1:
+        g = b.op("Unsqueeze", g, b.ints(-2))
+    first = b.op("MatMul", g, _transposed(b, c, max(ranks[1], 2)))
+    second = b.op("MatMul", _transposed(b, a, max(ranks[0], 2)), g)
+    return _operand(b, first, left, right, node), _operand(b, second, right, left, node)
+
+
+def _with_weight(b: Builder, x: Value, weight: Value, g: Value) -> tuple[Value, Value]:
+    if b.rank(x) == 2:
+        return b.op("Gemm", g, weight, transB=1), b.op("Gemm", x, g, transA=1)
+    rows = b.op("Flatten", g, axis=-1)
+    first = b.reshaped(b.op("Gemm", rows, weight, transB=1), x)
+    return first, b.op("Gemm", b.op("Flatten", x, axis=-1), rows, transA=1)
+
+
+def _transposed(b: Builder, value: Value, rank: int) -> Value:
+    """The last two axes swapped."""
+    return b.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _operand(b: Builder, found: Value, value: Value, other: Value, node: ir.Node) -> Value:
+    """From the batch dimensions of the result to those of an operand; a vector loses the dimension it was given."""
+    if b.rank(value) == 1:  # the result's batch is the other operand's, and all of it is summed
+        batch = b.rank(other) - 2
+        with b.float32("a sum over the batch"):
+            summed = b.sum(found, range(max(batch, 0)))
+        return b.reshaped(summed, value)
+    result = node.outputs[0].shape
+    if result is None or b.rank(other) == 1:  # a vector has no batch: nothing was broadcast
+        return found if b.rank(other) == 1 else sum_to_dims(b, found, value, None)
+    assert value.shape is not None
+    return sum_to_dims(b, found, value, [*result[:-2], *value.shape[-2:]])
+
+
+@gradient("Gemm")
+def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
+    """Y = alpha A' B' + beta C: every transposition is a flag of the gradients' Gemm."""
+    x, y, *bias = node.inputs
+    flip_x, flip_y = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
+    alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
+    if flip_x:
+        first = b.op("Gemm", y, g, transA=flip_y, transB=1, alpha=alpha)
+    else:
+        first = b.op("Gemm", g, y, transB=1 - flip_y, alpha=alpha)
+    if flip_y:
+        second = b.op("Gemm", g, x, transA=1, transB=flip_x, alpha=alpha)
+    else:
+        second = b.op("Gemm", x, g, transA=1 - flip_x, alpha=alpha)
+    if not bias or bias[0] is None:
+        return [first, second]
+    third = sum_to(b, g, bias[0], node.outputs[0])
+    return [first, second, third if beta == 1 else b.op("Mul", third, b.number(beta, g))]
+
+
+@gradient("Einsum")
+def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    """For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
+
+    An index that only one operand has was summed there: its gradient is repeated. An ellipsis is written out, and
+    summed over where it was broadcast.
+    """
+    inputs = [value for value in node.inputs if value is not None]
+    terms, result, spread = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
+    out = node.outputs[0].shape
+    found = []
+    for position, (value, term) in enumerate(zip(inputs, terms, strict=True)):
+        others = [other for n, other in enumerate(inputs) if n != position]
+        sources = [result, *(term for n, term in enumerate(terms) if n != position)]
+        kept = "".join(index for index in term if any(index in source for source in sources))
+        part = b.op("Einsum", g, *others, equation=f"{','.join(sources)}->{kept}")
+        lost = [place for place, index in enumerate(term) if index not in kept]
+        if lost:
+            part = b.op("Expand", b.op("Unsqueeze", part, b.ints(*lost)), b.shape(value))
+        if value.shape is not None and any(index in spread for index in term):
+            whole: list[Dim] | None = None
+            if out is not None:
+                dims = zip(term, value.shape, strict=True)
+                whole = [out[result.index(index)] if index in spread else dim for index, dim in dims]
+            part = sum_to_dims(b, part, value, whole)
+        found.append(part)
+    return found
+
+
+def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str, str]:
+    """The indices of the operands and of the result, and those that stand for the ellipsis."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
+    ]
+    spread = "".join(free[: max(hidden)])
+    terms = [term.replace("...", spread[len(spread) - count :]) for term, count in zip(terms, hidden, strict=True)]
+    if any(len(set(term)) != len(term) for term in terms):
+        raise ValueError(f"Einsum '{equation}' takes a diagonal; only products and sums have a gradient here")
+    if not arrow:  # the indices that come once, in order, behind the ellipsis
+        counts = Counter("".join(terms))
+        return terms, spread + "".join(sorted(i for i, n in counts.items() if n == 1 and i not in spread)), spread
+    if spread and "..." not in result:
+        raise ValueError(f"Einsum '{equation}' sums over its ellipsis; write its indices out")
+    return terms, result.replace("...", spread), spread

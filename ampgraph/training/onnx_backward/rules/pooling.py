@@ -1,0 +1,96 @@
+"""Pooling: the largest element of a window gets its gradient, or all share it."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ..builder import Builder
+from ..registry import attribute, gradient
+from .windows import Windows, pad, spatial, spread, vector, windows_of
+
+Value = ir.Value
+
+OVERLAP = "windows overlap, and kernels that add up half precision are missing or inexact"
+
+
+@gradient("MaxPool")
+def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
+    """MaxPool tells where it found what, counted through the whole tensor: there the gradients go."""
+    x = _operand(node)
+    if attribute(node, "storage_order", 0):
+        raise ValueError("MaxPool with storage_order 1 counts its indices by columns")
+    places = b.output(node, 1, ir.DataType.INT64, g.shape)
+    w = windows_of(b, node, _kernel(node), x, g)
+    flat = b.ints(-1)
+    zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
+    if all(reach <= stride for reach, stride in zip(w.reach, w.strides, strict=True)):
+        return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0), x)
+    with b.float32(OVERLAP):
+        return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0, reduction="add"), x)
+
+
+@gradient("AveragePool")
+def average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """A transposed convolution with ones, each channel of each image by itself, of g over the sizes of the windows."""
+    x = _operand(node)
+    w = windows_of(b, node, _kernel(node), x, g)
+    sizes, places = [b.dim(g, axis) for axis in w.axes], spatial(b, g)
+    with b.float32(OVERLAP):
+        share = 1 / math.prod(w.kernel)
+        if attribute(node, "ceil_mode", 0) or (w.padded and not attribute(node, "count_include_pad", 0)):
+            g, share = b.op("Div", g, _counts(b, node, x, w, places)), 1.0
+        images = b.op("Reshape", g, b.op("Concat", b.ints(-1, 1), places, axis=0))
+        images = b.typed(images, x.dtype or ir.DataType.FLOAT, None, 1, *sizes)
+        return b.reshaped(spread(b, images, _ones(b, x, w, share), w, x), x)
+
+
+def _counts(b: Builder, node: ir.Node, x: Value, w: Windows, places: Value) -> Value:
+    """How many elements each window has: a convolution of ones. What hangs over at the end never counts."""
+    sizes, begins = spatial(b, x), vector(b, w.begins)
+    if attribute(node, "count_include_pad", 0):
+        sizes = b.op("Add", sizes, b.op("Add", begins, vector(b, w.ends)))
+        begins = b.ints(*[0] * len(w.kernel))
+    ones = b.op("Expand", b.number(1, x), b.op("Concat", b.ints(1, 1), sizes, axis=0))
+    beyond = b.op("Add", vector(b, w.ends), b.ints(*w.strides))
+    found = b.op(
+        "Conv",
+        pad(b, ones, begins, beyond),
+        _ones(b, x, w, 1),
+        kernel_shape=w.kernel,
+        strides=w.strides,
+        dilations=w.dilations,
+    )
+    return b.op("Slice", found, b.ints(*[0] * len(w.kernel)), places, b.ints(*w.axes))
+
+
+def _ones(b: Builder, like: Value, w: Windows, share: float) -> Value:
+    return b.op("Expand", b.number(share, like), b.ints(1, 1, *w.kernel))
+
+
+@gradient("GlobalAveragePool")
+def global_average_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = _operand(node)
+    return b.op("Expand", b.op("Div", g, b.count(x, range(2, b.rank(x)))), b.shape(x))
+
+
+@gradient("GlobalMaxPool")
+def global_max_pool(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The first of the largest elements, as in torch: after Relu whole channels are equal."""
+    x = _operand(node)
+    rows = b.op("Reshape", x, b.ints(0, 0, -1))
+    place = b.op("ArgMax", rows, axis=2, keepdims=1)
+    zeros = b.op("Reshape", b.zeros(x), b.ints(0, 0, -1))
+    found = b.op("ScatterElements", zeros, place, b.op("Reshape", g, b.ints(0, 0, 1)), axis=2)
+    return b.reshaped(found, x)
+
+
+def _operand(node: ir.Node) -> Value:
+    [x] = node.inputs
+    assert x is not None
+    return x
+
+
+def _kernel(node: ir.Node) -> list[int]:
+    return [int(n) for n in attribute(node, "kernel_shape")]

@@ -1,0 +1,172 @@
+"""Sums, means, extremes, products, norms over axes; softmax; running sums; TopK.
+
+The axes are an attribute or an input, by opset and operator; the gradients work with axes that only a run shows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ..builder import Builder
+from ..registry import attribute, gradient, operand
+
+Value = ir.Value
+
+ROW = "a sum over a row: half precision keeps 11 bits or fewer"
+RANGE = "squares and products leave the range of float16"
+
+
+def _axes(b: Builder, node: ir.Node) -> Value | None:
+    """The axes that a node reduces; None for all of them, or for none (noop_with_empty_axes)."""
+    listed = attribute(node, "axes")
+    if listed is not None:
+        return b.ints(*listed) if len(listed) else None
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    given = b.given(value)
+    return None if given is not None and given.size == 0 else value
+
+
+def _noop(node: ir.Node) -> int:
+    return int(attribute(node, "noop_with_empty_axes", 0))
+
+
+def _spread(b: Builder, node: ir.Node, value: Value) -> Value:
+    """A value of the result's shape, such that it broadcasts against the operand."""
+    axes = _axes(b, node)
+    if int(attribute(node, "keepdims", 1)) or axes is None:
+        return value
+    return b.op("Unsqueeze", value, axes)
+
+
+def _sum(b: Builder, node: ir.Node, value: Value) -> Value:
+    """The sum over the axes that the node reduces; they are kept."""
+    return b.op("ReduceSum", value, _axes(b, node), keepdims=1, noop_with_empty_axes=_noop(node))
+
+
+@gradient("ReduceSum")
+def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = operand(node)
+    return b.op("Expand", _spread(b, node, g), b.shape(x))
+
+
+@gradient("ReduceMean")
+def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = operand(node)
+    count = _count(b, node)
+    with b.float32("the share of one of many values leaves the range of float16"):
+        if count is None:
+            sizes = (b.op("Cast", b.op("Size", value), to=int(x.dtype or 1)) for value in (x, node.outputs[0]))
+            share = b.op("Div", g, b.op("Div", *sizes))
+        else:
+            share = b.op("Mul", g, b.number(1 / count, x)) if count else g
+    return b.op("Expand", _spread(b, node, share), b.shape(x))
+
+
+def _count(b: Builder, node: ir.Node) -> int | None:
+    """How many values go into one, where that is known."""
+    x, axes = operand(node), _axes(b, node)
+    given = b.given(axes)
+    if x.shape is None or (given is None and (axes is not None or _noop(node))):
+        return None
+    sizes = [b.dim(x, int(axis)) for axis in (range(b.rank(x)) if given is None else given.reshape(-1))]
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
+
+
+@gradient("ReduceMax", "ReduceMin")
+def reduce_extreme(b: Builder, node: ir.Node, g: Value) -> Value:
+    """What is equal to the result gets the gradient; several equal ones share it, as in torch's amax."""
+    x = operand(node)
+    hit = b.op("Equal", x, _spread(b, node, node.outputs[0]))
+    zero = b.number(0, x)
+    with b.float32(ROW):
+        count = _sum(b, node, b.op("Where", hit, b.number(1, x), zero))
+        share = b.op("Div", _spread(b, node, g), count)
+    return b.op("Where", hit, share, zero)
+
+
+@gradient("ReduceProd")
+def reduce_prod(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The product of the others: y / x; beside one 0 only that one has a gradient, beside two none has."""
+    x = operand(node)
+    zero, one = b.number(0, x), b.number(1, x)
+    none = b.op("Equal", x, zero)
+    with b.float32(RANGE):
+        others = b.op("Where", none, one, x)
+        form = {name: attribute(node, name) for name in ("axes", "noop_with_empty_axes")}
+        product = b.op("ReduceProd", others, *node.inputs[1:], keepdims=1, **form)
+        zeros = _sum(b, node, b.op("Where", none, one, zero))
+        own = b.op("Where", none, one, zero)
+        alone = b.op("Equal", zeros, own)  # no 0 among the others
+        slope = b.op("Mul", _spread(b, node, g), b.op("Div", product, others))
+        return b.op("Where", alone, slope, zero)
+
+
+@gradient("ReduceL1")
+def reduce_l1(b: Builder, node: ir.Node, g: Value) -> Value:
+    return b.op("Mul", _spread(b, node, g), b.op("Sign", operand(node)))
+
+
+@gradient("ReduceL2")
+def reduce_l2(b: Builder, node: ir.Node, g: Value) -> Value:
+    """x / y; 0 for a norm of 0, as in torch."""
+    x, y = operand(node), node.outputs[0]
+    with b.float32(RANGE):
+        norm = b.op("Where", b.op("Equal", y, b.number(0, x)), b.number(1, x), y)
+        return b.op("Mul", _spread(b, node, b.op("Div", g, norm)), x)
+
+
+@gradient("ReduceSumSquare")
+def reduce_sum_square(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = operand(node)
+    return b.op("Mul", _spread(b, node, b.op("Add", g, g)), x)
+
+
+@gradient("ReduceLogSum")
+def reduce_log_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    """1 / e^y for every value."""
+    with b.float32(RANGE):
+        share = b.op("Div", g, b.op("Exp", node.outputs[0]))
+    return b.op("Expand", _spread(b, node, share), b.shape(operand(node)))
+
+
+@gradient("ReduceLogSumExp")
+def reduce_log_sum_exp(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The softmax, e^(x - y)."""
+    with b.float32(ROW):
+        away = b.op("Sub", operand(node), _spread(b, node, node.outputs[0]))
+        return b.op("Mul", _spread(b, node, g), b.op("Exp", away))
+
+
+@gradient("Softmax")
+def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
+    """y (g - sum(y g))."""
+    y = node.outputs[0]
+    with b.float32(ROW):
+        whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
+        return b.op("Mul", y, b.op("Sub", g, whole))
+
+
+@gradient("LogSoftmax")
+def log_softmax(b: Builder, node: ir.Node, g: Value) -> Value:
+    """g - e^y sum(g)."""
+    with b.float32(ROW):
+        whole = b.sum(g, [int(attribute(node, "axis", -1))])
+        return b.op("Sub", g, b.op("Mul", b.op("Exp", node.outputs[0]), whole))
+
+
+@gradient("CumSum")
+def cum_sum(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Every value is in the sums behind it: the running sum from the other end."""
+    backwards = 1 - int(attribute(node, "reverse", 0))
+    with b.float32(ROW):
+        return b.op("CumSum", g, node.inputs[1], exclusive=attribute(node, "exclusive"), reverse=backwards)
+
+
+@gradient("TopK")
+def top_k(b: Builder, node: ir.Node, g: Value, indices: None) -> Value:
+    """No index comes twice: nothing is to be added."""
+    x = operand(node)
+    return b.op("ScatterElements", b.zeros(x), node.outputs[1], g, axis=attribute(node, "axis", -1))

@@ -1,0 +1,153 @@
+"""Resize, nearest and linear: along each axis a product with a matrix, so its gradient is one with the transposed.
+
+Row o of the matrix says from where output o comes: with x(o) the coordinate in the input, linear takes
+max(0, 1 - |x(o) - i|) of input i, nearest the whole of the one it rounds to. Where sizes are known the matrix is a
+constant, and repeating each element a whole number of times is a sum. ONNX Runtime computes coordinates in float32, and
+so is it done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ..broadcast import REASON
+from ..builder import INT64, Builder
+from ..registry import attribute, gradient
+
+Value = ir.Value
+
+ROUNDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
+}
+TRANSFORMS = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a node finds what an output element is made from."""
+
+    mode: str
+    transform: str
+    rounding: str
+
+
+@gradient("Resize")
+def resize(b: Builder, node: ir.Node, g: Value) -> Value:
+    x = node.inputs[0]
+    assert x is not None
+    way = _way(node)
+    rank = b.rank(x)
+    for axis, scale in _axes(b, node, x, rank).items():
+        old, new = b.dim(x, axis), b.dim(node.outputs[0], axis)
+        if old is not None and new is not None:
+            matrix = _matrix(old, new, scale or new / old, way)
+            times = new // old
+            if new == old * times and np.array_equal(matrix, np.repeat(np.eye(old), times, axis=0)):
+                g = _summed(b, g, axis, rank, b.ints(old, times))
+                continue
+            g = _product(b, g, b.constant(matrix.astype((x.dtype or ir.DataType.FLOAT).numpy())), axis, rank)
+        else:
+            g = _product(b, g, _computed(b, x, node.outputs[0], axis, scale, way), axis, rank)
+    return g
+
+
+def _way(node: ir.Node) -> Way:
+    mode = str(attribute(node, "mode", "nearest"))
+    transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
+    rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))
+    if mode not in ("nearest", "linear") or transform not in TRANSFORMS or attribute(node, "antialias", 0):
+        raise ValueError(f"Resize has a gradient for nearest and linear by {', '.join(TRANSFORMS)}, without antialias")
+    if attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise ValueError("Resize has a gradient only where it may stretch")
+    return Way(mode, transform, rounding)
+
+
+def _axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
+    """The axes that change, with their scales; 0 where the sizes give it."""
+    listed = [int(axis) % rank for axis in attribute(node, "axes", range(rank))]
+    scales = b.given(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scales is not None and scales.size:
+        rows = zip(listed, scales.tolist(), strict=True)
+        return {axis: scale for axis, scale in rows if scale != 1}
+    if len(node.inputs) < 4 or node.inputs[3] is None:
+        raise ValueError("the scales are not known")
+    return {axis: 0.0 for axis in listed if not _same(x, node.outputs[0], axis)}
+
+
+def _same(x: Value, y: Value, axis: int) -> bool:
+    """Whether a size stays: it says so, or it is that of batch or channels and says nothing."""
+    assert x.shape is not None
+    one, other = x.shape[axis], None if y.shape is None else y.shape[axis]
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    return axis < 2 or (other is not None and one == other)
+
+
+def _matrix(old: int, new: int, scale: float, way: Way) -> np.ndarray:
+    """[new, old], from numbers."""
+    f = np.float32
+    place, half = np.arange(new, dtype=f), f(0.5)
+    if way.transform == "align_corners":
+        at = place * f(old - 1) / f(max(new - 1, 1))
+    elif way.transform == "asymmetric":
+        at = place / f(scale)
+    else:
+        at = (place + half) / f(scale) - half
+        if way.transform == "pytorch_half_pixel" and new == 1:
+            at = np.zeros(1, f)
+    at = np.clip(ROUNDS[way.rounding](at) if way.mode == "nearest" else at, 0, old - 1)
+    return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old, dtype=f)))
+
+
+def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way) -> Value:
+    """[new, old], by the graph: the same steps."""
+    kind = x.dtype or ir.DataType.FLOAT
+    with b.float32("positions: float16 counts to 2,048"):
+        old, new = (b.typed(b.op("Squeeze", b.size(value, axis), b.ints(0)), INT64) for value in (x, y))
+        steps = [b.op("Range", b.constant(np.array(0)), size, b.constant(np.array(1))) for size in (new, old)]
+        place, source = (b.op("Cast", step, to=int(kind)) for step in steps)
+        sizes = [b.op("Cast", size, to=int(kind)) for size in (new, old)]
+        one, zero, half = b.number(1, x), b.number(0, x), b.number(0.5, x)
+        last = b.op("Sub", sizes[1], one)
+        ratio = b.number(scale, x) if scale else b.op("Div", *sizes)
+        if way.transform == "align_corners":
+            at = b.op("Div", b.op("Mul", place, last), b.op("Max", b.op("Sub", sizes[0], one), one))
+        elif way.transform == "asymmetric":
+            at = b.op("Div", place, ratio)
+        else:
+            at = b.op("Sub", b.op("Div", b.op("Add", place, half), ratio), half)
+            if way.transform == "pytorch_half_pixel":
+                at = b.op("Where", b.op("Greater", sizes[0], one), at, zero)
+        if way.mode == "nearest":
+            if way.rounding.startswith("round"):
+                at = b.op("Sub" if way.rounding == "round_prefer_floor" else "Add", at, half)
+            at = b.op("Ceil" if way.rounding in ("ceil", "round_prefer_floor") else "Floor", at)
+        at = b.op("Min", b.op("Max", at, zero), last)
+        away = b.op("Abs", b.op("Sub", b.op("Unsqueeze", at, b.ints(1)), source))
+        return b.op("Max", b.op("Sub", one, away), zero)
+
+
+def _summed(b: Builder, g: Value, axis: int, rank: int, split: Value) -> Value:
+    """Each element was repeated."""
+    parts = [b.ints(*[0] * axis)] if axis else []
+    shape = b.op("Concat", *parts, split, b.op("Slice", b.op("Shape", g), b.ints(axis + 1), b.ints(rank)), axis=0)
+    with b.float32(REASON):
+        return b.sum(b.op("Reshape", g, shape), [axis + 1], keep=False)
+
+
+def _product(b: Builder, g: Value, matrix: Value, axis: int, rank: int) -> Value:
+    """The gradient along an axis times [new, old]."""
+    if axis == rank - 1:
+        return b.op("MatMul", g, matrix)
+    if axis == rank - 2:
+        return b.op("MatMul", b.op("Transpose", matrix, perm=[1, 0]), g)
+    swapped = list(range(rank))
+    swapped[axis], swapped[-1] = rank - 1, axis
+    return b.op("Transpose", b.op("MatMul", b.op("Transpose", g, perm=swapped), matrix), perm=swapped)

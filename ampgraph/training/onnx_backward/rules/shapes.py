@@ -1,0 +1,216 @@
+"""Operators that move values: reshaping, transposing, repeating, joining, splitting, cutting, padding.
+
+What a shape or a border needs is a constant where it is known and computed in the graph where it is not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ..builder import INT64, Builder
+from ..registry import attribute, gradient, operand
+
+Value = ir.Value
+
+
+@gradient("Reshape", "Flatten")
+def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
+    return b.reshaped(g, operand(node))
+
+
+@gradient("Squeeze")
+def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    return b.reshaped(g, operand(node)) if axes is None else b.op("Unsqueeze", g, axes)
+
+
+@gradient("Unsqueeze")
+def unsqueeze(b: Builder, node: ir.Node, g: Value) -> Value:
+    return b.op("Squeeze", g, node.inputs[1])
+
+
+@gradient("Transpose")
+def transpose(b: Builder, node: ir.Node, g: Value) -> Value:
+    order = attribute(node, "perm")
+    return b.op("Transpose", g, perm=None if order is None else [int(axis) for axis in np.argsort(order)])
+
+
+@gradient("Expand", broadcasts=True)
+def expand(b: Builder, node: ir.Node, g: Value) -> Value:
+    return g
+
+
+@gradient("Tile")
+def tile(b: Builder, node: ir.Node, g: Value) -> Value:
+    """An axis of n values, repeated r times, is r rows of n."""
+    x, repeats = node.inputs
+    assert x is not None
+    rank, counts, sizes = b.rank(x), b.given(repeats), b.given(b.shape(x))
+    if counts is not None and sizes is not None:
+        split = b.ints(*np.stack([counts, sizes], 1).reshape(-1).tolist())
+    else:
+        columns = (b.op("Unsqueeze", vector, b.ints(1)) for vector in (repeats, b.shape(x)))
+        split = b.op("Reshape", b.op("Concat", *columns, axis=1), b.ints(-1))
+    with b.float32("a sum over repetitions"):
+        return b.sum(b.op("Reshape", g, split, allowzero=1), range(0, 2 * rank, 2), keep=False)
+
+
+@gradient("Concat")
+def concat(b: Builder, node: ir.Node, g: Value) -> list[Value]:
+    inputs = [value for value in node.inputs if value is not None]
+    if len(inputs) == 1:
+        return [g]
+    axis = b.axis(node, inputs[0], 0)
+    known = [size for size in (b.dim(value, axis) for value in inputs) if size is not None]
+    if len(known) == len(inputs):
+        sizes = b.ints(*known)
+    else:
+        sizes = b.op("Concat", *(b.size(value, axis) for value in inputs), axis=0)
+    return b.ops("Split", len(inputs), g, sizes, axis=axis)
+
+
+@gradient("Split")
+def split(b: Builder, node: ir.Node, *gradients: Value | None) -> Value:
+    """Outputs that nobody needs bring zeros."""
+    pairs = zip(gradients, node.outputs, strict=True)
+    parts = [b.zeros(output) if g is None else g for g, output in pairs]
+    return parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=attribute(node, "axis", 0))
+
+
+@gradient("Slice")
+def slice_(b: Builder, node: ir.Node, g: Value) -> Value:
+    """Zeros around what was cut out; with steps, every value is put back where it was."""
+    x, y = operand(node), node.outputs[0]
+    starts, _, axes, steps = (*node.inputs[1:], None, None)[:4]
+    strides = None if steps is None else b.given(steps)
+    if steps is not None and (strides is None or (strides != 1).any()):
+        return _put_back(b, node, g)
+    first, chosen = b.given(starts), b.given(axes)
+    if axes is None and first is not None:
+        chosen = np.arange(first.size)
+    if first is not None and chosen is not None:
+        dims, kept = ([b.dim(value, int(axis)) for axis in chosen] for value in (x, y))
+        if None not in dims and None not in kept:
+            whole, part = np.array(dims, np.int64), np.array(kept, np.int64)
+            begin = np.clip(np.where(first < 0, first + whole, first), 0, whole)
+            return b.padded(g, b.rank(x), b.ints(*begin), b.ints(*(whole - begin - part)), b.ints(*chosen))
+    return _padded_at_run_time(b, node, g)
+
+
+def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
+    x, y = operand(node), node.outputs[0]
+    starts, _, axes = (*node.inputs[1:], None)[:3]
+    assert starts is not None
+    begin = starts if starts.dtype == INT64 else b.op("Cast", starts, to=int(INT64))
+    if axes is None:
+        zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
+        axes = b.op("Range", zero, b.op("Size", starts), one)
+    whole, part = (b.op("Gather", b.shape(value), axes) for value in (x, y))
+    given = b.given(starts)
+    if given is None or (given < 0).any():
+        begin = b.op("Where", b.op("Less", begin, b.ints(0)), b.op("Add", begin, whole), begin)
+        begin = b.op("Max", begin, b.ints(0))
+    begin = b.op("Min", begin, whole)
+    end = b.op("Sub", b.op("Sub", whole, begin), part)
+    return b.padded(g, b.rank(x), begin, end, axes)
+
+
+def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
+    x = operand(node)
+    size = b.op("ReduceProd", b.shape(x), keepdims=0)
+    zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
+    positions = b.op("Reshape", b.op("Range", zero, size, one), b.shape(x), allowzero=1)
+    taken = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
+    empty = b.op("Expand", b.number(0, x), b.op("Reshape", size, b.ints(1)))
+    return b.reshaped(b.op("ScatterElements", empty, taken, b.op("Reshape", g, b.ints(-1)), axis=0), x)
+
+
+@gradient("Pad")
+def pad(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
+    """What was added is cut off, what was cut off is 0; reflected and repeated borders are added where they come from.
+
+    The value that fills the borders gets what the operand does not.
+    """
+    pads, filler, axes = (*node.inputs[1:], None, None)[:3]
+    mode = attribute(node, "mode", "constant")
+    if mode != "constant":
+        return [_folded(b, node, g, mode)]
+    if axes is None:
+        found = b.op("Pad", g, b.op("Neg", pads))
+    else:
+        begin, end = b.ops("Split", 2, b.op("Neg", pads), num_outputs=2)
+        found = b.padded(g, b.rank(operand(node)), begin, end, axes)
+    if filler is None or b.given(filler) is not None:
+        return [found]
+    with b.float32("a sum over the borders"):
+        rest = b.op("Sub", b.op("ReduceSum", g, keepdims=0), b.op("ReduceSum", found, keepdims=0))
+    return [found, None, b.reshaped(rest, filler)]
+
+
+def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
+    """Axis by axis: the middle, plus each border at the place that it repeats."""
+    x = operand(node)
+    pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
+    if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
+        raise ValueError(f"Pad in mode {mode} has a gradient for constant pads of 0 or more")
+    rank = b.rank(x)
+    chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
+    for axis, before, after in zip(chosen, *pads.reshape(2, -1).tolist(), strict=True):
+        if not before and not after:
+            continue
+        total = _cut(b, g, axis, before, -after if after else _END)
+        if before:
+            total = b.op("Add", total, _border(b, x, g, mode, axis, before, front=True))
+        if after:
+            total = b.op("Add", total, _border(b, x, g, mode, axis, after, front=False))
+        g = total
+    return g
+
+
+_END = np.iinfo(np.int64).max
+
+
+def _border(b: Builder, x: Value, g: Value, mode: str, axis: int, count: int, front: bool) -> Value:
+    """The gradient of one border of ``count`` values, among zeros in the length of the operand's axis."""
+    if mode == "reflect":  # in reverse, one value away from the edge
+        last = count - 1 if front else -1
+        part = _cut(b, g, axis, last, -_END if front else -count - 1, -1)
+        offset, width = 1, count
+    elif mode == "edge":
+        with b.float32("a sum over the border"):
+            part = b.sum(_cut(b, g, axis, *((0, count) if front else (-count, _END))), [axis])
+        offset, width = 0, 1
+    else:  # around: the border in front repeats the end
+        part = _cut(b, g, axis, *((0, count) if front else (-count, _END)))
+        offset, width, front = 0, count, not front
+    rest = b.plus(b.size(x, axis), -offset - width)
+    sides = (b.ints(offset), rest) if front else (rest, b.ints(offset))
+    return b.padded(part, b.rank(x), *sides, b.ints(axis))
+
+
+def _cut(b: Builder, value: Value, axis: int, start: int, end: int, step: int = 1) -> Value:
+    return b.op("Slice", value, b.ints(start), b.ints(end), b.ints(axis), b.ints(step))
+
+
+@gradient("Trilu")
+def trilu(b: Builder, node: ir.Node, g: Value) -> Value:
+    return b.op("Trilu", g, *node.inputs[1:], upper=attribute(node, "upper", 1))
+
+
+@gradient("SpaceToDepth")
+def space_to_depth(b: Builder, node: ir.Node, g: Value) -> Value:
+    return b.op("DepthToSpace", g, blocksize=attribute(node, "blocksize"))
+
+
+@gradient("DepthToSpace")
+def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
+    """SpaceToDepth; in mode CRD (torch's pixel shuffle) its channels are in another order."""
+    x, y, size = operand(node), node.outputs[0], int(attribute(node, "blocksize"))
+    found = b.op("SpaceToDepth", g, blocksize=size)
+    if attribute(node, "mode", "DCR") == "DCR":
+        return found
+    shape = b.op("Concat", b.ints(0, size * size), b.size(y, 1), b.ints(-1), axis=0)
+    blocks = b.op("Reshape", found, shape)
+    return b.reshaped(b.op("Transpose", blocks, perm=[0, 2, 1, 3]), x)

@@ -1,0 +1,106 @@
+"""A training step on a CUDA GPU: O2 and auto beside O0 and beside torch autocast; milliseconds and memory.
+
+    python benchmarks/gpu_train.py [--out FILE.json] [--steps 50] [--width 1024] [--layers 8]
+
+An encoder, cross entropy, Adam, dynamic loss scale; batches are on the host and travel in each step, for everyone. The
+median of the steps after a warm-up. Needs onnxruntime-gpu, torch with CUDA, onnxscript. Never run yet: no figure of it
+stands anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import ampgraph
+
+
+class Encoder(nn.Module):
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        made = [nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0, "gelu", True) for _ in range(layers)]
+        self.layers, self.head = nn.ModuleList(made), nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(1))
+
+
+def timed(step: Any, steps: int) -> float:
+    """Median milliseconds; ``step`` returns when the device is done."""
+    found = []
+    for number in range(steps + 10):
+        start = time.perf_counter()
+        step()
+        if number >= 10:
+            found.append(1000 * (time.perf_counter() - start))
+    return statistics.median(found)
+
+
+def of_torch(module: nn.Module, x: np.ndarray, y: np.ndarray, low: bool, steps: int) -> dict[str, float]:
+    module = module.cuda()
+    optimizer, scaler = torch.optim.Adam(module.parameters(), 1e-4), torch.amp.GradScaler("cuda", enabled=low)
+    torch.cuda.reset_peak_memory_stats()
+
+    def step() -> None:
+        images, labels = torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16, enabled=low):
+            loss = nn.functional.cross_entropy(module(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.cuda.synchronize()
+
+    return {"ms": timed(step, steps), "mb": torch.cuda.max_memory_allocated() / 1e6}
+
+
+def of_ampgraph(path: Path, x: np.ndarray, y: np.ndarray, level: str, steps: int) -> dict[str, float]:
+    step = ampgraph.build_training_step(path, loss="cross_entropy", optimizer="adam:lr=1e-4", level=level)
+    free = torch.cuda.mem_get_info()[0]
+    trainer = ampgraph.Trainer(step, "cuda")
+    milliseconds = timed(lambda: trainer.step({"x": x, "labels": y}).loss, steps)
+    return {"ms": milliseconds, "mb": (free - torch.cuda.mem_get_info()[0]) / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device here: nothing measured")
+    torch.manual_seed(0)
+    module = Encoder(options.width, options.layers).train()
+    random = np.random.default_rng(0)
+    x = random.standard_normal((options.batch, 128, options.width)).astype(np.float32)
+    y = random.integers(0, 10, options.batch)
+    rows: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "forward.onnx"
+        ampgraph.export_for_training(module, (torch.tensor(x),), path, dynamic_batch=False)
+        for level in ("O0", "O2", "auto"):
+            rows[f"ampgraph {level}"] = of_ampgraph(path, x, y, level, options.steps)
+    for low in (False, True):
+        rows["torch autocast" if low else "torch float32"] = of_torch(module, x, y, low, options.steps)
+    for name, row in rows.items():
+        print(f"{name:16} {row['ms']:8.2f} ms  {row['mb']:8.0f} MB  {rows['ampgraph O0']['ms'] / row['ms']:.2f}x")
+    if options.out:
+        options.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

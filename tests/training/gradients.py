@@ -1,0 +1,189 @@
+"""Checks a gradient rule two ways: against torch autograd, and against numerical differences in float64.
+
+``check(text, arrays, torch_function)`` reads a model in onnx's text form, whose first output is differentiated with a
+seeded gradient against every float input, or those named in ``wanted``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import torch
+from onnx import ModelProto, parser
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from ampgraph.training.onnx_backward.driver import differentiate
+
+Arrays = Mapping[str, np.ndarray]
+STEP = 1e-5  # of numerical differences: their error is near 1e-10 for values near 1
+
+
+class Erf(OpRun):
+    """onnx's own computes in float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.asarray(torch.erf(torch.tensor(x)).numpy(), x.dtype),)
+
+
+class Gelu(OpRun):
+    """onnx's own is a function whose Erf computes in float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, approximate: str = "none") -> tuple[np.ndarray]:
+        found = torch.nn.functional.gelu(torch.tensor(x), approximate=approximate)
+        return (np.asarray(found.numpy(), x.dtype),)
+
+
+def model_of(text: str, opset: int = 20) -> ModelProto:
+    """``graph (...) => (...) { ... }`` as a model, its shapes inferred; other domains are imported when they are used.
+
+    ``float[]`` is a scalar (in onnx's text form it has no known rank).
+    """
+    text = text.replace("[] ", " ")
+    domains = ', "com.microsoft" : 1' if "com.microsoft." in text else ""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}{domains}]> {text}')
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def with_gradients(model: ModelProto, wanted: Sequence[str]) -> ModelProto:
+    """The model with an input ``seed``, shaped as its first output, and outputs ``gradient:<name>``."""
+    ir_model = ir.from_proto(model)
+    graph = ir_model.graph
+    result = graph.outputs[0]
+    seed = ir.Value(name="seed", type=result.type, shape=result.shape)
+    graph.inputs.append(seed)
+    values = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    found = differentiate(graph, result, [values[name] for name in wanted], seed)
+    for name, value in zip(wanted, found, strict=True):
+        given = ir.Value(name=f"gradient:{name}", type=values[name].type, shape=values[name].shape)
+        graph.append(ir.Node("", "Identity", [value], outputs=[given]))
+        graph.outputs.append(given)
+    proto = ir.to_proto(ir_model)
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def wider(array: np.ndarray) -> np.ndarray:
+    """float32 as float64; an array of no dimensions stays an array."""
+    return np.asarray(array, np.float64) if array.dtype == np.float32 else array
+
+
+def floats(arrays: Arrays) -> list[str]:
+    return [name for name, array in arrays.items() if array.dtype.kind == "f"]
+
+
+def gradients(model: ModelProto, arrays: Arrays, wanted: Sequence[str], seed: np.ndarray) -> dict[str, np.ndarray]:
+    """What ONNX Runtime computes."""
+    proto = with_gradients(model, wanted)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run([f"gradient:{name}" for name in wanted], {**arrays, "seed": np.asarray(seed)})
+    return {name: np.asarray(array) for name, array in zip(wanted, found, strict=True)}
+
+
+def forward(model: ModelProto, arrays: Arrays) -> np.ndarray:
+    [result, *_] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(arrays))
+    return np.asarray(result)
+
+
+def numerical(model: ModelProto, arrays: Arrays, name: str, seed: np.ndarray, count: int = 12) -> dict[int, float]:
+    """Central differences of sum(seed * output) in float64, for some elements of an input."""
+    evaluator = ReferenceEvaluator(_as_double(model), new_ops=[Erf, Gelu])
+    wide = {key: wider(a) for key, a in arrays.items()}
+
+    def at(index: int, step: float) -> float:
+        moved = wide[name].copy()
+        moved.reshape(-1)[index] += step
+        return float((evaluator.run(None, {**wide, name: moved})[0] * seed).sum())
+
+    size = wide[name].size
+    chosen = np.random.default_rng(0).permutation(size)[:count]
+    return {int(i): (at(i, STEP) - at(i, -STEP)) / (2 * STEP) for i in chosen}
+
+
+def check(
+    text: str | ModelProto,
+    arrays: Arrays,
+    function: Callable[..., torch.Tensor] | None,
+    *,
+    wanted: Sequence[str] | None = None,
+    tolerance: float = 2e-5,
+    opset: int = 20,
+    differences: bool = True,
+) -> None:
+    """``function`` takes the arrays as tensors, in order. Errors count relative to the largest gradient of an input."""
+    model = text if isinstance(text, ModelProto) else model_of(text, opset)
+    names = list(wanted or floats(arrays))
+    result = forward(model, arrays)
+    seed = np.asarray(np.random.default_rng(1).standard_normal(result.shape), result.dtype)
+    found = gradients(model, arrays, names, seed)
+    references: dict[str, np.ndarray] = {}
+    if function is not None:
+        tensors = {key: torch.tensor(wider(a)) for key, a in arrays.items()}
+        for name in names:
+            tensors[name].requires_grad_()
+        made = function(*tensors.values())
+        np.testing.assert_allclose(made.detach().numpy(), result, rtol=2e-4, atol=2e-4)
+        (made * torch.tensor(seed.astype(np.float64))).sum().backward()
+        for name in names:
+            grad = tensors[name].grad
+            references[name] = np.zeros(arrays[name].shape) if grad is None else grad.numpy()
+    for name in names:
+        assert found[name].shape == arrays[name].shape and np.isfinite(found[name]).all(), name
+        if name in references:
+            scale = max(float(np.abs(references[name]).max()), 1e-3)
+            error = float(np.abs(found[name] - references[name]).max()) / scale
+            assert error < tolerance, f"gradient of {name}: {error:.1e} from torch's"
+        if differences:
+            rows = numerical(model, arrays, name, seed)
+            scale = max(float(np.abs(found[name]).max()), 1e-3)
+            worst = max(abs(found[name].reshape(-1)[i] - value) for i, value in rows.items()) / scale
+            assert worst < max(tolerance, 1e-4), f"gradient of {name}: {worst:.1e} from numerical differences"
+
+
+def _as_double(model: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    _widen(copy.graph)
+    return copy
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    """float32 becomes float64: inputs, outputs, initializers, constants, casts."""
+    del graph.value_info[:]
+    for info in (*graph.input, *graph.output):
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _widen_tensor(attribute.t)
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                _widen(attribute.g)
+            elif node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+                attribute.i = onnx.TensorProto.DOUBLE
+            elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+                values = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
+                array = np.array(values[0] if attribute.name == "value_float" else values, np.float64)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(array)))
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type == onnx.TensorProto.FLOAT:
+        wide = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+
+
+def normal(*shape: int, seed: int = 0, low: float | None = None) -> np.ndarray:
+    """Seeded float32; with ``low`` positive, at least that far from 0."""
+    found = np.random.default_rng(seed).standard_normal(shape)
+    return np.asarray(found if low is None else np.abs(found) + low, np.float32)

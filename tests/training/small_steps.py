@@ -1,0 +1,68 @@
+"""A small forward graph with its loss, and running a step graph by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import torch
+from onnx import ModelProto, numpy_helper, parser
+
+from ampgraph.training.step import TrainingStep
+
+INPUTS, HIDDEN, OUTPUTS, BATCH = 6, 8, 3, 16
+WEIGHTS = {"w1": (INPUTS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, OUTPUTS), "b2": (OUTPUTS,)}
+
+
+def weights(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal(shape).astype(np.float32) / 2 for name, shape in WEIGHTS.items()}
+
+
+def regression() -> ModelProto:
+    """tanh(x w1 + b1) w2 + b2 against t: the mean square error is the output ``loss``."""
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 20]>
+        g (float[N,{INPUTS}] x, float[N,{OUTPUTS}] t) => (float loss) {{
+          m1 = MatMul (x, w1)  a1 = Add (m1, b1)  h = Tanh (a1)
+          m2 = MatMul (h, w2)  y = Add (m2, b2)
+          d = Sub (y, t)  s = Mul (d, d)  loss = ReduceMean <keepdims = 0> (s)
+        }}"""
+    )
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights().items())
+    return model
+
+
+def batches(count: int, seed: int = 3) -> Iterator[dict[str, np.ndarray]]:
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        x = random.standard_normal((BATCH, INPUTS)).astype(np.float32)
+        yield {"x": x, "t": np.tanh(x[:, :OUTPUTS]).astype(np.float32)}
+
+
+def torch_loss(parameters: Mapping[str, torch.Tensor], batch: Mapping[str, np.ndarray]) -> torch.Tensor:
+    x, t = torch.tensor(batch["x"]), torch.tensor(batch["t"])
+    h = torch.tanh(x @ parameters["w1"] + parameters["b1"])
+    return ((h @ parameters["w2"] + parameters["b2"] - t) ** 2).mean()
+
+
+class Runner:
+    """A step graph on ONNX Runtime, its state as arrays."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.step, self.state = step, step.initial_state
+        proto = ir.to_proto(step.model)
+        onnx.checker.check_model(proto, full_check=True)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3  # it warns of every initializer that is an input
+        self.session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        self.names = [output.name for output in self.session.get_outputs()]
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = dict(zip(self.names, self.session.run(None, {**self.state, **batch}), strict=True))
+        self.state = {e.name: found[e.output] if e.output else self.state[e.name] for e in self.step.layout.states}
+        return found

@@ -1,0 +1,279 @@
+"""build-step, train and export-weights as commands, from a forward graph to a converted model, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import ampgraph
+from ampgraph.cli import app
+from ampgraph.training.fitting import FILE
+from cli_helpers import COMMAND, contents, process, refused
+
+SIZES = (8, 48, 3)
+
+
+def forward(path):
+    """An MLP with Dropout: 8 numbers to 3 classes; a MatMul weight of 1.5 KB."""
+    rng = np.random.default_rng(1)
+    first, last = (rng.standard_normal(shape).astype(np.float32) * 0.3 for shape in (SIZES[:2], SIZES[1:]))
+    stored = {"first": first, "bias": np.zeros(SIZES[1], np.float32), "last": last, "ratio": np.float32(0.1)}
+    stored["training"] = np.array(True)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "first"], ["m"], name="matmul"),
+            helper.make_node("Add", ["m", "bias"], ["a"], name="add"),
+            helper.make_node("Relu", ["a"], ["r"], name="relu"),
+            helper.make_node("Dropout", ["r", "ratio", "training"], ["d"], name="dropout"),
+            helper.make_node("MatMul", ["d", "last"], ["scores"], name="last_matmul"),
+        ],
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", SIZES[0]])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", SIZES[2]])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString())
+    return stored
+
+
+def data(path, count, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, SIZES[2], count)
+    x = rng.standard_normal((count, SIZES[0])).astype(np.float32) * 0.4
+    x[np.arange(count), labels] += 2
+    np.savez(path, x=x, labels=labels, note=np.zeros(2))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    forward(folder / "forward.onnx")
+    data(folder / "train.npz", 200, 0)
+    data(folder / "val.npz", 60, 1)
+    words = ["build-step", folder / "forward.onnx", "--loss", "cross_entropy", "--optimizer", "adam:lr=0.01"]
+    assert run(*words, "--clip-norm", 1, "-o", folder / "step.onnx")[0] == 0
+    return folder
+
+
+def run(*words):
+    result = CliRunner().invoke(app, list(map(str, words)))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_from_a_forward_graph_to_a_converted_model(made, tmp_path):
+    code, out, err = run(
+        *("train", made / "step.onnx", "--data", made / "train.npz", "--validate", made / "val.npz", "--epochs", 6),
+        *("--batch-size", 32, "--lr-schedule", "cosine:warmup=4", "--checkpoint", tmp_path / "run", "--strict"),
+    )
+    lines = out.strip().splitlines()
+    assert (code, err) == (0, "")
+    assert [line.split()[1] for line in lines[:6]] == [f"{n}/6" for n in range(1, 7)]
+    assert "left out     8 samples of each epoch" in out and str(tmp_path / "run" / FILE) in out
+    accuracy = float(lines[5].rpartition(" ")[2])
+    assert accuracy > 0.9
+    trained = tmp_path / "trained.onnx"
+    assert run("export-weights", made / "step.onnx", tmp_path / "run", "-o", trained)[0] == 0
+    assert run("convert", trained, "-o", tmp_path / "low.onnx", "--json")[0] == 0
+    held_out = np.load(made / "val.npz")
+    for model in (trained, tmp_path / "low.onnx"):
+        scores = ampgraph.run(model, {"x": held_out["x"]})["scores"]
+        assert (scores.argmax(1) == held_out["labels"]).mean() == pytest.approx(accuracy, abs=0.02)
+        assert np.array_equal(scores, ampgraph.run(model, {"x": held_out["x"]})["scores"]), "Dropout must be off"
+
+
+def test_the_report_of_build_step(made, tmp_path):
+    words = ("build-step", made / "forward.onnx", "--loss", "cross_entropy", "--optimizer", "sgd:lr=0.1,momentum=0.9")
+    code, out, _ = run(*words, "--freeze", "first", "--loss-scale", "static:128", "-o", tmp_path / "s.onnx", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["frozen"] == ["first"] and told["trained"] == 2
+    assert told["trained_numbers"] == 48 + 48 * 3 and told["inputs"] == ["x", "labels"]
+    assert told["state_bytes"] == sum(
+        a.nbytes for a in ampgraph.TrainingStep.load(tmp_path / "s.onnx").initial_state.values()
+    )
+    assert told["heavy"]["forward"] == {"float16": 2} and told["heavy"]["backward"]["float16"] >= 2
+    code, out, _ = run(*words, "--level", "O0", "-o", tmp_path / "s.onnx")
+    assert code == 0 and "float16" not in out.replace("level O0, float16", "") and "loss scale  none" in out
+
+
+def test_frozen_weights_come_back_as_they_were(made, tmp_path):
+    """O2 stores them as float16; the exported model has all their digits."""
+    given = {i.name: numpy_helper.to_array(i) for i in onnx.load(made / "forward.onnx").graph.initializer}
+    words = ("build-step", made / "forward.onnx", "--loss", "cross_entropy", "--optimizer", "sgd:lr=0.1")
+    assert run(*words, "--freeze", "first", "-o", tmp_path / "s.onnx")[0] == 0
+    train = ("train", tmp_path / "s.onnx", "--data", made / "train.npz", "--epochs", 1, "--checkpoint", tmp_path / "c")
+    assert run(*train)[0] == 0
+    assert run("export-weights", tmp_path / "s.onnx", tmp_path / "c" / FILE, "-o", tmp_path / "t.onnx")[0] == 0
+    found = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "t.onnx").graph.initializer}
+    assert np.array_equal(found["first"], given["first"]) and found["first"].dtype == np.float32
+    assert not np.array_equal(found["last"], given["last"])
+
+
+def test_resumed_by_the_command_line(made, tmp_path):
+    words = ("train", made / "step.onnx", "--data", made / "train.npz", "--batch-size", 32)
+    assert run(*words, "--epochs", 4, "--checkpoint", tmp_path / "whole")[0] == 0
+    assert run(*words, "--epochs", 2, "--checkpoint", tmp_path / "cut")[0] == 0
+    code, out, _ = run(*words, "--epochs", 4, "--checkpoint", tmp_path / "cut", "--resume", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["steps_before"] == 12 and [epoch["number"] for epoch in told["epochs"]] == [3, 4]
+    assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "cut" / FILE).read_bytes()
+
+
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe(made, tmp_path):
+    words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "3"]
+    leader, follower = pty.openpty()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=follower, text=True) as child:
+        out = child.stdout.read()
+    os.close(follower)
+    drawn = _drain(leader)
+    assert child.returncode == 0 and "training" in drawn
+    assert len([line for line in out.splitlines() if line.startswith("epoch ")]) == 3
+    piped = process(*words[len(COMMAND) :])
+    assert piped.stderr == "" and piped.stdout == out
+
+
+def _drain(handle):
+    found = io.BytesIO()
+    try:
+        while piece := os.read(handle, 4096):
+            found.write(piece)
+    except OSError:
+        pass  # how a terminal ends
+    os.close(handle)
+    return found.getvalue().decode(errors="replace")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, code):
+    words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "100000"]
+    words += ["--batch-size", "32", "--checkpoint", str(tmp_path / "run")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline().startswith("epoch 1/")
+        time.sleep(0.2)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == code and "Traceback" not in err
+    assert os.listdir(tmp_path / "run") == [FILE]
+    ampgraph.Trainer(made / "step.onnx").load(tmp_path / "run" / FILE)
+
+
+def test_the_loss_curve(made, tmp_path, monkeypatch):
+    """Drawn where matplotlib is; told before the training where it is not."""
+    words = ("train", made / "step.onnx", "--data", made / "train.npz", "--validate", made / "val.npz", "--epochs", 2)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        refused(run(*words, "--plot", tmp_path / "loss.png"), "AMP501", "matplotlib", "ampgraph[plot]")
+    assert not (tmp_path / "loss.png").exists()
+    matplotlib = pytest.importorskip("matplotlib")
+    assert matplotlib is not None
+    assert run(*words, "--plot", tmp_path / "loss.png")[0] == 0
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["loss.png"]
+    refused(run(*words, "--plot", tmp_path / "loss.txt"), "AMP105", ".png")
+    refused(run(*words, "--plot", tmp_path / "none" / "loss.png"), "AMP105")
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+BUILD = ["build-step", "forward.onnx", "--loss", "cross_entropy", "--optimizer", "adam", "-o", "new.onnx"]
+TRAIN = ["train", "step.onnx", "--data", "train.npz", "--epochs", "1"]
+
+
+def changed(words, **options):
+    """The words with some options replaced or added."""
+    words = list(words)
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+        if option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += [option, value]
+    return words
+
+
+REFUSED = {
+    "a loss that is none": (changed(BUILD, loss="crossentropy"), "AMP213", "did you mean 'cross_entropy'"),
+    "a loss that is no scalar": (changed(BUILD, loss="scores"), "AMP213", "no float32 scalar"),
+    "an unknown optimizer": (changed(BUILD, optimizer="adamm"), "AMP322", "adam"),
+    "an unknown option of it": (changed(BUILD, optimizer="adam:rate=1"), "AMP322", "rate=1"),
+    "a wrong loss scale": (changed(BUILD, loss_scale="dynamic:init=x"), "AMP320", "init=x"),
+    "an unknown level": (changed(BUILD, level="O9"), "AMP3", ""),
+    "a pattern without a parameter": (changed(BUILD, freeze="encoder.*"), "AMP305", "--freeze encoder.*"),
+    "everything frozen": (changed(BUILD, freeze="*"), "AMP211", "nothing is left to train"),
+    "a negative norm": (changed(BUILD, clip_norm="-1"), "AMP322", "clip_norm"),
+    "no file": (["build-step", "none.onnx", *BUILD[2:]], "AMP101", "none.onnx"),
+    "a step of a step": (["build-step", "step.onnx", *BUILD[2:]], "AMP205", "training step"),
+    "over its input": (changed(BUILD, o="forward.onnx"), "AMP106", "written over"),
+    "into no folder": (changed(BUILD, o="none/new.onnx"), "AMP105", "folder"),
+    "convert of a step": (["convert", "step.onnx", "-o", "new.onnx"], "AMP205", "ampgraph train"),
+    "convert at O0 of a step": (
+        ["convert", "step.onnx", "--level", "O0", "-o", "new.onnx"],
+        "AMP205",
+        "ampgraph train",
+    ),
+    "a plan of a step": (["convert", "step.onnx", "--dry-run"], "AMP205", "ampgraph train"),
+    "train of a forward graph": (["train", "forward.onnx", *TRAIN[2:]], "AMP206", "build-step"),
+    "train of no model": (["train", "train.npz", *TRAIN[2:]], "AMP102", "train.npz"),
+    "no data": (changed(TRAIN, data="none.npz"), "AMP101", "none.npz"),
+    "data without labels": (changed(TRAIN, data="unlabelled.npz"), "AMP503", "'labels'"),
+    "labels out of range": (changed(TRAIN, data="label.npz"), "AMP503", "label 3"),
+    "another number of labels": (changed(TRAIN, data="short.npz"), "AMP503", "200 samples and 'labels' 5"),
+    "data of another shape": (changed(TRAIN, data="shape.npz"), "AMP503", "shape.npz"),
+    "validation of another shape": (changed(TRAIN, validate="shape.npz"), "AMP503", "shape.npz"),
+    "data of another type": (changed(TRAIN, data="double.npz"), "AMP503", "float64"),
+    "too great a batch": (changed(TRAIN, batch_size="201"), "AMP503", "do not fill one batch"),
+    "no epochs": (changed(TRAIN, epochs="0"), "AMP325", "epochs=0"),
+    "a wrong schedule": (changed(TRAIN, lr_schedule="cos"), "AMP324", "cos"),
+    "a wrong device": (changed(TRAIN, device="gpu"), "AMP321", "gpu"),
+    "resume of nothing": ([*TRAIN, "--resume"], "AMP325", "--checkpoint DIR"),
+    "a checkpoint that is a file": (changed(TRAIN, checkpoint="train.npz"), "AMP105", "train.npz"),
+    "a checkpoint of another step": (["export-weights", "other.onnx", "run", "-o", "new.onnx"], "AMP405", "another"),
+    "no checkpoint": (["export-weights", "step.onnx", "none", "-o", "new.onnx"], "AMP101", "none"),
+    "a checkpoint that is none": (
+        ["export-weights", "step.onnx", "train.npz", "-o", "new.onnx"],
+        "AMP108",
+        "train.npz",
+    ),
+    "weights over the step": (["export-weights", "step.onnx", "run", "-o", "step.onnx"], "AMP106", "step.onnx"),
+    "weights over the checkpoint": (["export-weights", "step.onnx", "run", "-o", f"run/{FILE}"], "AMP106", "run"),
+    "weights of a forward graph": (["export-weights", "forward.onnx", "run", "-o", "new.onnx"], "AMP206", "build-step"),
+}
+
+
+@pytest.fixture(scope="module")
+def workshop(made):
+    arrays = dict(np.load(made / "train.npz"))
+    np.savez(made / "unlabelled.npz", x=arrays["x"])
+    np.savez(made / "label.npz", **{**arrays, "labels": arrays["labels"] + 1})
+    np.savez(made / "short.npz", **{**arrays, "labels": arrays["labels"][:5]})
+    np.savez(made / "shape.npz", **{**arrays, "x": arrays["x"][:, :5]})
+    np.savez(made / "double.npz", **{**arrays, "x": arrays["x"].astype(np.float64)})
+    words = ("build-step", made / "forward.onnx", "--loss", "cross_entropy", "--optimizer", "sgd")
+    assert run(*words, "-o", made / "other.onnx")[0] == 0
+    train = ("train", made / "step.onnx", "--data", made / "train.npz", "--epochs", 1, "--checkpoint", made / "run")
+    assert run(*train)[0] == 0
+    return made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(workshop, monkeypatch, name):
+    words, code, told = REFUSED[name]
+    monkeypatch.chdir(workshop)
+    before = contents(workshop)
+    result = run(*words)
+    found = result[2].split("]")[0].removeprefix("error[")
+    assert found.startswith(code)
+    refused(result, found, told)
+    assert contents(workshop) == before

@@ -1,0 +1,133 @@
+"""Pooling rules: windows that overlap or not, padding, dilations, rounding up, sizes known or not."""
+
+import numpy as np
+import pytest
+from torch.nn import functional as F
+
+from training.gradients import check, normal
+
+DYNAMIC = ["static", "batch", "all"]
+MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+def text(kind: str, shape: tuple[int, ...], dynamic: str, attributes: str = "") -> str:
+    batch = "N" if dynamic != "static" else str(shape[0])
+    sizes = [f"S{n}" if dynamic == "all" else str(size) for n, size in enumerate(shape[2:])]
+    dims = ",".join([batch, str(shape[1]), *sizes])
+    result = ",".join(f"R{n}" for n in range(len(shape)))
+    return f"g (float[{dims}] x) => (float[{result}] y) {{ y = {kind} {attributes} (x) }}"
+
+
+def window(kernel: list[int], stride: list[int], pad: list[int], more: str = "") -> str:
+    return f"<kernel_shape = {kernel}, strides = {stride}, pads = {pad}{more}>"
+
+
+def told(dynamic: str, ceil: int, kernel: int, stride: int, pad: int) -> str:
+    """Sizes that onnx infers right: rounding up it counts windows that begin in the padding, which do not run."""
+    beyond = any(-(-(size + 2 * pad - kernel) // stride) * stride >= size + pad for size in (7, 6))
+    return "all" if ceil and beyond else dynamic
+
+
+def spaced(*shape: int) -> np.ndarray:
+    """No two elements are close, so that a small step never changes which is the largest."""
+    size = int(np.prod(shape))
+    return np.random.default_rng(0).permutation(size).reshape(shape).astype(np.float32) / size
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "dilation"), [(2, 2, 0, 1), (3, 2, 1, 1), (3, 1, 1, 1), (2, 3, 0, 1), (2, 2, 1, 2)]
+)
+def test_max_pool(kernel, stride, pad, dilation, ceil, dynamic):
+    x, reach = spaced(2, 3, 7, 6), dilation * (kernel - 1) + 1
+    dynamic = told(dynamic, ceil, reach, stride, pad)
+    more = f", ceil_mode = {ceil}, dilations = [{dilation}, {dilation}]"
+    check(
+        text("MaxPool", x.shape, dynamic, window([kernel] * 2, [stride] * 2, [pad] * 4, more)),
+        {"x": x},
+        lambda x: F.max_pool2d(x, kernel, stride, pad, dilation, bool(ceil)),
+        differences=dynamic == "all" and dilation == 1 and not ceil,
+    )
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_other_ranks(kind, rank):
+    x = spaced(2, 2, *[6, 5, 7][:rank])
+    function = (MAX if kind == "MaxPool" else AVERAGE)[rank]
+    check(
+        text(kind, x.shape, "all", window([3, 2, 2][:rank], [2, 1, 2][:rank], [0] * 2 * rank)),
+        {"x": x},
+        lambda x: function(x, [3, 2, 2][:rank], [2, 1, 2][:rank]),
+    )
+
+
+def test_indices_that_the_model_uses_are_used():
+    x = spaced(2, 2, 4, 4)
+    check(
+        "g (float[N,2,4,4] x) => (float[N,2,2,2] z, int64[N,2,2,2] i) "
+        "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)  z = Mul (y, y) }",
+        {"x": x},
+        lambda x: F.max_pool2d(x, 2) ** 2,
+    )
+
+
+def test_the_first_of_equal_elements_gets_the_gradient():
+    """As in torch: after Relu whole windows are zero."""
+    x = np.zeros((1, 2, 4, 4), np.float32)
+    for kind, function in (
+        ("MaxPool <kernel_shape = [3, 3]>", lambda x: F.max_pool2d(x, 3, 1)),
+        ("GlobalMaxPool", lambda x: F.adaptive_max_pool2d(x, 1)),
+    ):
+        name, _, attributes = kind.partition(" ")
+        check(text(name, x.shape, "static", attributes), {"x": x}, function, differences=False)
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0), (4, 3, 2), (3, 3, 1)]
+)
+def test_average_pool(kernel, stride, pad, ceil, include, dynamic):
+    x, dynamic = normal(2, 3, 7, 6), told(dynamic, ceil, kernel, stride, pad)
+    more = f", ceil_mode = {ceil}, count_include_pad = {include}"
+    check(
+        text("AveragePool", x.shape, dynamic, window([kernel] * 2, [stride] * 2, [pad] * 4, more)),
+        {"x": x},
+        lambda x: F.avg_pool2d(x, kernel, stride, pad, bool(ceil), bool(include)),
+        differences=dynamic == "all" and not ceil and not include,
+    )
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+def test_auto_pad(dynamic):
+    """SAME_UPPER: 7 in steps of 2 are 4 windows of 3, one more element on either side; 6 are 3, one at the end."""
+    x = spaced(2, 2, 7, 6)
+    attributes = '<kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER">'
+    padded = (0, 1, 1, 1)
+    check(
+        text("MaxPool", x.shape, dynamic, attributes),
+        {"x": x},
+        lambda x: F.max_pool2d(F.pad(x, padded, value=-9), 3, 2),
+        differences=False,
+    )
+
+    def average(x):
+        ones = F.pad(x.detach() * 0 + 1, padded)
+        return F.avg_pool2d(F.pad(x, padded), 3, 2) / F.avg_pool2d(ones, 3, 2)
+
+    check(text("AveragePool", x.shape, dynamic, attributes), {"x": x}, average, differences=False)
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_global(rank, dynamic):
+    x = spaced(2, 3, *[4, 5, 2][:rank])
+    axes = tuple(range(2, 2 + rank))
+    check(text("GlobalAveragePool", x.shape, dynamic), {"x": x}, lambda x: x.mean(axes, keepdim=True))
+    check(
+        text("GlobalMaxPool", x.shape, dynamic), {"x": x}, lambda x: x.amax(axes, keepdim=True), differences=rank == 2
+    )

@@ -1,0 +1,139 @@
+"""The loss scale in the graph: its trace, the finite check, and steps that are left out."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+
+from ampgraph.training.build import build_training_step
+from ampgraph.training.loss_scale import RULES, DynamicLossScale, LossScaleState, StaticLossScale
+from ampgraph.training.onnx_backward.builder import Builder
+from ampgraph.training.scale_graph import ScaleValues, next_scale
+from training.small_steps import Runner, batches, regression, torch_loss, weights
+
+STEPS = 300
+POLICIES = [
+    *(DynamicLossScale.preset(rule, interval=4) for rule in RULES),
+    DynamicLossScale(init=2.0**100, interval=1),
+    DynamicLossScale(init=8, interval=3, floor=2, cap=64),
+    DynamicLossScale(interval=5, hysteresis=3),
+    DynamicLossScale(interval=5, hysteresis=2, refill="finite"),
+    DynamicLossScale(growth=1.7, backoff=0.3, interval=3),
+]
+
+
+def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="scale")
+    number = ir.DataType.from_numpy(np.dtype(RULES[policy.rule].number))
+    types = {"scale": number, "counter": ir.DataType.INT32, "credit": ir.DataType.INT32, "overflows": ir.DataType.INT32}
+    values = {n: ir.Value(name=n, type=ir.TensorType(t), shape=ir.Shape([])) for n, t in types.items()}
+    finite = ir.Value(name="finite", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    graph.inputs.extend([*values.values(), finite])
+    after = next_scale(Builder(graph), policy, ScaleValues(**values), finite)
+    for name, value in values.items():
+        made = getattr(after, name)
+        made.type, made.shape = value.type, value.shape
+        graph.outputs.append(made)
+    model = ir.to_proto(ir.Model(graph, ir_version=9))
+    onnx.checker.check_model(model, full_check=True)
+    return onnxruntime.InferenceSession(model.SerializeToString())
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_the_graph_does_what_the_policy_says(policy, share):
+    session, state = scale_session(policy), policy.start()
+    number = np.dtype(RULES[policy.rule].number)
+    for finite in np.random.default_rng(5).random(STEPS) >= share:
+        feeds = {name: np.array(getattr(state, name), np.int32) for name in ("counter", "credit", "overflows")}
+        found = session.run(None, {**feeds, "scale": np.array(state.scale, number), "finite": np.array(finite)})
+        state = policy.update(state, bool(finite))
+        assert LossScaleState(float(found[0]), *map(int, found[1:])) == state
+
+
+def overflowing(count: int, kinds=(np.inf, -np.inf, np.nan)):
+    """Batches of which some hold what makes gradients infinite or no numbers."""
+    random = np.random.default_rng(11)
+    for number, batch in enumerate(batches(count)):
+        broken = random.random() < 0.2
+        if broken:
+            batch["t"][random.integers(16), random.integers(3)] = kinds[number % len(kinds)]
+        yield batch, broken
+
+
+def test_three_hundred_steps_of_torchs_grad_scaler():
+    """Scale, counter and weights, with random overflows."""
+    policy = DynamicLossScale.pytorch(init=4096.0, interval=7)
+    run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd:lr=0.05", level="O0", loss_scale=policy))
+    parameters = {name: torch.tensor(array).requires_grad_() for name, array in weights().items()}
+    optimizer = torch.optim.SGD(list(parameters.values()), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=7)
+    skipped = 0
+    for batch, broken in overflowing(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(torch_loss(parameters, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        made = run(batch)
+        assert bool(made["finite"]) != broken
+        skipped += broken
+        assert float(run.state["step/scale"]) == scaler.get_scale()
+        assert int(run.state["step/counter"]) == scaler._get_growth_tracker()
+    assert skipped > 30 and int(run.state["step/count"]) == STEPS - skipped
+    for name, parameter in parameters.items():
+        np.testing.assert_allclose(run.state[name], parameter.detach().numpy(), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("optimizer", ["sgd:lr=0.1,momentum=0.9", "adamw:lr=0.01"])
+def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer):
+    step = build_training_step(
+        regression(), loss="loss", optimizer=optimizer, level="O0", loss_scale="dynamic:init=1024", clip_norm=1.0
+    )
+    run = Runner(step)
+    for batch in batches(3):
+        run(batch)
+    before = {name: array.tobytes() for name, array in run.state.items()}
+    [batch] = batches(1)
+    batch["t"][3, 1] = kind
+    made = run(batch)
+    changed = {name for name, array in run.state.items() if array.tobytes() != before[name]}
+    assert not made["finite"] and float(run.state["step/scale"]) == 512
+    assert changed == {"step/scale", "step/counter", "step/overflows"}
+
+
+def test_a_static_scale():
+    for policy, kept in ((StaticLossScale(128), True), (StaticLossScale(128, skip=False), False)):
+        run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=policy))
+        [batch] = batches(1)
+        batch["t"][0, 0] = np.nan
+        made = run(batch)
+        assert not made["finite"] and np.isfinite(run.state["w1"]).all() == kept
+        assert float(run.state["step/scale"]) == 128
+
+
+def test_without_a_scale_nothing_is_checked():
+    step = build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=None)
+    assert step.layout.finite == "" and not step.layout.of("scale")
+
+
+def test_one_element_among_many_is_found():
+    """At every place of a tensor: a largest magnitude would not find a NaN."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="check")
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([33]))
+    graph.inputs.append(x)
+    from ampgraph.training.update import all_finite
+
+    made = all_finite(Builder(graph), [x])
+    made.type, made.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+    graph.outputs.append(made)
+    session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
+    huge = np.full(33, 3e38, np.float32)  # whose sum overflows, and is finite all the same
+    assert session.run(None, {"x": huge})[0]
+    for place in range(33):
+        for kind in (np.inf, -np.inf, np.nan):
+            broken = huge.copy()
+            broken[place] = kind
+            assert not session.run(None, {"x": broken})[0]
