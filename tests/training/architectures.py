@@ -5,6 +5,7 @@ Errors are those of the worst element, relative to the largest gradient of the m
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,6 +139,7 @@ class Measured:
     def float32(self) -> list[float]:
         return self._errors(torch_gradients)
 
+    @functools.cache  # noqa: B019
     def autocast(self, dtype: str) -> list[float]:
         return self._errors(lambda module, arrays: torch_gradients(module, arrays, LOW[dtype]))
 

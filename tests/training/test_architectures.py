@@ -30,7 +30,7 @@ def test_gradients_are_as_near_to_float64_as_those_of_torch(name):
 
 
 @pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_o1_errs_no_more_than_autocast(name, dtype):
     errors, band = measured(name).ours("O1", dtype), measured(name).autocast(dtype)
     assert 1e-5 < np.median(errors) <= max(band)

@@ -85,23 +85,30 @@ def test_the_same_module_gives_the_same_bytes_without_paths(exported, tmp_path):
 
 
 class Attention(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, share):
         super().__init__()
+        self.share = share
         self.line, self.bias = torch.nn.Linear(8, 8), torch.nn.Parameter(torch.zeros(5, 5))
 
     def forward(self, x):
         heads = self.line(x).view(-1, 5, 2, 4).transpose(1, 2)
-        share = 0.25 if self.training else 0.0
+        share = self.share if self.training else 0.0
         mixed = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, self.bias, share)
-        return mixed.transpose(1, 2).reshape(x.shape)
+        return mixed.transpose(1, 2).contiguous().view(x.shape)
 
 
-def test_attention_with_a_trained_bias_keeps_its_dropout(tmp_path):
-    ampgraph.export_for_training(Attention(), (torch.zeros(3, 5, 8),), tmp_path / "net.onnx")
+def test_attention_with_a_trained_bias(tmp_path):
+    """What is added to scores is trained; T5 and Swin as a whole are in test_architectures."""
+    ampgraph.export_for_training(Attention(0.0), (torch.zeros(3, 5, 8),), tmp_path / "net.onnx")
+    step = ampgraph.build_training_step(tmp_path / "net.onnx", loss="mse", optimizer="sgd:lr=0.1")
+    assert step.parameters == ["bias", "line.weight", "line.bias"]
+
+
+def test_attention_keeps_its_dropout(tmp_path):
+    ampgraph.export_for_training(Attention(0.25), (torch.zeros(3, 5, 8),), tmp_path / "net.onnx")
     [dropout] = [node for node in onnx.load(tmp_path / "net.onnx").graph.node if node.op_type == "Dropout"]
     assert len(dropout.input) == 3
     step = ampgraph.build_training_step(tmp_path / "net.onnx", loss="mse", optimizer="sgd:lr=0.1")
-    assert step.parameters == ["bias", "line.weight", "line.bias"]
     assert "step/iteration" in step.initial_state
 
 
