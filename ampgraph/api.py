@@ -9,10 +9,11 @@ from typing import Any
 
 from . import pipeline
 from .checks import faults_told, refuse_overwriting
-from .errors import AmpError
+from .errors import AmpError, is_number
 from .formats import adapters
 from .formats.onnx_format import quiet_collector
 from .measuring import Measuring
+from .output_files import sources_of
 from .plans import Plan
 
 
@@ -70,12 +71,12 @@ def convert(
     with quiet_collector(), faults_told(source):
         graph, back = adapters.load(model)
         if output is not None:
-            refuse_overwriting(graph, Path(output), [Path(source)] if source is not None else [], "output=")
+            refuse_overwriting(graph, Path(output), sources_of(source, data, ranges, lists), "output=")
         low_io = pipeline.low_interface(graph, io)
         if opset is not None:
             graph = adapters.at_opset(graph, opset)
         given = plan is not None
-        measuring = Measuring(data, None, ranges, None, range_margin)
+        measuring = _measuring(data, ranges, range_margin)
         if given and (fp32 or low or io != "keep" or measuring.given()):
             told = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
             raise AmpError("AMP404", told, hint="make the plan with them")
@@ -120,8 +121,21 @@ def plan(
             level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
         )
         low_io = pipeline.low_interface(graph, io)
-        options = Measuring(data, None, ranges, None, range_margin).steer(options, graph)
+        options = _measuring(data, ranges, range_margin).steer(options, graph)
         return pipeline.planned(graph, options, low_io)[0]
+
+
+def _measuring(data: Any, ranges: Any, margin: float | None) -> Measuring:
+    """Where the ranges come from. Raises AmpError AMP311 for what is neither ranges nor a file, or no number."""
+    if ranges is not None and not isinstance(ranges, (str, os.PathLike)):
+        from .numerics.ranges import Ranges
+
+        if not isinstance(ranges, Ranges):
+            hint = "give what ampgraph.calibrate returned, or a file of it"
+            raise AmpError("AMP311", f"ranges= is a {type(ranges).__name__}, not ranges", hint=hint)
+    if margin is not None and not is_number(margin):
+        raise AmpError("AMP311", f"range_margin={margin!r} is no number", hint="for example 2.0")
+    return Measuring(data, None, ranges, None, margin)
 
 
 def apply(model: Any, plan: Plan, *, output: str | os.PathLike | None = None) -> Any:

@@ -10,38 +10,12 @@ from typing import Any
 
 from .errors import AmpError, first_line
 from .formats.base import Graph, is_mindir
-
-NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the model's, and 255 is the usual end
+from .output_files import refuse_output
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
-    """Raises AmpError AMP106 when ``output`` is one of ``sources`` or of the model's data files, under whatever name;
-    AMP105 when it is a folder or its folder is not there."""
-    if any(same_file(output, source) for source in [*sources, *graph.data_files()]):
-        raise AmpError(
-            "AMP106",
-            "the result would be written over the input",
-            where=str(output),
-            hint=f"choose another name with {option}",
-        )
-    if len(os.fsencode(output.name)) > NAME_LIMIT:
-        raise AmpError(
-            "AMP105", "the file name is too long", where=str(output), hint=f"choose a shorter one with {option}"
-        )
-    if output.is_dir():
-        raise AmpError("AMP105", "is a directory", where=str(output), hint=f"name a file in it with {option}")
-    if not output.parent.is_dir():
-        raise AmpError("AMP105", "the folder does not exist", where=str(output.parent), hint="create it first")
-
-
-def same_file(one: Path, other: Path) -> bool:
-    """One file, through links too."""
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
+    """As `refuse_output`, the model's data files among the sources."""
+    refuse_output(output, [*sources, *graph.data_files()], option)
 
 
 @contextlib.contextmanager

@@ -189,7 +189,8 @@ def convert(
     samples: SamplesOption = None,
     ranges: RangesOption = None,
     ranges_out: Annotated[
-        str | None, typer.Option("--ranges-out", metavar="FILE", help="Write what was measured as JSON, for --ranges.")
+        str | None,
+        typer.Option("--ranges-out", metavar="FILE", help="Write what was measured, for --ranges; not in a dry run."),
     ] = None,
     range_margin: MarginOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -52,10 +53,13 @@ def run(
     ampgraph run net.O2.mindir --data inputs.npz --device cpu
     """
     with signals_wait():
+        from .output_files import refuse_output, sources_of
         from .report.outputs import describe_outputs
         from .running import run as run_once
         from .runtime.data import save_npz
 
+    if output is not None:
+        refuse_output(Path(output), sources_of(model, data), "-o")
     with progress() as told:
         told.stage("running")
         outputs = run_once(model, data, device=device, strict=strict)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import pipeline
-from .checks import refuse_overwriting, same_file
+from .checks import refuse_overwriting
 from .console import Progress
 from .dataflow import Dataflow
 from .errors import AmpError, nearest
@@ -20,6 +18,7 @@ from .formats.base import Graph
 from .formats.onnx_format import quiet_collector
 from .measuring import Measuring
 from .oplists import load_op_lists
+from .output_files import same_file, sources_of, text_file
 from .planner import Options, decide, find_rewrites
 from .plans import Plan, Rewrite
 from .report.explain import Explanation, explain, replaced_nodes
@@ -53,12 +52,15 @@ def run(job: Job, told: Progress) -> Summary:
     plan = Plan.read(job.plan_in) if job.plan_in else None
     options = None if plan else job.steering.options(job.model)
     job.measuring.check()
+    if job.dry_run and job.measuring.ranges_out is not None:
+        hint = "leave --dry-run away to keep what is measured"
+        raise AmpError("AMP311", "--ranges-out and --dry-run exclude each other", hint=hint)
     level = options.level.name if options else plan.level if plan else ""
     output = Path(job.output) if job.output is not None else pipeline.default_output(job.model, level)
     with quiet_collector():
         told.stage("reading")
         graph, _ = adapters.load(job.model)
-        _refuse_output(output, job, graph)
+        _refuse_outputs(output, job, graph)
         low_io = job.steering.low_io(graph)
         _check_dims(graph, options.dims if options else {})
         before = graph.census()
@@ -88,12 +90,22 @@ def run(job: Job, told: Progress) -> Summary:
             changed=changed,
         )
         told.stage("writing")
-        with _plan_file(job.plan_out, plan):
+        with _reports(job, plan, options):
             if not job.dry_run and changed:
                 graph.save(output, told.part)
             elif not job.dry_run:
                 graph.copy_unchanged(job.model, output)
     return summary
+
+
+@contextlib.contextmanager
+def _reports(job: Job, plan: Plan, options: Options | None) -> Iterator[None]:
+    """Writes the plan and the ranges, where asked for, when the model is written too."""
+    with contextlib.ExitStack() as files:
+        files.enter_context(text_file(job.plan_out, plan.to_json, "--plan-out"))
+        if options is not None and options.ranges is not None:
+            files.enter_context(text_file(job.measuring.ranges_out, options.ranges.to_json, "--ranges-out"))
+        yield
 
 
 def explained(
@@ -120,11 +132,10 @@ def _before_rewrites(graph: Graph, options: Options, low_io: frozenset[str]) -> 
     return flow, find_rewrites(flow, options)
 
 
-def _refuse_output(output: Path, job: Job, graph: Graph) -> None:
-    """The input and its data files are never written over, under whatever name."""
+def _refuse_outputs(output: Path, job: Job, graph: Graph) -> None:
+    """Nothing that was given is written over, under whatever name, and no two results go to one file."""
     asked = job.measuring
-    files = [Path(file) for file in (job.plan_in, asked.ranges, asked.data) if isinstance(file, str)]
-    sources = [Path(job.model), *(f for file in files for f in (file.glob("*.npz") if file.is_dir() else [file]))]
+    sources = sources_of(job.model, job.plan_in, asked.ranges, asked.data, job.steering.lists)
     if asked.ranges_out:
         taken = [output, *([Path(job.plan_out)] if job.plan_out else ())]
         refuse_overwriting(graph, Path(asked.ranges_out), [*sources, *taken], "--ranges-out")
@@ -148,32 +159,3 @@ def _check_dims(graph: Graph, dims: dict[str, int]) -> None:
             raise AmpError(
                 "AMP310", f"--dim {name}: the model has no dimension of that name", hint=nearest(name, names) or there
             )
-
-
-@contextlib.contextmanager
-def _plan_file(path: str | None, plan: Plan) -> Iterator[None]:
-    """Writes the plan beside its place, and puts it there when the model is written too."""
-    if path is None:
-        yield
-        return
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            temporary.write_text(plan.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise _unwritable(target, error) from error
-        yield
-        try:
-            os.replace(temporary, target)
-        except OSError as error:
-            raise _unwritable(target, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> AmpError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-    hint = "choose another place with --plan-out"
-    return AmpError("AMP105", message, where=str(path), hint=f"free some space, or {hint}" if full else hint)

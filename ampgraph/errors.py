@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 
 class AmpError(Exception):
     """A mistake in the input or in its use, told in one line with a hint.
@@ -27,6 +29,16 @@ def nearest(name: str, known: list[str]) -> str:
     lower = {k.lower(): k for k in known}
     match = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return f"did you mean '{lower[match[0]]}'?" if match else ""
+
+
+def is_number(value: object) -> bool:
+    """Whether a caller gave a number, numpy's among them; a text or a truth value is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a caller gave a whole number."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def first_line(error: BaseException) -> str:

@@ -22,7 +22,10 @@ MOST_SAMPLES = 1_000_000
 
 @dataclass(frozen=True)
 class Measuring:
-    """What was asked for. ``data``: as `load_samples` takes it; ``ranges``: measured before, or a file of them."""
+    """What was asked for. ``data``: as `load_samples` takes it; ``ranges``: measured before, or a file of them.
+
+    ``ranges_out`` is written by who converts, with the model.
+    """
 
     data: Any = None
     samples: int | None = None
@@ -71,8 +74,6 @@ class Measuring:
         ranges = self._ranges(graph, options.dims, told)
         graph.prepare()
         ranges.check(graph.digest())
-        if self.ranges_out is not None:
-            ranges.write(self.ranges_out)
         return replace(options, ranges=ranges, range_margin=MARGIN if self.margin is None else self.margin)
 
     def _ranges(self, graph: Graph, dims: Mapping[str, int], told: Callable[[str, int, int], None] | None) -> Ranges:

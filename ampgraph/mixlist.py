@@ -8,8 +8,6 @@ write_mixlist(mixlist, "mixlist.json")
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import re
@@ -25,6 +23,7 @@ from .formats.mindir_operators import Operator, operators
 from .oplists import Level, OpLists, load_kernels, load_level, load_op_lists
 from .oplists_mindspore import load_mindspore_rules
 from .oplists_validate import data_folder, read_file
+from .output_files import refuse_output, sources_of, text_file
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")
@@ -168,27 +167,9 @@ def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Seque
     Raises AmpError AMP105 where that cannot be done, AMP106 where ``path`` is one of ``sources``.
     """
     path = Path(path)
-    if any(os.path.realpath(path) == os.path.realpath(source) for source in sources):
-        hint = "choose another name with -o"
-        raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
-    if path.is_dir():
-        raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it with -o")
-    if path.exists() and not path.is_file():  # a device would be replaced by a file
-        raise AmpError("AMP105", "is not a file", where=str(path), hint="choose another place with -o")
-    if not path.parent.is_dir():
-        raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(mixlist.to_json(), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        hint = "free some space, or choose another place with -o" if full else "choose another place with -o"
-        raise AmpError("AMP105", message, where=str(path), hint=hint) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    refuse_output(path, sources_of(*sources), "-o")
+    with text_file(path, mixlist.to_json, "-o"):
+        pass
 
 
 def mixlist_lines(mixlist: Mixlist, path: str) -> list[str]:

@@ -18,6 +18,7 @@ from .formats import adapters
 from .formats.base import is_mindir
 from .formats.onnx_format import OnnxGraph, quiet_collector
 from .numerics.tune_search import BUDGET, Point, Search
+from .output_files import sources_of, try_folder
 from .planner import Options, judge
 from .plans import Plan
 
@@ -139,11 +140,11 @@ def tune(
         from .numerics.samples import load_samples
 
         options = pipeline.build_options(level, dtype, "ampgraph", lists, fp32, low, target, dims, store_weights)
-        judge = Judge(metric)
+        judge = Judge(metric, Path(scratch))
         graph = _loaded(model)
         if output is not None:
-            taken = [Path(p) for p in (source, data) if isinstance(p, (str, os.PathLike)) and not Path(p).is_dir()]
-            refuse_overwriting(graph, Path(output), taken, "-o")
+            refuse_overwriting(graph, Path(output), sources_of(source, data, lists), "-o")
+            try_folder(Path(output), "-o")
         low_io = pipeline.low_interface(graph, io)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=dims)
         bench = _Bench(model, options, low_io, drawn, judge, Path(scratch), told)

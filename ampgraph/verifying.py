@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .checks import faults_told
-from .errors import AmpError
-from .formats.base import is_mindir
+from .errors import AmpError, is_number, is_whole
+from .formats.base import LOW, is_mindir
 from .formats.onnx_format import quiet_collector
 from .numerics.agreement import Agreement, apart
 from .running import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
@@ -49,8 +49,9 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within the tolerance; see `Agreement.within`."""
-        return all(output.within(self.tolerance) for output in self.outputs)
+        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`."""
+        compared = any(output.compared for output in self.outputs)
+        return compared and all(output.within(self.tolerance) for output in self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -96,13 +97,13 @@ def verify(
         told: hears of progress: what is done, how much of it, of how much.
 
     Raises:
-        AmpError: AMP209 for models whose inputs or outputs differ, AMP312 for a number that makes no sense, and what
-            `run` raises.
+        AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
+            have, AMP312 for a number that makes no sense, and what `run` raises.
     """
-    if not tolerance >= 0 or math.isinf(tolerance):
-        raise AmpError("AMP312", f"tolerance {tolerance:g} is no number from 0 on", hint="for example 1e-2")
-    if nodes is not None and nodes < 0:
-        raise AmpError("AMP312", f"{nodes} nodes are asked for", hint="0 names none")
+    if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
+        raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
+    if nodes is not None and (not is_whole(nodes) or nodes < 0):
+        raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
     if is_mindir(reference) != is_mindir(model):
         raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
     paths = [item if isinstance(item, (str, os.PathLike)) else None for item in (reference, model)]
@@ -150,6 +151,11 @@ class _Pair:
         self.fallback: list[tuple[str, str]] = []
         self.notes: list[str] = []
 
+    def _ask_if_swapped(self, low: list[str]) -> None:
+        """``low``: the types that the reference alone has."""
+        if low:
+            self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
+
     def open(self) -> None:
         """Opens the sessions; the interfaces were compared before."""
         raise NotImplementedError
@@ -185,6 +191,7 @@ class _OnnxPair(_Pair):
         same_interface(*self._ports)
         self.low = _low_types(self._protos[1])
         told = " and ".join(self.low) or "low"
+        self._ask_if_swapped([] if self.low else _low_types(self._protos[0]))
         self.run = STRICT.format(told) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         self._ran = 0
 
@@ -225,6 +232,7 @@ class _MindirPair(_Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._model, self._wanted = reference, model, device
+        self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
@@ -252,6 +260,14 @@ def _low_types(proto: Any) -> list[str]:
     types = vt.infer(flat)
     found = {vt.low_of(t) for _, reads, makes in vt.typed_nodes(flat.graph, types) for t in (*reads, *makes)}
     return sorted(name for number, name in vt.LOW_TYPES.items() if number in found)
+
+
+def _low_of_mindir(model: Any) -> list[str]:
+    from .formats import adapters
+
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _fitted(feeds: Mapping[str, Any], dtypes: Mapping[str, str], optional: frozenset[str]) -> dict[str, Any]:

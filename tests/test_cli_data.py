@@ -10,7 +10,10 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from ampgraph import cli
+import ampgraph
+from ampgraph import AmpError, cli
+from ampgraph.numerics.ranges import Ranges
+from ampgraph.runtime.data import save_npz
 from cli_helpers import MODELS, contents, process, refused
 
 pytest.importorskip("onnxruntime")
@@ -99,12 +102,12 @@ def test_ranges_are_written_and_used_again(amp, folder):
     code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--ranges", written, "--range-margin", 0.5)
     assert code == 0 and "all values in range" in out
     again = written.read_bytes()
-    assert amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--ranges-out", written)[0] == 0
+    assert amp("convert", folder / "m.onnx", "-o", folder / "c.onnx", *data, "--ranges-out", written)[0] == 0
     assert written.read_bytes() == again
 
 
 def test_explain_names_the_range(amp, folder):
-    amp("convert", folder / "m.onnx", "--dry-run", "--data", folder / "data", "--ranges-out", folder / "r.json")
+    amp("convert", folder / "m.onnx", "--data", folder / "data", "--ranges-out", folder / "r.json")
     code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json")
     assert code == 0 and "float32, by range: 'b' reaches 8e+04 (limit 3.275e+04 with margin 2)" in out
     code, out, _ = amp("explain", folder / "m.onnx", "two", "--ranges", folder / "r.json", "--range-margin", "0.5")
@@ -145,6 +148,9 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
     [
         (["--data", "none.npz"], "AMP101", "none.npz"),
         (["--data", "empty"], "AMP108", "no .npz file"),
+        (["--data", ""], "AMP101", "no path"),
+        (["--data", "x" * 5000], "AMP101", "too long"),
+        (["--data", "zero.npz"], "AMP503", "[0, 4]"),
         (["--data", "m.onnx"], "AMP108", "m.onnx"),
         (["--data", "digits_heldout.npz"], "AMP503", "no array for input 'x'"),
         (["--data", "nan.npz"], "AMP503", "holds NaN"),
@@ -164,19 +170,86 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
         (["--data", "data", "--ranges-out", "none/r.json"], "AMP105", "none"),
         (["--data", "data", "--ranges-out", "data/1.npz"], "AMP106", "1.npz"),
         (["--data", "shape.npz", "--ranges-out", "shape.npz"], "AMP106", "shape.npz"),
+        (["--lists", "my.toml", "-o", "my.toml"], "AMP106", "my.toml"),
+        (["--lists", "my.toml", "--plan-out", "my.toml"], "AMP106", "my.toml"),
+        (["--lists", "my.toml", "--ranges-out", "my.toml"], "AMP106", "my.toml"),
+        (["--data", "data", "-o", "data/0.npz"], "AMP106", "0.npz"),
+        (["--ranges", "r.json", "-o", "r.json"], "AMP106", "r.json"),
+        (["-o", "pipe"], "AMP105", "is not a file"),
+        (["-o", "link"], "AMP105", "is not a file"),
+        (["--plan-out", "pipe"], "AMP105", "--plan-out"),
+        (["--samples", "1", "--ranges-out", "pipe"], "AMP105", "--ranges-out"),
+        (["--samples", "1", "--ranges-out", "new.json", "--fp32", "nothing"], "AMP305", "nothing"),
+        (["--samples", "1", "--ranges-out", "new.json", "--dry-run"], "AMP311", "--dry-run"),
         (["--data", "data", "--plan-in", "p.json"], "AMP404", "--data"),
     ],
 )
 def test_mistakes(amp, folder, monkeypatch, words, code, told):
     monkeypatch.chdir(folder)
     (folder / "empty").mkdir()
+    (folder / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("pipe")
     np.savez(folder / "nan.npz", x=np.full((2, 4), np.nan, np.float32))
     np.savez(folder / "shape.npz", x=np.ones((2, 5), np.float32))
-    assert amp("convert", "digits_cnn.onnx", "--dry-run", "--samples", 1, "--ranges-out", "other.json")[0] == 0
-    assert amp("convert", "m.onnx", "--dry-run", "--ranges-out", "r.json", "--plan-out", "p.json")[0] == 0
+    np.savez(folder / "zero.npz", x=np.ones((0, 4), np.float32))
+    assert amp("convert", "digits_cnn.onnx", "--samples", 1, "--ranges-out", "other.json")[0] == 0
+    assert amp("convert", "m.onnx", "--ranges-out", "r.json", "--plan-out", "p.json")[0] == 0
     before = contents(folder)
     refused(amp("convert", "m.onnx", "-o", "o.onnx", *words), code, told)
     assert contents(folder) == before
+    assert (folder / "pipe").is_fifo() and (folder / "link").is_symlink()
+
+
+@pytest.mark.parametrize("given", [{"data": "held.npz"}, {"data": "data"}, {"ranges": "r.json"}, {"lists": "my.toml"}])
+def test_a_program_cannot_overwrite_what_it_gives(amp, folder, monkeypatch, given):
+    monkeypatch.chdir(folder)
+    np.savez(folder / "held.npz", x=np.ones((2, 4), np.float32))
+    (folder / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    assert amp("convert", "m.onnx", "--ranges-out", "r.json")[0] == 0
+    before = contents(folder)
+    (source,) = given.values()
+    with pytest.raises(AmpError, match="AMP106"):
+        ampgraph.convert("m.onnx", **given, output="data/0.npz" if source == "data" else source)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("output", "code"), [("m.onnx", "AMP106"), ("held.npz", "AMP106"), ("pipe", "AMP105"), ("none/o.npz", "AMP105")]
+)
+def test_run_writes_over_nothing(amp, folder, output, code):
+    np.savez(folder / "held.npz", x=np.ones((2, 4), np.float32))
+    os.mkfifo(folder / "pipe")
+    before = contents(folder)
+    refused(amp("run", folder / "m.onnx", "--data", folder / "held.npz", "-o", folder / output), code)
+    assert contents(folder) == before and (folder / "pipe").is_fifo()
+
+
+def test_a_pipe_is_no_place_for_arrays_or_ranges(folder):
+    os.mkfifo(folder / "pipe")
+    for write in (Ranges("digest").write, lambda path: save_npz(path, {"x": np.ones(2)})):
+        with pytest.raises(AmpError, match="AMP105.*not a file"):
+            write(folder / "pipe")
+    assert (folder / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"ranges": {}}, "AMP311"),
+        ({"ranges": 5}, "AMP311"),
+        ({"ranges": "r.json", "range_margin": "2"}, "AMP311"),
+        ({"ranges": "r.json", "range_margin": True}, "AMP311"),
+        ({"data": "x.npz", "range_margin": "2"}, "AMP311"),
+        ({"data": np.array(3)}, "AMP108"),
+        ({"data": [{0: 1}]}, "AMP503"),
+    ],
+)
+def test_mistakes_of_programs(folder, options, code):
+    for call in (ampgraph.convert, ampgraph.plan):
+        with pytest.raises(AmpError) as told:
+            call(folder / "m.onnx", **options)
+        assert told.value.code == code and told.value.hint
 
 
 def test_mindir_is_refused_clearly(amp, folder):

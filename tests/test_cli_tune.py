@@ -1,6 +1,7 @@
 """`ampgraph tune`: what it prints and writes, its exit codes, and its answers to bad input."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -116,6 +117,23 @@ def test_bad_input(amp, tmp_path):
     refused(amp("tune", MODELS / "digits_cnn.mindir"), "AMP304", "MindIR", "hint: tune the ONNX model")
     refused(amp("tune", tmp_path / "gone.onnx"), "AMP101", "no such file")
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--data", "data", "-o", "data/0.npz"], "AMP106", "written over the input"),
+        (["--lists", "my.toml", "-o", "my.toml"], "AMP106", "written over the input"),
+        (["-o", "pipe"], "AMP105", "is not a file"),
+    ],
+)
+def test_nothing_that_is_there_is_destroyed(amp, t5, monkeypatch, words, code, told):
+    monkeypatch.chdir(t5)
+    (t5 / "my.toml").write_text("[white]\nMatMul = 'mine'\n")
+    os.mkfifo(t5 / "pipe")
+    before = contents(t5)
+    refused(amp("tune", "t5.onnx", *words), code, told)
+    assert contents(t5) == before and (t5 / "pipe").is_fifo()
 
 
 def test_argmax_without_classes(amp, tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import ampgraph
@@ -114,6 +115,7 @@ def test_bad_input_exits_two(amp, digits, tmp_path):
     data_model(tmp_path / "other.onnx")
     np.savez(tmp_path / "nan.npz", image=np.full((2, 1, 8, 8), np.nan, np.float32))
     np.savez(tmp_path / "none.npz", other=np.zeros(3))
+    np.savez(tmp_path / "zero.npz", image=np.zeros((0, 1, 8, 8), np.float32))
     np.savez(tmp_path / "shape.npz", image=np.zeros((2, 1, 9, 8), np.float32))
     for words, code, told in (
         ((reference, tmp_path / "no.onnx"), "AMP101", "no such file"),
@@ -131,8 +133,34 @@ def test_bad_input_exits_two(amp, digits, tmp_path):
         ((reference, model, "--tolerance", "-1"), "AMP312", "-1"),
         ((reference, model, "--samples", "0"), "AMP503", "0 samples"),
         ((reference, model, "--dim", "batch"), "AMP310", "NAME=N"),
+        ((reference, model, "--dim", "foo=3"), "AMP310", "foo"),
+        ((reference, model, "--data", HELDOUT, "--dim", "bach=3"), "AMP310", "did you mean 'batch'?"),
+        ((reference, model, "--data", "x" * 5000), "AMP101", "too long"),
+        ((reference, model, "--data", ""), "AMP101", "no path"),
+        ((reference, model, "--data", tmp_path / "zero.npz"), "AMP503", "'image' has 0 rows"),
     ):
         refused(amp("verify", *words), code, told)
+
+
+def test_a_reference_that_is_not_finite_is_never_ok(amp, tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Log(x) y = Mul(a, x) }'
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.full(2, -1, np.float32))
+    status, out, err = amp("verify", tmp_path / "m.onnx", tmp_path / "m.onnx", "--data", tmp_path / "x.npz")
+    assert (status, err) == (1, "")
+    assert "the reference itself is not finite" in out and out.splitlines()[-1].startswith("verdict     missed: y")
+    words = ("tune", tmp_path / "m.onnx", "--data", tmp_path / "x.npz")
+    assert amp(*words)[0] in (1, 2)
+    _, out, _ = amp("convert", tmp_path / "m.onnx", "--dry-run", "--data", tmp_path / "x.npz")
+    assert "infinities or NaN in float32 already" in " ".join(out.split())
+
+
+def test_a_swap_is_noticed(amp, digits):
+    reference, model = digits
+    _, out, _ = amp("verify", model, reference, "--samples", 1)
+    assert "the reference is float16, the model is not: are the arguments swapped?" in out
 
 
 def test_a_missing_provider_says_what_is_here_and_what_to_install(amp, digits):

@@ -135,7 +135,7 @@ def test_the_report_as_data(amp, tmp_path):
         (["-o", "folder"], "AMP105", "is a directory"),
         (["-o", "none/a.json"], "AMP105", "does not exist"),
         (["-o", os.devnull], "AMP105", "is not a file"),
-        (["-o", "a" * 250], "AMP105", "cannot be written"),
+        (["-o", "a" * 250], "AMP105", "too long"),
     ],
 )
 def test_mistakes_leave_nothing_behind(amp, tmp_path, monkeypatch, words, code, said):

@@ -1,7 +1,10 @@
 """`ampgraph.tune`: the search, what it measures, what it writes, how it judges, and its answers to bad input."""
 
+import errno
 import math
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph import AmpError, tuning
+from ampgraph.numerics import judging
 from ampgraph.numerics.contributions import Measured, contributions
 from ampgraph.numerics.judging import Judge
 from ampgraph.numerics.promotions import literal
@@ -141,6 +145,34 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
 def test_nine_of_ten_samples_decide():
     errors = [float(k) for k in range(1, 21)]
     assert Judge("l2").over_samples(errors) == 18 and Judge("argmax").over_samples(errors) == 10.5
+
+
+def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "IN_MEMORY", 100)
+    rng = np.random.default_rng(0)
+    number = rng.standard_normal((3, 40)).astype(np.float32)
+    samples = [
+        {"a": number, "b": number.astype(ml_dtypes.bfloat16), "c": [number[0], number[1]], "d": np.float32([])},
+        {"a": number.T, "b": number[:, 0].astype(ml_dtypes.bfloat16), "c": [], "d": np.array(1.5)},
+        {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
+    ]
+    for metric in ("l2", "max", "cosine"):
+        ours, theirs = Judge(metric, tmp_path), Judge(metric)
+        for sample in samples:
+            ours.learn(sample)
+            theirs.learn(sample)
+        for place, sample in enumerate(samples):
+            other = {**sample, "a": sample["a"] + 1}
+            assert ours.error(place, other) == theirs.error(place, other) > 0
+            assert ours.error(place, sample) == theirs.error(place, sample)
+    spilled = (tmp_path / "expected.bin").stat().st_size
+    assert spilled >= 3 * (2 * number.nbytes + number.nbytes // 2)
+
+
+def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "IN_MEMORY", 0)
+    with pytest.raises(AmpError, match="AMP105"):
+        Judge("l2", tmp_path / "none").learn({"y": np.ones(3)})
 
 
 @pytest.mark.parametrize("value", [np.float32(3.0), np.ones((4, 1), np.float32)])
@@ -290,6 +322,23 @@ def test_progress_is_told():
     assert told[0][0].startswith("run 0 of at most 20: running the reference")
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     assert all(done < total == 2 * (BUDGET + 1) for _, done, total in told)
+
+
+def test_outputs_in_a_file_give_the_same_tuning(monkeypatch):
+    one = tuned("bytes", tolerance=5e-5)[2]
+    monkeypatch.setattr(judging, "IN_MEMORY", 0)
+    assert tuned("bytes", tolerance=5e-5)[2].to_dict() == one.to_dict()
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    told = []
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(AmpError, match="AMP105.*Read-only"):
+        ampgraph.tune(plain(), tolerance=1e-2, output=tmp_path / "o.onnx", told=lambda *part: told.append(part))
+    assert told == []
 
 
 @pytest.mark.parametrize("tolerance", [0, -1e-3, float("nan"), float("inf")])

@@ -18,6 +18,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import AmpError
+from ..output_files import refuse_output
 from . import mindir_schema as schema
 from .mindir_weights import (
     CIPHERS,
@@ -307,8 +308,7 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
         return made.setdefault(part, path.parent / f".{path.name}.{os.getpid()}.{part}.tmp")
 
     try:
-        if not path.parent.is_dir():
-            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+        refuse_output(path)
         yield temporary
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ..errors import AmpError, first_line
+from ..output_files import refuse_output
 from . import onnx_proto
 from .onnx_weights import tensor_chunks
 
@@ -277,8 +278,7 @@ def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
         return made.setdefault(part, path.parent / f".{path.name}.{os.getpid()}.{part}.tmp")
 
     try:
-        if not path.parent.is_dir():
-            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+        refuse_output(path)
         yield temporary
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -14,9 +14,9 @@ class Apart:
     """One output of one sample.
 
     ``error`` is the relative L2 distance over what is finite in the reference (the absolute one where that is zero
-    throughout), infinite where one element is not finite in the result or the reverse; for anything but floating types
-    the share of elements that differ. ``cosine`` and ``same_argmax`` (rows, of how many) are None where they make
-    no sense.
+    throughout), infinite where one element is not finite in the result or the reverse, and where the reference has
+    elements of which none is finite; for anything but floating types the share of elements that differ. ``cosine`` and
+    ``same_argmax`` (rows, of how many) are None where they make no sense.
     """
 
     error: float
@@ -27,6 +27,8 @@ class Apart:
     nan: int = 0
     astray: int = 0  # elements that are not finite on one side alone, or differ in kind
     reason: str = ""  # why nothing could be compared
+    compared: int = 0  # elements, finite ones alone
+    silent: bool = False  # the reference has elements, and none is finite: it says nothing
 
 
 def apart(reference: Any, result: Any) -> Apart:
@@ -41,7 +43,7 @@ def apart(reference: Any, result: Any) -> Apart:
     if _is_float(want) and _is_float(got):
         return _floats(want, got)
     differ = int((want != got).sum())
-    return Apart(differ / want.size if want.size else 0.0, float(differ > 0))
+    return Apart(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
 
 
 def _different(reason: str) -> Apart:
@@ -58,9 +60,11 @@ def _sequences(reference: Any, result: Any) -> Apart:
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
     if not parts:
         return Apart(0, 0)
-    worst = max(parts, key=lambda part: part.error)
-    counts = {name: sum(getattr(part, name) for part in parts) for name in ("infinite", "nan", "astray")}
-    return Apart(worst.error, max(part.max_abs for part in parts), **counts, reason=worst.reason)
+    counts = {name: sum(getattr(part, name) for part in parts) for name in ("infinite", "nan", "astray", "compared")}
+    silent = not counts["compared"] and any(part.silent for part in parts)
+    heard = parts if silent else [part for part in parts if not part.silent or part.astray]
+    worst = max(heard, key=lambda part: part.error)
+    return Apart(worst.error, max(part.max_abs for part in parts), **counts, reason=worst.reason, silent=silent)
 
 
 def _floats(reference: np.ndarray, result: np.ndarray) -> Apart:
@@ -73,22 +77,29 @@ def _floats(reference: np.ndarray, result: np.ndarray) -> Apart:
     a, b = want[kept], got[kept]
     scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
     norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
-    error = math.inf if astray else off / norm if norm else off * scale
+    silent = bool(want.size) and not known.any()
+    error = math.inf if astray or silent else off / norm if norm else off * scale
     cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
-    return Apart(error, float(np.abs(a - b).max(initial=0)), cosine, _argmax(want, got), infinite, nan, astray)
+    largest = float(np.abs(a - b).max(initial=0))
+    same = _argmax(want, got)
+    return Apart(error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent)
 
 
 def _argmax(want: np.ndarray, got: np.ndarray) -> tuple[int, int] | None:
-    """Rows along the last axis whose largest element is at the same place; a NaN agrees with nothing."""
+    """Rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
+
+    Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""
     if not want.ndim or want.shape[-1] < 2 or not want.size:
         return None
-    same = (want.argmax(-1) == got.argmax(-1)) & ~np.isnan(got).any(-1)
-    return int(same.sum()), int(same.size)
+    rows = np.isfinite(want.max(-1))
+    same = rows & (want.argmax(-1) == got.argmax(-1)) & ~np.isnan(got).any(-1)
+    return (int(same.sum()), int(rows.sum())) if rows.any() else None
 
 
 @dataclass
 class Agreement:
-    """One output over all samples."""
+    """One output over all samples. ``silent``: those in which the reference has nothing finite; quantiles are over the
+    others."""
 
     name: str
     errors: list[float] = field(default_factory=list)
@@ -99,10 +110,15 @@ class Agreement:
     nan: int = 0
     astray: int = 0
     reason: str = ""
+    compared: int = 0
+    silent: set[int] = field(default_factory=set)
 
     def add(self, found: Apart) -> None:
         """Takes in another sample."""
+        if found.silent:
+            self.silent.add(len(self.errors))
         self.errors.append(found.error)
+        self.compared += found.compared
         self.max_abs = max(self.max_abs, found.max_abs)
         if found.cosine is not None:
             self.cosine = found.cosine if self.cosine is None else min(self.cosine, found.cosine)
@@ -116,7 +132,8 @@ class Agreement:
 
     def quantile(self, share: float) -> float:
         """An error that occurred: of 8 samples the 90th percentile is the eighth."""
-        return sorted(self.errors)[max(0, math.ceil(share * len(self.errors)) - 1)]
+        heard = sorted(error for i, error in enumerate(self.errors) if i not in self.silent) or self.errors
+        return heard[max(0, math.ceil(share * len(heard)) - 1)]
 
     @property
     def median(self) -> float:
@@ -131,8 +148,11 @@ class Agreement:
         return self.quantile(1.0)
 
     def within(self, tolerance: float) -> bool:
-        """Whether the 90th percentile of the error is within it and nothing is infinite or NaN that should not be."""
-        return not self.astray and not self.reason and self.p90 <= tolerance
+        """Whether the 90th percentile of the error is within it and nothing is infinite or NaN that should not be.
+
+        Never where the reference has nothing finite in any sample."""
+        mute = bool(self.silent) and not self.compared
+        return not (self.astray or self.reason or mute) and self.p90 <= tolerance
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; null stands for an error without measure."""
@@ -148,5 +168,7 @@ class Agreement:
             "infinite": self.infinite,
             "nan": self.nan,
             "not_in_reference": self.astray,
+            "compared": self.compared,
+            "silent_samples": sorted(self.silent),
             "reason": self.reason,
         }

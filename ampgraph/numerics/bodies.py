@@ -14,7 +14,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from . import value_types as vt
-from .ranges import Range
+from .ranges import Range, escaped
 
 OLDEST = 10  # the opset that has IsInf
 LARGEST = float(np.finfo(np.float32).max)
@@ -75,7 +75,7 @@ class _Writer:
             made = next((name for name in node.output if name), node.name)
             bodies = [(a.name, a.g) for a in node.attribute if a.HasField("g")]
             rows = [
-                self._rows(body, known, f"{path}{made}.{part} > ")
+                self._rows(body, known, f"{path}{escaped(made)}.{part} > ")
                 for (part, body), known in zip(bodies, inner, strict=True)
             ]  # of all bodies before any is given outputs
             for (_, body), own in zip(bodies, rows, strict=True):
@@ -88,7 +88,7 @@ class _Writer:
         own = [v.name for v in body.input] + [name for node in body.node for name in node.output if name]
         own = [name for name in own if types.values.get(name) == FLOAT]
         below = self.lift(body, types, path)
-        return [*((self._row(body, name), f"{path}{name}") for name in own), *below]
+        return [*((self._row(body, name), f"{path}{escaped(name)}") for name in own), *below]
 
     def _out(self, node: NodeProto, body: GraphProto, others: list[GraphProto], rows: str) -> str:
         """A further output of a node, with the rows that its body has; the other branch of an If has none."""

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import AmpError, nearest
+from ..output_files import unwritable
 from .agreement import apart
 
 METRICS = ("l2", "max", "argmax", "cosine")
 QUANTILE = 0.9
+IN_MEMORY = 256 << 20  # bytes of the reference's outputs
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An array in a file: bytes, since files cannot name bfloat16."""
+
+    path: Path
+    start: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def load(self) -> np.ndarray:
+        size = math.prod(self.shape) * self.dtype.itemsize
+        return np.fromfile(self.path, np.uint8, size, offset=self.start).view(self.dtype).reshape(self.shape)
 
 
 class Judge:
@@ -28,8 +46,8 @@ class Judge:
         skipped: those that are not.
     """
 
-    def __init__(self, metric: str) -> None:
-        """Raises AmpError AMP312 for an unknown metric."""
+    def __init__(self, metric: str, scratch: Path | None = None) -> None:
+        """``scratch``: a folder for what is too much for memory. Raises AmpError AMP312 for an unknown metric."""
         if metric not in METRICS:
             hint = nearest(metric, list(METRICS)) or ", ".join(METRICS)
             raise AmpError("AMP312", f"unknown metric '{metric}'", hint=hint)
@@ -37,6 +55,8 @@ class Judge:
         self.outputs: list[str] = []
         self.skipped: list[str] = []
         self._expected: list[dict[str, Any]] = []
+        self._spill = scratch / "expected.bin" if scratch is not None else None
+        self._held = 0
 
     def learn(self, outputs: Mapping[str, Any]) -> None:
         """The reference's outputs for the next sample. Raises AmpError AMP312 when the metric fits none of them."""
@@ -46,11 +66,11 @@ class Judge:
             if not self.outputs:
                 hint = "use --metric l2, max or cosine: argmax is for scores of classes"
                 raise AmpError("AMP312", "no output has an axis of classes for metric argmax", hint=hint)
-        self._expected.append({name: outputs[name] for name in self.outputs})
+        self._expected.append({name: self._kept(outputs[name]) for name in self.outputs})
 
     def error(self, sample: int, outputs: Mapping[str, Any]) -> float:
         """The error of one sample's result: of its worst output."""
-        return max(self._one(want, outputs[name]) for name, want in self._expected[sample].items())
+        return max(self._one(_read(want), outputs[name]) for name, want in self._expected[sample].items())
 
     def over_samples(self, errors: Sequence[float]) -> float:
         """Infinite if any sample's is; else the mean for argmax, an error at the 90th percentile for the others."""
@@ -59,6 +79,23 @@ class Judge:
         if self.metric == "argmax":
             return float(np.mean(errors))
         return sorted(errors)[math.ceil(QUANTILE * len(errors)) - 1]
+
+    def _kept(self, value: Any) -> Any:
+        """The value, or where it was put once the memory for them is full."""
+        if isinstance(value, list):
+            return [self._kept(item) for item in value]
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject or self._spill is None:
+            return value
+        if self._held + value.nbytes <= IN_MEMORY:
+            self._held += value.nbytes
+            return value
+        try:
+            with open(self._spill, "ab") as file:
+                stored = _Stored(self._spill, file.tell(), value.dtype, value.shape)
+                file.write(np.ascontiguousarray(value).tobytes())
+        except OSError as error:
+            raise unwritable(self._spill, error) from error
+        return stored
 
     def _one(self, want: Any, got: Any) -> float:
         if isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
@@ -74,6 +111,12 @@ class Judge:
         if self.metric == "cosine":
             return 1 - found.cosine if found.cosine is not None else float(found.error > 0)
         return found.error
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    return value.load() if isinstance(value, _Stored) else value
 
 
 def _other_class(want: np.ndarray, got: np.ndarray) -> float:

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..dataflow import NONE, Dataflow
 from ..errors import AmpError
+from ..output_files import text_file
 
-FORMAT = 1
+FORMAT = 2  # 1 had keys in which a name could look like a scope
 PART = 1 << 20  # elements looked at together: temporaries stay small
 BIAS = 127  # of float32's exponent
 ZERO, INFINITE = 0, 255  # the exponent fields of zeros and subnormals, and of infinities and NaN
@@ -141,16 +142,8 @@ class Ranges:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a file, whole or not at all. Raises AmpError AMP105."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(self.to_json(), encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError as error:
-            told = f"cannot be written: {error.strerror or error}"
-            raise AmpError("AMP105", told, where=str(path), hint="choose another place") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with text_file(path, self.to_json):
+            pass
 
     @staticmethod
     def from_json(text: str, where: str = "ranges") -> Ranges:
@@ -202,9 +195,15 @@ def _text(value: Any) -> str:
 def value_key(flow: Dataflow, value: int) -> str:
     """How ranges name a value: its name, behind what the calls and control-flow nodes around it make.
 
-    It holds whatever nodes are inserted or replaced around it: no index is in it."""
+    It holds whatever nodes are inserted or replaced around it: no index is in it. A backslash stands before each ">"
+    and "\\" of a name, so that " > " parts scopes alone."""
     item = flow.values[value]
-    return f"{_scope_key(flow, item.scope)}{item.name}"
+    return f"{_scope_key(flow, item.scope)}{escaped(item.name)}"
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a key."""
+    return name.replace("\\", "\\\\").replace(">", "\\>")
 
 
 def _scope_key(flow: Dataflow, scope: int) -> str:
@@ -214,7 +213,7 @@ def _scope_key(flow: Dataflow, scope: int) -> str:
     op = flow.ops[here.op]
     made = next((flow.values[v].name for v in op.outputs if flow.values[v].name), op.name)
     part = here.path.rpartition(".")[2] if here.kind == "body" else ""
-    return f"{_scope_key(flow, here.parent)}{made}{f'.{part}' if part else ''} > "
+    return f"{_scope_key(flow, here.parent)}{escaped(made)}{f'.{part}' if part else ''} > "
 
 
 def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
@@ -222,6 +221,6 @@ def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
     keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
     found = {}
     for value in flow.values:
-        if value.name in keys and (held := measured.get(value_key(flow, value.id))) is not None:
+        if escaped(value.name) in keys and (held := measured.get(value_key(flow, value.id))) is not None:
             found[value.id] = held
     return found

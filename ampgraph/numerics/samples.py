@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from ..dataflow import Dataflow
-from ..errors import AmpError
+from ..errors import AmpError, first_line, is_whole, nearest
 from ..formats import adapters
-from ..runtime.data import load_npz
+from ..runtime.data import cannot_read, load_npz
 from ..runtime.onnxruntime import Port as Declared
 from ..runtime.onnxruntime import check_feeds
 from .generate import Generator, Port, numpy_type
 
 COUNT = 8  # samples that are generated where nobody says how many
+MOST = 256  # samples that are kept of an iterable where nobody says how many: it may have no end
 Feeds = dict[str, np.ndarray]
 
 
@@ -47,6 +48,11 @@ class _Inputs:
     optional: frozenset[str]
     unranked: frozenset[str]  # whose shape the file does not say: they are never split
 
+    @property
+    def example(self) -> str:
+        """What a sample looks like."""
+        return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
+
     def missing(self, arrays: Mapping[str, Any]) -> list[str]:
         """The inputs that have neither an array nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
@@ -54,22 +60,30 @@ class _Inputs:
     def checked(self, arrays: Mapping[str, Any], where: str) -> Feeds:
         """The arrays that are inputs, of the types and shapes that the model declares.
 
-        Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN. A float32 array for a float16 or
-        bfloat16 input is rounded: files cannot name the latter.
+        Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
+        float32 array for a float16 or bfloat16 input is rounded: files cannot name the latter.
         """
         ports = {name: port for name, port in self.ports.items() if name in arrays or name not in self.optional}
         if missing := self.missing(arrays):
-            held = ", ".join(list(arrays)[:8]) or "nothing"
+            held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
             hint = f"it holds {held}; the model takes {', '.join(ports)}"
             raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
-        feeds = {name: _rounded(arrays[name], port.dtype) for name, port in ports.items()}
+        feeds = {name: _rounded(_array(name, arrays[name], where), port.dtype) for name, port in ports.items()}
         try:
             feeds = check_feeds(ports, feeds, set())
         except AmpError as error:
             raise AmpError(error.code, error.message, where=where, hint=error.hint) from None
+        self._refuse_no_rows(feeds, where)
         for name, array in feeds.items():
             _refuse_nan(name, array, where)
         return feeds
+
+    def _refuse_no_rows(self, feeds: Feeds, where: str) -> None:
+        """One input may be empty, as a cache is at first, but not all that have rows."""
+        open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _fixed(self.ports[n].shape)]
+        if open_ones and not any(len(feeds[name]) for name in open_ones):
+            told = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
+            raise AmpError("AMP503", told, where=where, hint="give at least one row")
 
 
 def load_samples(
@@ -88,20 +102,28 @@ def load_samples(
             leading size that the model fixes (``[1, 3, 224, 224]`` and 32 images). Where the model leaves its leading
             size open, all rows are one sample;
             a folder of .npz files: one sample each, in the order of their names, read one at a time;
-            a mapping from input names to arrays: as a file; or an iterable of such mappings, a sample each.
+            a mapping from input names to arrays: as a file; or an iterable of such mappings, a sample each. A list or
+            tuple is used as it is. Anything else (a generator, a DataLoader) is read once, and its arrays are copied
+            and kept in memory, since another pass may give other samples: ``count`` of them, or 256.
             Arrays that are no inputs, such as labels, are left out, and ``notes`` says so.
         count: how many samples at most; all if None, and 8 where they are generated.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
 
     Raises:
-        AmpError: AMP101 (no such file), AMP108 (not an .npz, an empty folder, no samples), AMP503 (an array that is
-            missing, does not fit the model or holds NaN; an input that cannot be generated). Of a folder and of an
-            iterable the first sample is looked at now, the others when their turn comes.
+        AmpError: AMP101 (a path that cannot be read), AMP108 (not an .npz, an empty folder, no samples), AMP310 (a
+            dimension that the model does not have), AMP503 (an array that is missing, does not fit the model, has no
+            rows or holds NaN; an input that cannot be generated). Of a folder and of a list the first sample is looked
+            at now, the others when their turn comes.
     """
-    if count is not None and count < 1:
-        raise AmpError("AMP503", f"{count} samples are asked for", hint="ask for 1 or more")
-    flow, ports = _ports(model)
+    if count is not None and (not is_whole(count) or count < 1):
+        raise AmpError("AMP503", f"{count!r} samples are asked for", hint="ask for a whole number, 1 or more")
+    if not is_whole(seed):
+        raise AmpError("AMP503", f"seed {seed!r} is no whole number", hint="for example 0")
+    count, seed = None if count is None else int(count), int(seed)  # numpy's numbers too
+    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    _check_dims(graph, dims or {})
+    flow, ports = _ports(graph)
     if data is None:
         return _generated(flow, ports, COUNT if count is None else count, seed, dims)
     inputs = _Inputs(
@@ -110,19 +132,29 @@ def load_samples(
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
     if isinstance(data, (str, os.PathLike)):
-        path = Path(data)
-        return _folder(path, inputs, count) if path.is_dir() else _arrays(load_npz(path), str(path), inputs, count)
+        return _path(data, inputs, count)
     if isinstance(data, Mapping):
         return _arrays(data, "data", inputs, count)
-    if isinstance(data, Iterable):
-        return _iterable(data, inputs, count)
+    if isinstance(data, Iterable) and not hasattr(data, "__array__"):
+        return _listed(data, inputs, count) if isinstance(data, (list, tuple)) else _kept(data, inputs, count)
     told = f"cannot take samples from a {type(data).__name__}"
-    raise AmpError("AMP108", told, hint="give an .npz file, a folder of them, or an iterable of mappings")
+    hint = f"give an .npz file, a folder of them, or an iterable of mappings such as {inputs.example}"
+    raise AmpError("AMP108", told, hint=hint)
 
 
-def _ports(model: Any) -> tuple[Dataflow, list[Port]]:
-    """The dataflow of a model and its inputs, weights that are listed as inputs among them."""
-    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
+    names = sorted(graph.dimensions()) if dims else []
+    there = f"there are: {', '.join(names[:8])}" if names else "the model names none"
+    for name, size in dims.items():
+        if name not in names:
+            told = f"--dim {name}: the model has no dimension of that name"
+            raise AmpError("AMP310", told, hint=nearest(str(name), names) or there)
+        if not is_whole(size) or size < 1:
+            raise AmpError("AMP310", f"--dim {name}={size!r} is no size", hint=f"for example --dim {name}=8")
+
+
+def _ports(graph: Any) -> tuple[Dataflow, list[Port]]:
+    """The dataflow of a graph and its inputs, weights that are listed as inputs among them."""
     graph.prepare()
     flow = graph.dataflow()
     ports = []
@@ -150,7 +182,7 @@ def _generated(flow: Dataflow, ports: list[Port], count: int, seed: int, dims: M
 
 def _arrays(arrays: Mapping[str, Any], where: str, inputs: _Inputs, count: int | None) -> Samples:
     """One set of arrays, split where all of them hold several samples."""
-    held = {name: np.asarray(arrays[name]) for name in inputs.ports if name in arrays}
+    held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
     parts = None if inputs.missing(arrays) else _parts(held, inputs)
     if parts is None:
         feeds = inputs.checked(arrays, where)
@@ -189,8 +221,20 @@ def _parts(held: Mapping[str, np.ndarray], inputs: _Inputs) -> tuple[int, dict[s
     return (number, steps) if number else None
 
 
-def _folder(path: Path, inputs: _Inputs, count: int | None) -> Samples:
-    files = sorted(file for file in path.iterdir() if file.suffix == ".npz" and file.is_file())
+def _path(given: str | os.PathLike[str], inputs: _Inputs, count: int | None) -> Samples:
+    """Samples from a file or a folder."""
+    if not os.fspath(given):
+        raise AmpError("AMP101", "no path is given for the data", hint="name an .npz file, or a folder of them")
+    path = Path(given)
+    try:
+        folder = path.is_dir()
+        files = sorted(f for f in path.iterdir() if f.suffix == ".npz" and f.is_file()) if folder else []
+    except (OSError, ValueError) as error:
+        raise cannot_read(path, error) from None
+    return _folder(path, files, inputs, count) if folder else _arrays(load_npz(path), str(path), inputs, count)
+
+
+def _folder(path: Path, files: list[Path], inputs: _Inputs, count: int | None) -> Samples:
     if not files:
         hint = "put one .npz file for each sample in it"
         raise AmpError("AMP108", "the folder holds no .npz file", where=str(path), hint=hint)
@@ -200,33 +244,75 @@ def _folder(path: Path, inputs: _Inputs, count: int | None) -> Samples:
     return Samples(False, notes, len(chosen), lambda: (inputs.checked(load_npz(f), str(f)) for f in chosen))
 
 
-def _iterable(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
-    """Read again each time where it has a length; what a generator gives is kept."""
-    kept = data if isinstance(data, Sized) else list(itertools.islice(data, count))
-    found = len(kept)
-    if not found:
-        raise AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
-    wanted = min(found, count or found)
+def _listed(data: list[Any] | tuple[Any, ...], inputs: _Inputs, count: int | None) -> Samples:
+    if not data:
+        raise _no_sample()
+    wanted = min(len(data), count or len(data))
 
     def samples() -> Iterator[Feeds]:
-        for index, item in enumerate(itertools.islice(iter(kept), wanted)):
-            if not isinstance(item, Mapping):
-                told = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
-                raise AmpError("AMP503", told, hint=f"give {{{', '.join(map(repr, inputs.ports))}: array}}")
-            yield inputs.checked(item, f"sample {index}")
+        return (inputs.checked(_mapping(item, i, inputs), f"sample {i}") for i, item in enumerate(data[:wanted]))
 
-    held = next(samples())
-    return Samples(False, _notes("the iterable", wanted, found, held, next(iter(kept))), wanted, samples)
+    return Samples(False, _notes("the iterable", wanted, len(data), next(samples()), data[0]), wanted, samples)
 
 
-def _notes(where: str, used: int, found: int, held: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[str, ...]:
+def _kept(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
+    """Read once and copied: another pass may give other samples or none, and a buffer may be filled again."""
+    try:
+        source = iter(data)
+        size = len(data) if isinstance(data, Sized) else 0
+    except TypeError as error:
+        told = f"cannot take samples from a {type(data).__name__}: {first_line(error)}"
+        raise AmpError("AMP108", told, hint=f"give a list of mappings such as {inputs.example}") from None
+    most = MOST if count is None else count
+    kept: list[Feeds] = []
+    names: dict[Any, None] = {}
+    for index, item in enumerate(itertools.islice(source, most)):
+        feeds = inputs.checked(_mapping(item, index, inputs), f"sample {index}")
+        kept.append({name: array.copy() if isinstance(array, np.ndarray) else array for name, array in feeds.items()})
+        names = names or dict.fromkeys(item)
+    if not kept:
+        raise _no_sample()
+    more = count is None and len(kept) == MOST and next(source, None) is not None
+    found = size if len(kept) == count and size > count else len(kept)
+    notes = _notes("the iterable", len(kept), found, kept[0], names)
+    if more:
+        hint = "a list is used to its end; or say how many"
+        notes = (notes[0], f"the iterable has more than {MOST} samples, the rest was not read: {hint}", *notes[1:])
+    return Samples(False, notes, len(kept), lambda: map(dict, kept))
+
+
+def _mapping(item: Any, index: int, inputs: _Inputs) -> Mapping[str, Any]:
+    if not isinstance(item, Mapping):
+        told = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
+        raise AmpError("AMP503", told, hint=f"give {inputs.example}")
+    return item
+
+
+def _no_sample() -> AmpError:
+    return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
+
+
+def _notes(where: str, used: int, found: int, held: Mapping[str, Any], arrays: Iterable[Any]) -> tuple[str, ...]:
     told = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
-    left = [name for name in arrays if name not in held]
+    left = [str(name) for name in arrays if name not in held]
     return (*told, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(told)
 
 
-def _rounded(value: Any, dtype: str) -> Any:
-    array = np.asarray(value)
+def _fixed(shape: tuple[int | str | None, ...]) -> bool:
+    """Whether the model says how many rows there are."""
+    return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
+
+
+def _array(name: str, value: Any, where: str) -> np.ndarray:
+    """What was given for an input as an array; a sequence stays one in an array of objects."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
+        told = f"what is given for input '{name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", told, where=where, hint="give numbers that np.asarray takes") from None
+
+
+def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
     if dtype in ("float16", "bfloat16") and array.dtype == np.float32:
         with np.errstate(over="ignore"):
             return array.astype(numpy_type(dtype))

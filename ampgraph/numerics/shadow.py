@@ -76,6 +76,8 @@ class LocalErrors:
         options.enable_mem_reuse = (
             False  # planning it takes time in the square of the nodes; arrays are freed all the same
         )
+        # Nodes run in the order of the graph, each comparison behind what it compares: else they pile up for the end.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if self._folder:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)

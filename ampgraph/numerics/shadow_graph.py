@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,18 +45,10 @@ class Combined:
 
     def build(self) -> ModelProto:
         """The model; ``outputs`` holds what is compared."""
-        for node in self.reference.graph.node:
-            self.nodes.append(node)
-            names = {self._origin(name): name for name in node.output if name in self.made_by}
-            own = self.made_by[next(iter(names))] if names and not self.chained else None
-            if own is not None and own.op_type not in SILENT and self._is_low(own):
-                self.outputs += self._compared(own, self._copied(own), names)
         if self.chained:
-            same = {name: name for node in self.reference.graph.node for name in node.output if name}
-            for own in self.low.graph.node:
-                copy = self._copied(own)
-                self.shadows.update((name, new) for name, new in zip(own.output, copy.output, strict=True) if name)
-                self.outputs += self._compared(own, copy, same)
+            self._side_by_side()
+        else:
+            self._shadowed()
         model = ModelProto(ir_version=self.reference.ir_version)
         model.opset_import.extend(self.reference.opset_import)
         known = {o.domain for o in model.opset_import}
@@ -70,6 +62,40 @@ class Combined:
         for sort in ("@error", "@norm"):
             graph.output.extend(helper.make_tensor_value_info(f"{o}{sort}", FLOAT, []) for o in self.outputs)
         return model
+
+    def _shadowed(self) -> None:
+        """The reference, each low node's shadow behind the node."""
+        for node in self.reference.graph.node:
+            self.nodes.append(node)
+            names = {self._origin(name): name for name in node.output if name in self.made_by}
+            own = self.made_by[next(iter(names))] if names else None
+            if own is not None and own.op_type not in SILENT and self._is_low(own):
+                self.outputs += self._compared(own, self._copied(own), names)
+
+    def _side_by_side(self) -> None:
+        """Both models, each value compared as soon as both have made it: then it can go."""
+        places = {name: i for i, own in enumerate(self.low.graph.node) for name in own.output if name}
+        made: set[str] = set()
+        copies: dict[str, tuple[NodeProto, NodeProto]] = {}  # by what they make
+        done = 0
+
+        def compare(names: Iterable[str]) -> None:
+            for name in names:
+                if name in made and name in copies:
+                    self.outputs += self._compared(*copies[name], {name: name})
+
+        for node in self.reference.graph.node:
+            self.nodes.append(node)
+            made.update(filter(None, node.output))
+            compare(node.output)
+            end = max((places[name] + 1 for name in node.output if name in places), default=0)
+            for own in self.low.graph.node[done:end]:
+                copy = self._copied(own)
+                new = {name: value for name, value in zip(own.output, copy.output, strict=True) if name}
+                self.shadows.update(new)
+                copies.update(dict.fromkeys(new, (own, copy)))
+                compare(new)
+            done = max(done, end)
 
     def _origin(self, name: str) -> str:
         """What a value is called before the Cast that the low model has put behind it."""

@@ -37,6 +37,8 @@ def verification_lines(found: Verification) -> list[str]:
 def _told(found: Verification) -> str:
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
+    if not any(output.compared for output in found.outputs) and not missed:
+        return "missed: nothing was compared, as every output is empty"
     if not missed:
         return f"ok: relative L2 within {limit} for 90 % of the samples, at every output"
     return f"missed: {', '.join(missed)} (tolerance {limit} on relative L2 for 90 % of the samples, nothing infinite)"
@@ -55,12 +57,18 @@ def _fallback(found: Verification) -> list[tuple[str, str]]:
 def _verdict(output: Agreement, tolerance: float) -> str:
     if output.reason:
         return f"cannot be compared: {output.reason}"
+    if output.silent and not output.compared:
+        return "missed: the reference itself is not finite, in any element of any sample; nothing can be compared"
     if output.astray:
         return f"{output.astray:,} elements are not finite where the reference is, or the reverse"
+    if not output.compared:
+        return "no elements, nothing to compare"
     return "ok" if output.within(tolerance) else "missed"
 
 
 def _figures(output: Agreement) -> list[str]:
+    if not output.compared and not output.astray and not output.reason:
+        return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     errors = (output.median, output.p90, output.worst)
     told = ", ".join(
         f"{'infinite' if math.isinf(error) else f'{error:.2e}'} {word}"
@@ -74,7 +82,11 @@ def _figures(output: Agreement) -> list[str]:
         same, rows = output.same_argmax
         rest.append(f"argmax {100 * same / rows:.4g} % of {rows:,}")
     rest.append(f"{output.infinite:,} infinite, {output.nan:,} NaN" if output.infinite or output.nan else "all finite")
-    return [*lines, "; ".join(rest)]
+    lines.append("; ".join(rest))
+    if output.silent:
+        count = f"{len(output.silent):,} of {len(output.errors):,} samples left out"
+        lines.append(f"{count}: the reference itself is not finite there")
+    return lines
 
 
 def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import tokenize
@@ -16,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import AmpError, first_line
+from ..output_files import refuse_output, unwritable
 
 _HOW = "np.savez('data.npz', x=array) makes one"
 
@@ -26,9 +26,9 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, or pickled Python objects, which are never loaded).
     """
     path = Path(path)
-    if path.is_dir():
-        raise AmpError("AMP101", "is a directory, not an .npz file", where=str(path), hint=_HOW)
     try:
+        if path.is_dir():
+            raise AmpError("AMP101", "is a directory, not an .npz file", where=str(path), hint=_HOW)
         with zipfile.ZipFile(path) as archive:
             return {info.filename.removesuffix(".npy"): _array(archive, info, path) for info in archive.infolist()}
     except FileNotFoundError:
@@ -38,9 +38,14 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except MemoryError:
         told = "holds more than fits into memory"
         raise AmpError("AMP108", told, where=str(path), hint="give fewer rows") from None
-    except OSError as error:
-        why = f"cannot be read: {error.strerror or error}"
-        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no system has, with a zero byte in it
+        raise cannot_read(path, error) from None
+
+
+def cannot_read(path: Path, error: Exception) -> AmpError:
+    """What the system says of a path."""
+    why = getattr(error, "strerror", None) or first_line(error)
+    return AmpError("AMP101", f"cannot be read: {why}", where=str(path), hint="check the path and its permissions")
 
 
 def _not_npz(path: Path) -> str:
@@ -90,10 +95,7 @@ def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     path = Path(path)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
-        if path.is_dir():
-            raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
-        if not path.parent.is_dir():
-            raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+        refuse_output(path)
         with zipfile.ZipFile(temporary, "w") as archive:
             for name, value in arrays.items():
                 array = np.asarray(value)
@@ -105,9 +107,7 @@ def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         os.replace(temporary, path)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        told = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        raise AmpError("AMP105", told, where=str(path), hint="choose another place") from error
+        raise unwritable(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

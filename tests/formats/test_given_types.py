@@ -176,7 +176,8 @@ CONTRIB: dict[str, tuple[str, dict, dict, list[str]]] = {
     ),
     "BiasGelu, FastGelu": (
         """g (float[2,4] x) => (float[2,4] y) {
-        a = MatMul (x, w)  c = com.microsoft.BiasGelu (a, b)  y = com.microsoft.FastGelu (c, b) }""",
+        a = MatMul (x, w)  c = com.microsoft.BiasGelu (a, b)  d = com.microsoft.FastGelu (c, b)
+        y = MatMul (d, w) }""",
         {"w": (4, 4), "b": (4,)},
         {"x": x(2, 4)},
         ["MatMul", "BiasGelu", "FastGelu"],

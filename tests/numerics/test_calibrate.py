@@ -289,7 +289,7 @@ def test_bodies_within_functions_are_said_not_to_be_measured() -> None:
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 MEMORY = """
-import json, resource, sys
+import json, sys
 import numpy as np
 from onnx import TensorProto, helper
 import ampgraph, onnxruntime
@@ -312,8 +312,7 @@ def told(*_):
     global peak
     peak = max(peak, private())
 found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, told=told)
-print(json.dumps({"values": len(found.values), "bytes": 4 * side * side * count, "before": before, "peak": peak,
-                  "most": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}))
+print(json.dumps({"values": len(found.values), "bytes": 4 * side * side * count, "before": before, "peak": peak}))
 """
 
 
@@ -323,7 +322,7 @@ def test_activations_are_streamed() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["values"] == 2001 and found["bytes"] > 100 << 20
-    assert found["peak"] < 1 << 30 and found["most"] < 1 << 30, found
+    assert found["peak"] < 1 << 30, found
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

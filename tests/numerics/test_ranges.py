@@ -9,11 +9,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import ampgraph
 from ampgraph.errors import AmpError
 from ampgraph.numerics.ranges import PART, Range, Ranges, measure
 
@@ -126,7 +128,7 @@ def altered(**more: Any) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "{}", "nonsense", '{"ampgraph_ranges": 1}', altered(samples="x"), altered(values=[])),
+        *("", "[]", "{}", "nonsense", '{"ampgraph_ranges": 2}', altered(samples="x"), altered(values=[])),
         *(altered(notes=None), altered(values={"a": [1]}), altered(values={"a": [0, 0, -1, 0, 0, 0, []]})),
         *(altered(values={"a": [0, 0, 1, 0, 0, 0, ["x"]]}), altered(values={"a": [0, float("nan"), 1, 0, 0, 0, []]})),
         *(altered(values={"a": [0, 0, 1.5, 0, 0, 0, []]}), altered(values={"a": None}), "[" * 100_000),
@@ -144,8 +146,56 @@ def test_files_that_cannot_be_read_and_other_formats(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes"):
         with pytest.raises(AmpError, match="AMP401"):
             Ranges.read(path)
-    with pytest.raises(AmpError, match="format 2 is not 1"):
-        Ranges.from_json(altered(ampgraph_ranges=2))
+    with pytest.raises(AmpError, match="format 1 is not 2"):  # whose keys were ambiguous
+        Ranges.from_json(altered(ampgraph_ranges=1))
+
+
+def converted(nodes: str, **weights: np.ndarray) -> Any:
+    made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {nodes}')
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    return made
+
+
+def low_products(model: Any, data: Any, rename: dict[str, str]) -> int:
+    """How many of the products go low, after values were given other names; ranges go through JSON."""
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [rename.get(name, name) for name in names]
+    ranges = Ranges.from_json(ampgraph.calibrate(model, data).to_json())
+    decisions = ampgraph.plan(model, ranges=ranges).decisions
+    return sum(d.dtype == "float16" for d in decisions)
+
+
+CHAIN = "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w) b = MatMul(a, big) y = MatMul(b, small) }"
+EYE = np.eye(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize("name", ["enc > out", "a > > b", "out\\", "a->b", "a \\> b", " > ", "x > ", " > x"])
+def test_any_name_steers(name: str) -> None:
+    pytest.importorskip("onnxruntime")
+    weights = {"w": EYE, "big": EYE * 40000, "small": EYE / 40000}
+    data = [{"x": np.ones((2, 4), np.float32) * 2}]
+    plain = low_products(converted(CHAIN, **weights), data, {})
+    assert low_products(converted(CHAIN, **weights), data, {"b": name}) == plain
+
+
+BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
+    a = MatMul(x, w)
+    r = If (c) <then_branch = t () => (float[2, 4] u) { v = MatMul(a, big)  u = MatMul(v, small) },
+                else_branch = e () => (float[2, 4] k) { k = Neg(a) }>
+    q = Mul(x, x)
+    y = Add(r, q) }"""
+
+
+def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
+    pytest.importorskip("onnxruntime")
+    made = converted(BRANCH, w=EYE, big=EYE * 40000, small=EYE / 40000)
+    for node in made.graph.node:  # the product of the main graph is named as the path of the branch's
+        for names in (node.input, node.output):
+            names[:] = ["r.then_branch > v" if name == "q" else name for name in names]
+    found = ampgraph.calibrate(made, [{"x": np.full((2, 4), 2, np.float32), "c": np.array(True)}])
+    assert found.values["r.then_branch > v"].high == 80000
+    assert found.values["r.then_branch \\> v"].high == 4
 
 
 def test_ranges_of_another_model_are_refused() -> None:

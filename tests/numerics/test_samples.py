@@ -11,8 +11,9 @@ import onnx.parser
 import pytest
 from onnx import ModelProto
 
+import ampgraph
 from ampgraph.errors import AmpError
-from ampgraph.numerics.samples import load_samples
+from ampgraph.numerics.samples import MOST, load_samples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -107,6 +108,77 @@ def test_a_folder_is_read_in_the_order_of_names_and_again(tmp_path: Path) -> Non
     assert found.notes == (f"3 samples from {tmp_path}", "left out, as no input has the name: label")
 
 
+class Shuffled:
+    """As a DataLoader with shuffle: sized, and in another order each time."""
+
+    def __init__(self, count: int = 6) -> None:
+        self.order, self.starts = np.random.default_rng(0), 0
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Any:
+        self.starts += 1
+        return iter([{"x": rows(1) + int(k)} for k in self.order.permutation(self.count)])
+
+
+class OneShot:
+    """Sized, and can be read once."""
+
+    def __init__(self) -> None:
+        self.left = iter([{"x": rows(1) + k} for k in range(4)])
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Any:
+        return self.left
+
+
+@pytest.mark.parametrize("count", [None, 3])
+def test_what_changes_between_passes_is_read_once(count: int | None) -> None:
+    given = Shuffled()
+    found = load_samples(model(), given, count)
+    first, second = ([item["x"][0, 0] for item in found] for _ in range(2))
+    assert first == second and len(first) == len(found) == (count or 6) and given.starts == 1
+    assert len(set(first)) == len(first)
+    assert found.notes[0] == ("3 samples from the iterable (of 6)" if count else "6 samples from the iterable")
+    once = load_samples(model(), OneShot(), count)
+    for _ in range(2):
+        assert [item["x"][0, 0] for item in once] == list(range(count or 4))
+
+
+def test_a_length_that_is_not_true_does_no_harm() -> None:
+    given = Shuffled(3)
+    given.__class__ = type("Longer", (Shuffled,), {"__len__": lambda _: 9})
+    assert len(load_samples(model(), given)) == 3 == len(list(load_samples(model(), given)))
+
+
+def test_buffers_that_a_generator_fills_again_are_copied() -> None:
+    def filled() -> Any:
+        buffer = rows(1)
+        for number in range(3):
+            buffer[:] = number
+            yield {"x": buffer}
+
+    found = load_samples(model(), filled())
+    assert [item["x"][0, 0] for item in found] == [0, 1, 2]
+
+
+def test_a_generator_without_end_and_without_a_count_is_cut_and_said() -> None:
+    endless = ({"x": rows(1) + k} for k in iter(int, 1))
+    found = load_samples(model(), endless)
+    assert len(found) == len(list(found)) == MOST
+    assert found.notes[0] == f"{MOST} samples from the iterable"
+    assert found.notes[1].startswith(f"the iterable has more than {MOST}") and "list" in found.notes[1]
+    many = [{"x": rows(1)}] * (MOST + 5)
+    assert len(load_samples(model(), many)) == MOST + 5  # a list is held by the caller already
+    assert len(load_samples(model(), iter(many), MOST + 2)) == MOST + 2
+    exact = load_samples(model(), iter(many[:MOST]))
+    assert len(exact) == MOST and len(exact.notes) == 1
+
+
 @pytest.mark.parametrize("wrap", [list, tuple, iter], ids=["list", "tuple", "generator"])
 def test_an_iterable_is_read_as_often_as_asked(wrap: Any) -> None:
     given = [{"x": rows(1) + k, "label": np.array(k)} for k in range(3)]
@@ -194,6 +266,94 @@ def test_a_mistake_in_a_later_sample_names_it(tmp_path: Path) -> None:
 def test_sizes_of_one_name_agree() -> None:
     made = model("float[n, 3] x, float[n, 3] z", "y = Add(x, z)", "float[n, 3] y")
     refusal("AMP503", made, {"x": rows(2), "z": rows(3)}, "'n' is 2 in input 'x' and 3 in 'z'")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "arrays", "words"),
+    [
+        ("float[n, 3] x", {"x": rows(0)}, ("input 'x' has 0 rows",)),
+        ("float[n, 3] x, float s", {"x": rows(0), "s": np.float32(1)}, ("'x' has 0 rows",)),
+        ("float[n, 3] x, float[n, 3] z", {"x": rows(0), "z": rows(0)}, ("'x' has 0 rows",)),
+        ("float[n, 3] x, float[3] z", {"x": rows(0), "z": rows(1)[0]}, ("'x' has 0 rows",)),
+    ],
+)
+def test_samples_without_rows_are_refused(inputs: str, arrays: Any, words: Any, tmp_path: Path) -> None:
+    made = model(inputs, "y = Identity(x)", "float[n, 3] y")
+    np.savez(tmp_path / "empty.npz", **arrays)
+    for data in (arrays, [arrays], iter([arrays]), tmp_path, tmp_path / "empty.npz"):
+        refusal("AMP503", made, data, *words)
+
+
+def test_one_input_may_be_empty_beside_others() -> None:
+    past = model("float[n, 3] x, float[p, 3] z", "y = Concat <axis = 0> (x, z)", "float[m, 3] y")
+    (item,) = load_samples(past, {"x": rows(2), "z": rows(0)})
+    assert item["z"].shape == (0, 3)
+    (item,) = load_samples(model("float[0, 3] x", output="float[0, 3] y"), {"x": rows(0)})
+    assert item["x"].shape == (0, 3)  # as the model declares it
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "words"),
+    [
+        ([{0: rows(1)}], "AMP503", ("no array for input 'x'", "it holds 0")),
+        ({0: rows(1), None: 1}, "AMP503", ("no array for input 'x'", "it holds 0, None")),
+        (np.array(3), "AMP108", ("ndarray",)),
+        (rows(2), "AMP108", ("ndarray", "'x'")),
+        ({"x": [[1.0, 2.0], [3.0]]}, "AMP503", ("'x' is no array",)),
+        ([{"x": [[1.0, 2.0], [3.0]]}], "AMP503", ("'x' is no array",)),
+        (b"bytes", "AMP503", ("sample 0 is a int",)),
+    ],
+)
+def test_python_objects_that_are_no_samples(data: Any, code: str, words: Any) -> None:
+    refusal(code, model(), data, *words)
+
+
+def test_names_that_are_no_text_are_left_out_as_any_other() -> None:
+    found = load_samples(model(), {0: "label", "x": rows(1)})
+    assert found.notes[1] == "left out, as no input has the name: 0"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"count": 2.5}, "AMP503"),
+        ({"count": "2"}, "AMP503"),
+        ({"count": True}, "AMP503"),
+        ({"seed": 1.5}, "AMP503"),
+        ({"dims": {"foo": 2}}, "AMP310"),
+        ({"dims": {"n": 0}}, "AMP310"),
+        ({"dims": {"n": "2"}}, "AMP310"),
+        ({"dims": {3: 2}}, "AMP310"),
+    ],
+)
+def test_numbers_that_are_none(options: dict[str, Any], code: str) -> None:
+    refusal(code, model("float[n, 3] x", output="float[n, 3] y"), None, **options)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    made = model("float[n, 3] x", output="float[n, 3] y")
+    found = load_samples(made, None, np.int64(2), np.int64(1), {"n": np.int64(4)})
+    assert [item["x"].shape for item in found] == [(4, 3), (4, 3)]
+
+
+def test_what_the_system_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal("AMP101", model(), "x" * 5000)
+    refusal("AMP101", model(), tmp_path / ("x" * 300 + ".npz"))
+    refusal("AMP101", model(), "nul\0byte.npz")
+    refusal("AMP101", model(), "", "no path")
+    np.savez(tmp_path / "x.npz", x=rows(1))
+
+    def denied(self: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    refusal("AMP101", model(), tmp_path, str(tmp_path), "Permission denied")
+
+
+def test_no_output_hides_that_a_path_is_none(tmp_path: Path) -> None:
+    for data in ("x" * 5000, "nul\0byte.npz", ""):
+        with pytest.raises(AmpError, match="AMP101"):
+            ampgraph.convert(model(), data=data, output=tmp_path / "o.onnx")
 
 
 def test_no_data_at_all(tmp_path: Path) -> None:

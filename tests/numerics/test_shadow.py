@@ -1,5 +1,9 @@
 """Local errors against a naive oracle, node by node; masks, overflows, bodies, functions; errors of a chained run."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -189,3 +193,43 @@ def test_models_of_two_opsets_are_refused():
     reference = block(np.random.default_rng(0))
     with pytest.raises(ampgraph.AmpError, match="AMP208.*opset"):
         LocalErrors(reference, ampgraph.convert(reference, "O2", opset=21))
+
+
+MEMORY = """
+import pathlib, re, sys
+import subprocess
+import sys
+
+import numpy as np
+import ampgraph
+from onnx import TensorProto, helper, numpy_helper
+from ampgraph.numerics.shadow import GrownErrors, LocalErrors
+from ampgraph.numerics.strict import StrictSession
+
+names = ["x", *(f"v{i}" for i in range(200))]
+nodes = [helper.make_node(("Add", "Mul")[i % 2], [a, "w"], [b]) for i, (a, b) in enumerate(zip(names, names[1:]))]
+nodes.append(helper.make_node("ReduceMax", [names[-1]], ["y"], keepdims=0))
+ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [512, 512]), ("y", []))]
+weight = numpy_helper.from_array(np.array([1.0], np.float32), "w")
+graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [weight])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+low = ampgraph.convert(model, "O3")
+feeds = {"x": np.zeros((512, 512), np.float32)}
+session = {"strict": StrictSession, "local": LocalErrors, "grown": GrownErrors}[sys.argv[1]]
+session = session(low) if sys.argv[1] == "strict" else session(model, low)
+found = session.run(feeds)
+assert sys.argv[1] == "strict" or len(found) >= 200
+# Of this process alone: getrusage counts what the process had that started it.
+print(int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) // 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read there")
+def test_a_measuring_run_takes_little_more_memory_than_a_strict_run():
+    """200 values of 1 MB, of which a run needs few at a time; peaks of a process each."""
+    peaks = {}
+    for kind in ("strict", "local", "grown"):
+        done = subprocess.run([sys.executable, "-c", MEMORY, kind], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        peaks[kind] = int(done.stdout)
+    assert max(peaks["local"], peaks["grown"]) < peaks["strict"] + 60, peaks

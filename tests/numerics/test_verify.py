@@ -14,14 +14,16 @@ from onnx import ModelProto, TensorProto, helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.numerics.agreement import Agreement, apart
+from ampgraph.report.verification import verification_lines
 from ampgraph.runtime import devices
-from ampgraph.verifying import Verification, verify
+from ampgraph.verifying import Verification, _MindirPair, verify
 from hard_models import HARD_MODELS
 
 from . import planted
 
 pytest.importorskip("onnxruntime")
 TRUE = np.array(True)
+HERE = Path(__file__).resolve().parent
 
 
 def low(model: ModelProto, **more: Any) -> ModelProto:
@@ -66,6 +68,34 @@ def test_zeros_integers_and_sequences() -> None:
     assert apart(np.full(2, 1e300), np.full(2, 1e300)).error == 0  # whose squares overflow
 
 
+@pytest.mark.parametrize("held", [np.nan, np.inf])
+def test_a_reference_that_holds_nothing_finite_agrees_with_nothing(held: float) -> None:
+    output = Agreement("y")
+    output.add(apart(np.full((2, 3), held), np.full((2, 3), held)))
+    assert output.silent == {0} and not output.compared and not output.within(1e9)
+    output.add(apart(np.ones((2, 3)), np.ones((2, 3)) * 1.5))
+    assert output.errors == [np.inf, 0.5] and output.p90 == output.worst == 0.5  # of what could be compared
+    assert output.within(0.5) and not output.within(0.4)
+    empty = Agreement("y")
+    empty.add(apart(np.zeros((0, 3)), np.zeros((0, 3))))
+    assert not empty.silent and not empty.compared and empty.within(0)
+
+
+def test_sequences_count_what_they_hold() -> None:
+    assert apart([np.ones(2), np.full(3, np.nan)], [np.ones(2), np.full(3, np.nan)]).compared == 2
+    found = apart([np.full(3, np.nan)], [np.full(3, np.nan)])
+    assert found.silent and found.error == np.inf and not found.astray
+
+
+def test_rows_without_an_argmax_are_counted_out() -> None:
+    nan, inf = np.nan, np.inf
+    want = np.array([[1.0, 2.0], [nan, 2.0], [1.0, inf], [-inf, 3.0], [-inf, -inf], [4.0, 1.0]])
+    assert apart(want, want).same_argmax == (3, 3)  # -inf beside a number is a mask: the row has a largest
+    assert apart(want, np.where(np.isfinite(want), want[:, ::-1], want)).same_argmax == (0, 3)
+    assert apart(want, np.full_like(want, nan)).same_argmax == (0, 3)
+    assert apart(np.full((2, 2), nan), np.full((2, 2), nan)).same_argmax is None
+
+
 def test_quantiles_and_the_tolerance() -> None:
     output = Agreement("y", [i / 100 for i in range(1, 11)])
     assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
@@ -84,6 +114,61 @@ def test_a_good_model_passes_and_no_node_is_named() -> None:
     assert found.first_nonfinite is None and found.growth == () and found.traced is None
     assert "accumulators inside kernels are not modelled" in found.run and "float16" in found.run
     assert 0 < found.outputs[0].p90 < 2e-3
+
+
+def test_a_reference_that_is_not_finite_is_missed_and_said() -> None:
+    model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
+    data = [{"x": np.full((2, 4), -1, np.float32)}]
+    found = verify(model, low(model), data=data)
+    told = "\n".join(verification_lines(found))
+    assert not found.ok and found.to_dict()["outputs"][0]["silent_samples"] == [0]
+    assert "the reference itself is not finite" in told and "verdict     missed: y" in told
+    assert found.to_dict()["outputs"][0]["relative_l2"]["worst"] is None
+
+
+def test_samples_whose_reference_is_not_finite_are_told_and_left_out() -> None:
+    model = planted.parse("g (float[2, 4] x) => (float[2, 4] y) { a = Log (x)  y = Mul (a, x) }")
+    data = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.0, 3.0, 5.0)]
+    found = verify(model, low(model), data=data)
+    told = "\n".join(verification_lines(found))
+    assert found.ok and 0 < found.outputs[0].p90 < 1e-2
+    assert "1 of 3 samples left out: the reference itself is not finite there" in told
+
+
+def test_outputs_without_elements_compare_nothing() -> None:
+    model = planted.parse("g (float[n, 4] x) => (int64[2, m] y) { y = NonZero (x) }")
+    found = verify(model, model, data=[{"x": np.zeros((2, 4), np.float32)}])
+    told = "\n".join(verification_lines(found))
+    assert not found.ok and found.to_dict()["ok"] is False
+    assert "verdict     missed: nothing was compared, as every output is empty" in told and "no elements" in told
+    assert verify(model, model, data=[{"x": np.ones((2, 4), np.float32)}]).ok
+
+
+def test_swapped_arguments_are_noticed() -> None:
+    model = planted.chain()
+    data = [planted.feed(scale=0.1)]
+    converted = {dtype: low(model, dtype=dtype) for dtype in ("float16", "bfloat16")}
+    for dtype, made in converted.items():
+        note = f"the reference is {dtype}, the model is not: are the arguments swapped?"
+        assert note in verify(made, model, data=data, tolerance=1e-9, nodes=0).notes
+        for pair in ((model, made), (made, made), (model, model)):
+            assert not any("swapped" in note for note in verify(*pair, data=data, nodes=0).notes)
+
+
+def test_low_weights_alone_are_noticed() -> None:
+    reference = planted.parse("""g (float[2] x) => (float[2] y) <float16[2] w = {1, 2}> {
+        v = Cast <to = 1> (w)  y = Mul (x, v) }""")
+    model = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul (x, w) }")
+    data = [{"x": np.ones(2, np.float32)}]
+    assert any("float16" in note and "swapped" in note for note in verify(reference, model, data=data).notes)
+    assert not any("swapped" in note for note in verify(model, reference, data=data).notes)
+
+
+def test_swapped_mindir_is_noticed(tmp_path: Path) -> None:
+    source = HERE.parents[1] / "models" / "digits_cnn.mindir"
+    ampgraph.convert(source, output=tmp_path / "low.mindir")
+    assert any("swapped" in note for note in _MindirPair(tmp_path / "low.mindir", source, "auto").notes)
+    assert not any("swapped" in note for note in _MindirPair(source, tmp_path / "low.mindir", "auto").notes)
 
 
 def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
@@ -249,6 +334,17 @@ def test_models_that_do_not_belong_together(other: str, words: str) -> None:
         ({"tolerance": -1.0}, "AMP312"),
         ({"tolerance": float("nan")}, "AMP312"),
         ({"nodes": -1}, "AMP312"),
+        ({"nodes": 2.5}, "AMP312"),
+        ({"tolerance": "1e-3"}, "AMP312"),
+        ({"tolerance": None}, "AMP312"),
+        ({"tolerance": True}, "AMP312"),
+        ({"samples": 2.5}, "AMP503"),
+        ({"samples": "2"}, "AMP503"),
+        ({"seed": "2"}, "AMP503"),
+        ({"dims": {"foo": 3}}, "AMP310"),
+        ({"dims": {"foo": 3}, "data": [{"x": np.zeros((2, 4), np.float32)}]}, "AMP310"),
+        ({"data": ""}, "AMP101"),
+        ({"data": [{0: np.zeros((2, 4), np.float32)}]}, "AMP503"),
         ({"samples": 0}, "AMP503"),
         ({"device": "gpu"}, "AMP321"),
         ({"device": "ascend"}, "AMP321"),
