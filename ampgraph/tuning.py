@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import pipeline
 from .checks import faults_told, refuse_overwriting
-from .errors import AmpError
+from .errors import AmpError, is_number
 from .formats import adapters
 from .formats.base import is_mindir
 from .formats.onnx_format import OnnxGraph, quiet_collector
@@ -129,8 +129,8 @@ def tune(
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
-    if not (math.isfinite(tolerance) and tolerance > 0):
-        raise AmpError("AMP312", f"tolerance {tolerance:g} is no positive number", hint="for example 1e-2")
+    if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
+        raise AmpError("AMP312", f"tolerance {tolerance!r} is no positive number", hint="for example 1e-2")
     if is_mindir(model):
         hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
         raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
