@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from ampgraph.training.build import build_training_step
-from ampgraph.training.loss_scale import RULES, DynamicLossScale, LossScaleState, StaticLossScale
+from ampgraph.training.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
 from ampgraph.training.onnx_backward.builder import Builder
 from ampgraph.training.scale_graph import ScaleValues, next_scale
 from training.small_steps import Runner, batches, regression, torch_loss, weights
+from training.test_loss_scale import real_cell, real_scaler, steps_of
 
 STEPS = 300
 POLICIES = [
@@ -41,16 +42,39 @@ def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString())
 
 
+def after(session, policy: DynamicLossScale, state: LossScaleState, finite: bool) -> LossScaleState:
+    """The next state as the graph has it."""
+    feeds = {name: np.array(getattr(state, name), np.int32) for name in ("counter", "credit", "overflows")}
+    scale = np.array(state.scale, RULES[policy.rule].number)
+    found = session.run(None, {**feeds, "scale": scale, "finite": np.array(finite)})
+    return LossScaleState(float(found[0]), *map(int, found[1:]))
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_the_graph_does_what_the_policy_says(policy, share):
     session, state = scale_session(policy), policy.start()
-    number = np.dtype(RULES[policy.rule].number)
     for finite in np.random.default_rng(5).random(STEPS) >= share:
-        feeds = {name: np.array(getattr(state, name), np.int32) for name in ("counter", "credit", "overflows")}
-        found = session.run(None, {**feeds, "scale": np.array(state.scale, number), "finite": np.array(finite)})
+        made = after(session, policy, state, bool(finite))
         state = policy.update(state, bool(finite))
-        assert LossScaleState(float(found[0]), *map(int, found[1:])) == state
+        assert made == state
+
+
+@pytest.mark.mindspore
+@pytest.mark.parametrize("name", ["DynamicLossScaler", "DynamicLossScaleUpdateCell"])
+def test_three_hundred_steps_of_mindspores_own(name):
+    ms = pytest.importorskip("mindspore")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    numbers = (4096.0, 2, 7)
+    if name == "DynamicLossScaler":
+        real = real_scaler(ms.amp.DynamicLossScaler(*numbers))
+    else:
+        real = real_cell(ms.nn.DynamicLossScaleUpdateCell(*numbers))
+    policy = MINDSPORE[name](*numbers)
+    session, state = scale_session(policy), policy.start()
+    for finite in steps_of(3, STEPS):
+        state = after(session, policy, state, finite)
+        assert state.scale == real(finite)
 
 
 def overflowing(count: int, kinds=(np.inf, -np.inf, np.nan)):
