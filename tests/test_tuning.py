@@ -377,3 +377,15 @@ def test_a_mask_that_stays_float32_is_floored_all_the_same():
     stored = {i.name: numpy_helper.to_array(i) for i in converted.graph.initializer}
     assert stored["m"].dtype == np.float32 and stored["m"].min() == -32752
     assert np.isfinite(StrictSession(converted).run({"x": np.zeros((4, 4), np.float32)})["y"]).all()
+
+
+def test_a_reference_that_is_nowhere_finite_is_told():
+    judge = Judge("l2")
+    judge.learn({"y": np.ones(3, np.float32)})
+    with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
+        judge.learn({"y": np.full(3, np.nan, np.float32)})
+
+
+def test_a_tolerance_that_is_no_number_is_told():
+    with pytest.raises(AmpError, match="AMP312.*'1e-3' is no positive number"):
+        ampgraph.tune("model.onnx", tolerance="1e-3")

@@ -59,13 +59,20 @@ class Judge:
         self._held = 0
 
     def learn(self, outputs: Mapping[str, Any]) -> None:
-        """The reference's outputs for the next sample. Raises AmpError AMP312 when the metric fits none of them."""
+        """The reference's outputs for the next sample.
+
+        Raises AmpError: AMP312 when the metric fits none of them, AMP503 when one of them says nothing.
+        """
         if not self._expected:
             self.outputs = [name for name, value in outputs.items() if self.metric != "argmax" or _has_classes(value)]
             self.skipped = [name for name in outputs if name not in self.outputs]
             if not self.outputs:
                 hint = "use --metric l2, max or cosine: argmax is for scores of classes"
                 raise AmpError("AMP312", "no output has an axis of classes for metric argmax", hint=hint)
+        silent = next((name for name in self.outputs if apart(outputs[name], outputs[name]).silent), None)
+        if silent is not None:
+            told = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._expected)}"
+            raise AmpError("AMP503", told, hint="leave that sample out: there is nothing to tune for")
         self._expected.append({name: self._kept(outputs[name]) for name in self.outputs})
 
     def error(self, sample: int, outputs: Mapping[str, Any]) -> float:
