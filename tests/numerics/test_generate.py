@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ampgraph.errors import AmpError
-from ampgraph.numerics.generate import HIDDEN, Numbers, Port, Sizes
+from ampgraph.numerics.generate import HIDDEN, Numbers, Port, Sizes, numpy_type
 from ampgraph.numerics.samples import Samples, load_samples
 
 ort = pytest.importorskip("onnxruntime")
@@ -246,3 +246,10 @@ def test_what_cannot_be_generated() -> None:
     out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
     graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])
     refused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "'s' is no tensor")
+
+
+@pytest.mark.mindspore
+def test_bfloat16_is_ours_beside_that_of_mindspore() -> None:
+    """MindSpore registers a type of the same name."""
+    pytest.importorskip("mindspore")
+    assert numpy_type("bfloat16") == ml_dtypes.bfloat16

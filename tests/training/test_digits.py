@@ -17,12 +17,15 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def results(request, tmp_path_factory):
-    """Level -> mean training loss of each epoch, accuracy on the held-out images."""
-    make, optimizer, epochs = RUNS[request.param]
+ACCURACY = {"mlp": 0.94, "cnn": 0.98, "transformer": 0.9}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_training(name, tmp_path):
+    """Every level ends where float32 ends, reads the held-out digits, and does compute low."""
+    make, optimizer, epochs = RUNS[name]
     digits.prepare_torch(seed=2)
-    path = tmp_path_factory.mktemp("digits") / "forward.onnx"
+    path = tmp_path / "forward.onnx"
     ampgraph.export_for_training(make(), (torch.zeros(2, 1, 8, 8),), path)
     fit, held = ({"image": image, "labels": labels} for image, labels in digits.load_split())
     found = {}
@@ -31,25 +34,7 @@ def results(request, tmp_path_factory):
         trainer = Trainer(step, "cpu", strict=level != "O0")
         history = trainer.fit(fit, epochs=epochs, batch_size=64, lr_schedule="cosine:warmup=20")
         assert trainer.updates == epochs * (len(fit["labels"]) // 64)
-        found[level] = [epoch.loss for epoch in history.epochs], trainer.evaluate(held)["accuracy"]
-    return request.param, found
-
-
-def test_levels_end_where_float32_ends(results):
-    name, found = results
-    reference = found["O0"][0][-1]
-    assert all(np.isfinite(losses).all() for losses, _ in found.values())
-    for level, (losses, _) in found.items():
-        assert abs(losses[-1] / reference - 1) < 0.05, f"{name} at {level}: {losses[-1]:.4f}, O0 {reference:.4f}"
-
-
-def test_the_held_out_digits_are_read(results):
-    name, found = results
-    for level, (_, accuracy) in found.items():
-        assert accuracy >= {"mlp": 0.94, "cnn": 0.98, "transformer": 0.9}[name], f"{name} at {level}: {accuracy}"
-
-
-def test_low_levels_do_compute_low(results):
-    """Else they would be O0."""
-    _, found = results
-    assert all(found[level][0] != found["O0"][0] for level in ("O1", "O2", "auto"))
+        found[level] = [epoch.loss for epoch in history.epochs]
+        assert np.isfinite(found[level]).all() and trainer.evaluate(held)["accuracy"] >= ACCURACY[name], level
+        assert abs(found[level][-1] / found["O0"][-1] - 1) < 0.05, f"{level}: {found}"
+        assert level == "O0" or found[level] != found["O0"]
