@@ -10,21 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from ampgraph import cli
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

@@ -11,22 +11,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ampgraph import cli, console
+from ampgraph import console
 from ampgraph.formats import onnx_io
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

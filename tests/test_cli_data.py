@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import ampgraph
-from ampgraph import AmpError, cli
+from ampgraph import AmpError
 from ampgraph.numerics.ranges import Ranges
 from ampgraph.runtime.data import save_npz
 from cli_helpers import MODELS, contents, process, refused
@@ -20,19 +20,6 @@ pytest.importorskip("onnxruntime")
 CHAIN = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[2, 4] x) => (float[2, 4] y) { [one] a = MatMul(x, w)  [two] b = MatMul(a, big)  [three] c = MatMul(b, small)
     [four] y = MatMul(c, w) }"""
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

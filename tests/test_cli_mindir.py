@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ampgraph import cli
 from ampgraph.formats import mindir_schema as schema
 from ampgraph.formats import mindir_view as view
 from cli_helpers import MODELS, contents, process, refused
@@ -15,19 +14,6 @@ from cli_helpers import MODELS, contents, process, refused
 NAME = "digits_cnn.mindir"
 NORM = "Default/norm1-BatchNorm2d/BatchNorm-op0"
 HIDDEN = "Default/hidden-Dense/MatMul-op0"
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

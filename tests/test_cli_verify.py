@@ -8,25 +8,11 @@ import onnx.parser
 import pytest
 
 import ampgraph
-from ampgraph import cli
 from cli_helpers import MODELS, data_model, process, refused
 from hard_models import HARD_MODELS
 
 pytest.importorskip("onnxruntime")
 HELDOUT = MODELS / "digits_heldout.npz"
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ..errors import AmpError
 from . import mindir_schema as schema
 from . import mindir_view as view
 from .base import UseKey
@@ -182,8 +183,9 @@ class MindirEditor:
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]
     ) -> None:
-        """MindIR has its norms as operators: no plan of ours asks for it."""
-        raise NotImplementedError(f"{kind} in {scope}")
+        """MindIR has its norms as operators, so only a plan that somebody edited asks for it: AmpError AMP403."""
+        hint = "make a plan for this model, or take its rewrites out"
+        raise AmpError("AMP403", f"the plan writes a {kind}, which no MindIR model needs", hint=hint)
 
     def finish(self) -> None:
         """Writes the nodes in order, and every abstract with the type that it has now."""
