@@ -155,3 +155,11 @@ def test_time_left_is_told_on_a_terminal():
 
 def test_the_public_name():
     assert ampgraph.tune is __import__("ampgraph.tuning", fromlist=["tune"]).tune
+
+
+def test_a_graph_without_nodes_is_told(amp, tmp_path):
+    graph = onnx.helper.make_graph([], "empty", [], [])
+    path = tmp_path / "empty.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[onnx.helper.make_opsetid("", 20)]), path)
+    code, out, err = amp("tune", path, "--tolerance", "1e-3")
+    assert code == 2 and not out and "error[AMP502]" in err and "\nhint: " in err

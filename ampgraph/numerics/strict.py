@@ -48,9 +48,7 @@ class StrictSession:
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
-        options.enable_mem_reuse = (
-            False  # planning it takes time in the square of the nodes; arrays are freed all the same
-        )
+        options.enable_mem_reuse = False  # its plan takes the square of the nodes; arrays are freed all the same
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if folder_of(model):
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder_of(model))
@@ -59,7 +57,8 @@ class StrictSession:
         except Exception as e:
             if out_of_memory(e):
                 raise no_memory("while opening the model for a strict run") from e
-            raise AmpError("AMP502", f"ONNX Runtime refuses the model: {_first_line(e)}") from e
+            hint = "`ampgraph inspect` and onnx.checker.check_model may name the fault"
+            raise AmpError("AMP502", f"ONNX Runtime refuses the model: {_first_line(e)}", hint=hint) from e
 
     def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
         """The outputs by name; `outputs` picks some."""

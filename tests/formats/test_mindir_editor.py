@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ampgraph.errors import AmpError
 from ampgraph.formats import mindir_view as view
+from ampgraph.plans import Rewrite
 from formats.mindir_checker import faults, interface
 from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
 
@@ -212,3 +214,11 @@ def test_stored_numbers_are_rounded() -> None:
     [tensor] = [t for n in result.graph.node for a in n.attribute if a.name == "value" for t in a.tensors]
     assert tensor.data_type == 16
     assert np.frombuffer(tensor.raw_data, np.uint16).tolist() == [0x3DCD] * 4
+
+
+def test_a_plan_with_rewrites_that_somebody_added_is_told() -> None:
+    model = parse("main(x: f32[4,4])\na = MatMul(x, x, false, false)\nreturn a")
+    plan = plan_of(model)
+    plan.rewrites.append(Rewrite("", "LayerNormalization", (0,), ("main:x",), -1, 1e-5))
+    with pytest.raises(AmpError, match="AMP40"):
+        followed(model, plan)
