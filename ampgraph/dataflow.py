@@ -18,6 +18,9 @@ NONE = -1  # no unit: the type is a fact
 HELD = "ampgraph.float32"
 """The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
 
+BRANCHES = "ampgraph.branches"
+"""The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
+
 Shape = tuple["int | str | None", ...]
 
 
@@ -68,6 +71,7 @@ class Op:
     native: Any = None
     role: str = ""
     held: str = ""  # why it computes in float32 whatever a list says
+    adds_branches: bool = False
 
     def __post_init__(self) -> None:
         self.role = self.role or self.kind

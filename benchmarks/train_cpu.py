@@ -84,7 +84,7 @@ def torch_step(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
         loss = nn.functional.cross_entropy(module(x), y)
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     return step
 

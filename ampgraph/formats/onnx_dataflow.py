@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..dataflow import FLOAT32, HELD, NONE, Dataflow, Op, Scope, Use, Value
+from ..dataflow import BRANCHES, FLOAT32, HELD, NONE, Dataflow, Op, Scope, Use, Value
 from ..errors import AmpError
 from .onnx_layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, Group, layout
 from .onnx_schemas import kind_of, schema
@@ -148,6 +148,7 @@ class DataflowBuilder:
                 len(flow.ops), kind_of(domain, node.op_type), scope.id, index, node.name or "", inputs, [], native=node
             )
             op.held = node.metadata_props.get(HELD, "")
+            op.adds_branches = BRANCHES in node.metadata_props
             flow.ops.append(op)
             if functions and (domain, node.op_type, node.overload) in functions:
                 _call(self, op, node, scope, env)

@@ -10,7 +10,7 @@ from .costs import Costs, build_problem
 from .cut import solve
 from .guards_accuracy import guard_accuracy
 from .guards_index import guard_indices
-from .guards_place import guard_streams, release_tail
+from .guards_place import guard_streams, release_branches, release_tail
 from .guards_ranges import guard_ranges, passing, report_ranges
 from .guards_weights import guard_weights, reads_low, report_floors, report_flushing
 from .hazards import spread_hazards
@@ -58,6 +58,7 @@ def judge(flow: Dataflow, options: Options) -> tuple[State, dict[int, float]]:
     guard_ranges(state)
     spread_hazards(state)
     release_tail(state)
+    release_branches(state)
     return state, floors
 
 
@@ -77,6 +78,4 @@ def _cut(state: State) -> None:
         low = solution.get(root, problem.fixed.get(root, HIGH)) == LOW
         dtype = "the low type" if low else "float32"
         why = Why("cut", f"costs least in {dtype}, with its neighbours")
-        if not low and state.tail.get(root, 1) < 0:
-            why = Why("tail", "no product reads its result: widened for the output before it, not after it")
-        state.set(root, LOW if low else HIGH, CUT, why)
+        state.set(root, LOW if low else HIGH, CUT, why if low else state.wide.get(root, why))

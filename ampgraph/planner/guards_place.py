@@ -105,6 +105,7 @@ def release_tail(state: State) -> None:
     flow = state.flow
     read, made = _read_by_products(state), _made_by_products(state)
     why = Why("tail", "no product reads its result")
+    where_wide = Why("tail", "no product reads its result: widened for the output before it, not after it")
     worth: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
     for op in flow.ops:
         cls = state.class_of_op[op.id] if op.id in made and op.id not in read else ""
@@ -112,10 +113,32 @@ def release_tail(state: State) -> None:
         for root in flow.op_units(op):
             worth[root] = max(worth.get(root, -1), own)
     for root, factor in worth.items():
-        if factor < 0 and state.value[root] == LOW and state.rank[root] in (LIST, REGION):
-            state.release(root, why)
-        if factor < 1 and state.value[root] == FREE:
+        if factor < 0:
+            _prefer_float32(state, root, why, where_wide)
+        elif factor < 1 and state.value[root] == FREE:
             state.tail[root] = factor
+
+
+def release_branches(state: State) -> None:
+    """Lets the cut decide where branches are added in a training step, and prefer float32 where that costs no Cast.
+
+    The residual stream and the gradients that meet in it are then rounded for their products only, as by autocast.
+    """
+    if state.options.level.accuracy_guards != "hold":
+        return
+    why = Why("branches", "adds branches, in float32 where that takes no more Casts")
+    for op in state.flow.ops:
+        for root in state.flow.op_units(op) if op.adds_branches else ():
+            _prefer_float32(state, root, why, why)
+
+
+def _prefer_float32(state: State, root: int, why: Why, where_wide: Why) -> None:
+    """A byte more counts as one less: not enough to pay for a Cast."""
+    if state.value[root] == LOW and state.rank[root] in (LIST, REGION):
+        state.release(root, why)
+    if state.value[root] == FREE:
+        state.tail[root] = -1
+        state.wide[root] = where_wide
 
 
 def _made_by_products(state: State) -> set[int]:

@@ -73,7 +73,8 @@ class State:
         self.sources: list[tuple[int, Why, bool]] = []  # hazards: op, reason, whether the range itself is the hazard
         self.borders = Borders(flow)
         self.counted: set[int] = set()  # float values that are integers in disguise
-        self.tail: dict[int, int] = {}  # free units behind the last product: what a byte saved there is worth
+        self.tail: dict[int, int] = {}  # free units: what a byte saved there is worth; 1 where none is told
+        self.wide: dict[int, Why] = {}  # free units that are float32 where that takes no more Casts
         self.angles: set[int] = set()  # ops that a guard found to compute angles
         self.activations: set[int] | None = None  # ops downstream of products, once a guard has asked
         self.passing: dict[int, str] = {}  # values measured to pass the limit, in words

@@ -22,9 +22,10 @@ from .lower_dropout import lower_dropout
 from .lower_losses import lower_losses
 from .lower_random import is_random, lower_random
 from .onnx_backward.builder import Builder
-from .onnx_backward.driver import differentiate, hold_seed
+from .onnx_backward.driver import differentiate
 from .optimizers import Optimizer, parse_optimizer, spelled
 from .packing import FORWARD, keep_originals, originals, pack
+from .precision import hold_norms, hold_seed, mark_branches
 from .state import COUNTER, PARAMETER, RUNNING, States
 from .step import KEY, Layout, TrainingStep
 from .update import add_scale, add_update
@@ -107,6 +108,7 @@ class _Joint:
         self.running = lower_batch_norm(self.graph, exported_mode=given is not None)
         self.iteration = self._dropout()
         infer(model)
+        hold_norms(model)
         self.labels, self.classes = "", 0
         self.made: dict[str, ir.Value] = {}
         self.loss = self._loss(loss)
@@ -171,6 +173,7 @@ class _Joint:
         self.graph.outputs.extend(_named_output(self.states.builder, value) for value in found)
         self.graph.outputs.extend(_named_output(self.states.builder, new) for _, new in self.running)
         infer(self.model)
+        mark_branches(self.graph)
         if seed is not None:
             hold_seed(self.graph, seed)
         for parameter in self.parameters:

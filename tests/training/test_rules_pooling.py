@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch.nn import functional as F
 
-from training.gradients import check, normal
+from training.gradients import check, gradients, model_of, normal, with_gradients
 
 DYNAMIC = ["static", "batch", "all"]
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -64,6 +64,28 @@ def test_other_ranks(kind, rank):
     )
 
 
+@pytest.mark.parametrize("kernel", [[3], [2, 2], [3, 2], [2, 1, 3]])
+def test_windows_side_by_side(kernel):
+    x = spaced(2, 2, *[6, 4, 3][: len(kernel)])
+    shape = ["N", *map(str, x.shape[1:])]
+    given = window(kernel, kernel, [0] * 2 * len(kernel))
+    checked = (
+        f"g (float[{','.join(shape)}] x) => (float[{','.join('NCDEF'[: x.ndim])}] y) {{ y = MaxPool {given} (x) }}"
+    )
+    check(checked, {"x": x}, lambda x: MAX[len(kernel)](x, kernel))
+    without_telling = with_gradients(model_of(checked), ["x"])
+    assert not any(node.op_type == "ScatterElements" or len(node.output) > 1 for node in without_telling.graph.node)
+
+
+def test_the_gradient_of_nan_is_not_lost():
+    """A step must see it: the finite check looks at gradients."""
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 1, 1] = np.nan
+    model = model_of(text("MaxPool", x.shape, "static", window([2, 2], [2, 2], [0] * 4)))
+    found = gradients(model, {"x": x}, ["x"], np.full((1, 1, 2, 2), np.nan, np.float32))["x"]
+    assert np.isnan(found[0, 0, :2, :2]).sum() == 1 and np.isnan(found).sum() == 4
+
+
 def test_indices_that_the_model_uses_are_used():
     x = spaced(2, 2, 4, 4)
     check(
@@ -79,6 +101,7 @@ def test_the_first_of_equal_elements_gets_the_gradient():
     x = np.zeros((1, 2, 4, 4), np.float32)
     for kind, function in (
         ("MaxPool <kernel_shape = [3, 3]>", lambda x: F.max_pool2d(x, 3, 1)),
+        ("MaxPool <kernel_shape = [2, 2], strides = [2, 2]>", lambda x: F.max_pool2d(x, 2)),
         ("GlobalMaxPool", lambda x: F.adaptive_max_pool2d(x, 1)),
     ):
         name, _, attributes = kind.partition(" ")

@@ -97,7 +97,8 @@ class _Differentiation:
             raise AmpError("AMP210", told, where=f"node '{node.name}'", hint=hint)
         self.builder.scope = node.name or node.op_type
         try:
-            made = rule(self.builder, node, gradients)
+            with self.builder.float32(node.metadata_props.get(HELD, "")):
+                made = rule(self.builder, node, gradients)
         except ValueError as error:
             hint = "give the input shapes when you export it"
             raise AmpError("AMP212", str(error), where=f"node '{node.name}'", hint=hint) from error
@@ -120,8 +121,7 @@ class _Differentiation:
         self.builder.scope = value.name or ""
         total = parts[0]
         for part in parts[1:]:
-            total = self.builder.op("Add", total, part)
-            total.type, total.shape = value.type, value.shape
+            total = self.builder.typed(self.builder.op("Add", total, part), value)
         self.pending[value] = [total]
         return total
 
@@ -136,15 +136,3 @@ def _read_inside(node: ir.Node) -> Iterator[ir.Value]:
             for inner in body:
                 yield from (value for value in inner.inputs if value is not None)
                 yield from _read_inside(inner)
-
-
-def hold_seed(graph: ir.Graph, seed: ir.Value) -> None:
-    """Keeps in float32 what is nothing but the seed, and what first multiplies it: a loss scale of 65536 is beyond
-    float16. Types must be known."""
-    pure = {seed}
-    for node in graph:
-        inputs = [value for value in node.inputs if value is not None]
-        if any(value in pure for value in inputs):
-            node.metadata_props.setdefault(HELD, "the loss scale itself is beyond the range of float16")
-            if all(value in pure or value.dtype not in FLOATS or value.is_initializer() for value in inputs):
-                pure.update(node.outputs)

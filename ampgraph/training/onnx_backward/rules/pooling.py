@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
@@ -12,23 +13,54 @@ from .windows import Windows, pad, spatial, spread, vector, windows_of
 
 Value = ir.Value
 
+PLACE = "numbers the places of a window"
 OVERLAP = "windows overlap, and kernels that add up half precision are missing or inexact"
 
 
 @gradient("MaxPool")
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
-    """MaxPool tells where it found what, counted through the whole tensor: there the gradients go."""
+    """The first of the largest elements of a window gets its gradient, as in torch.
+
+    MaxPool tells where it found what, counted through the whole tensor; where windows lie side by side, looking again
+    is quicker: a MaxPool that tells is 20 times as slow on CPU as one that does not.
+    """
     x = _operand(node)
+    w = windows_of(b, node, _kernel(node), x, g)
+    if len(node.outputs) == 1 and _side_by_side(b, x, w):
+        return _first_largest(b, x, node.outputs[0], g, w)
     if attribute(node, "storage_order", 0):
         raise ValueError("MaxPool with storage_order 1 counts its indices by columns")
     places = b.output(node, 1, ir.DataType.INT64, g.shape)
-    w = windows_of(b, node, _kernel(node), x, g)
     flat = b.ints(-1)
     zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
     if all(reach <= stride for reach, stride in zip(w.reach, w.strides, strict=True)):
         return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0), x)
     with b.float32(OVERLAP):
         return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0, reduction="add"), x)
+
+
+def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
+    """Whether every element is known to be in exactly one window, without gaps or padding."""
+    sizes = [b.dim(x, axis) for axis in w.axes]
+    whole = all(size and size % kernel == 0 for size, kernel in zip(sizes, w.kernel, strict=True))
+    return whole and w.kernel == w.strides == w.reach and not w.padded
+
+
+def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
+    """Places of a window are numbered downwards, so that the largest number of those that hold y is the first's."""
+    scales = b.constant(np.array([1, 1, *w.kernel], np.float32))
+    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    count = math.prod(w.kernel)
+    counts = b.ints(*(int(b.dim(x, axis) or 0) // size for axis, size in zip(w.axes, w.kernel, strict=True)))
+    with b.float32(PLACE):
+        window = b.constant(-np.arange(count, dtype=np.float32).reshape(w.kernel))
+        numbers = b.op("Tile", window, counts)
+    smaller = b.op("Less", x, b.op("Resize", y, None, scales, **nearest))  # of NaN nothing is: all hold it
+    with b.float32(PLACE):
+        held = b.op("Where", smaller, b.number(-count), numbers)
+        first = b.op("MaxPool", held, kernel_shape=w.kernel, strides=w.strides)
+        chosen = b.op("Equal", b.op("Resize", first, None, scales, **nearest), numbers)
+    return b.op("Where", chosen, b.op("Resize", g, None, scales, **nearest), b.number(0, g))
 
 
 @gradient("AveragePool")
