@@ -22,6 +22,8 @@ VIEWS = frozenset(
 SCALED = frozenset({"Mul", "Div"})  # by a constant: folded into a MatMul that reads the product
 WRITERS = frozenset({"Add", "Div", "Mul", "Sub", "Where"})
 """Element by element: an element is read before it is written, and never again."""
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+"""What a runtime may make one kernel of with the writer behind it; it reads elements again after it has written some."""
 SAME_PLACE = frozenset({"Cast", "Identity"})  # views in which every element stays where it is
 SHAPES = frozenset({"Shape", "Size"})  # computed beforehand where sizes are known: no order follows from them
 
@@ -47,7 +49,14 @@ def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
         return None
     if any(_viewed(value, VIEWS) is old and _viewed(value, SAME_PLACE) is not old for value in writer.inputs):
         return None
+    products = [value.producer() for given in writer.inputs if (value := _viewed(given, VIEWS)) is not None]
+    if any(node is not None and node.op_type in PRODUCTS and _reads(node, old) for node in products):
+        return None
     return _readers(old, writer)
+
+
+def _reads(node: ir.Node, old: ir.Value) -> bool:
+    return any(_viewed(value, VIEWS) is old for value in node.inputs)
 
 
 def _writer(new: ir.Value) -> ir.Node | None:

@@ -28,10 +28,10 @@ def _graph(body, more=""):
 
 
 SAFE = {
-    "read before it is written": "y = MatMul(x, s) next_s = Sub(s, y) next_t = Add(t, x)",
+    "read before it is written": "y = MatMul(x, s) z = Relu(y) next_s = Sub(s, z) next_t = Add(t, x)",
     "nobody else reads it": "next_s = Add(s, x) next_t = Mul(t, x)",
-    "an Identity in front of the output": "y = MatMul(x, s) z = Sub(s, y) next_s = Identity(z) next_t = Add(t, x)",
-    "read through a view, before": "v = Transpose(s) y = MatMul(x, v) next_s = Sub(s, y) next_t = Add(t, x)",
+    "an Identity in front of the output": "y = Relu(s) z = Sub(s, y) next_s = Identity(z) next_t = Add(t, x)",
+    "read through a view, before": "v = Transpose(s) y = MatMul(x, v) z = Relu(y) next_s = Sub(s, z) next_t = Add(t, x)",
     "only its shape is read, later": "y = Shape(s) z = Reshape(x, y) next_s = Sub(s, x) next_t = Add(t, z)",
     "read as low, and written": "h = Cast<to = 10>(s) f = Cast<to = 1>(h) next_s = Sub(f, x) next_t = Add(t, x)",
 }
@@ -48,6 +48,9 @@ UNSAFE = {
     "the writer reads it transposed as well": "v = Transpose(s) next_s = Sub(s, v) next_t = Add(t, x)",
     "the order follows from a shape alone": "y = MatMul(x, s) n = Shape(y) z = Reshape(x, n)"
     " next_s = Sub(s, z) next_t = Add(t, x)",
+    "read by a product that the writer may be fused with": "y = MatMul(x, s) next_s = Add(s, y) next_t = Add(t, x)",
+    "and scaled in between": "c = Constant<value_float = 2.0>() v = Transpose(s) y = MatMul(x, v) z = Mul(y, c)"
+    " next_s = Add(x, z) next_t = Add(t, x)",
     "a copy of another state": "next_s = Identity(t) next_t = Add(t, s)",
 }
 

@@ -48,19 +48,26 @@ def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
     """Places of a window are numbered downwards, so that the largest number of those that hold y is the first's."""
-    scales = b.constant(np.array([1, 1, *w.kernel], np.float32))
-    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     count = math.prod(w.kernel)
     counts = b.ints(*(int(b.dim(x, axis) or 0) // size for axis, size in zip(w.axes, w.kernel, strict=True)))
     with b.float32(PLACE):
         window = b.constant(-np.arange(count, dtype=np.float32).reshape(w.kernel))
         numbers = b.op("Tile", window, counts)
-    smaller = b.op("Less", x, b.op("Resize", y, None, scales, **nearest))  # of NaN nothing is: all hold it
+    smaller = b.op("Less", x, _repeated(b, y, w, x))  # of NaN nothing is: all hold it
     with b.float32(PLACE):
         held = b.op("Where", smaller, b.number(-count), numbers)
         first = b.op("MaxPool", held, kernel_shape=w.kernel, strides=w.strides)
-        chosen = b.op("Equal", b.op("Resize", first, None, scales, **nearest), numbers)
-    return b.op("Where", chosen, b.op("Resize", g, None, scales, **nearest), b.number(0, g))
+        chosen = b.op("Equal", _repeated(b, first, w, x), numbers)
+    return b.op("Where", chosen, _repeated(b, g, w, x), b.number(0, g))
+
+
+def _repeated(b: Builder, y: Value, w: Windows, x: Value) -> Value:
+    """Every element of ``y`` throughout its window of ``x``. Not by Resize: CUDA has none of opset 19 or later."""
+    apart = [axis + n + 1 for n, axis in enumerate(w.axes)]
+    found = b.op("Unsqueeze", y, b.ints(*apart))
+    for size, axis in reversed(list(zip(w.kernel, apart, strict=True))):
+        found = found if size == 1 else b.op("Concat", *[found] * size, axis=axis)
+    return b.reshaped(found, x)
 
 
 @gradient("AveragePool")
