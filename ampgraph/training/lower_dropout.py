@@ -2,7 +2,8 @@
 
 The numbers are those of Widynski, Squares: A Fast Counter-Based RNG (2020): four rounds of squaring a counter times a
 key, modulo 2^64. That is Mul, Add and Div of uint64, which every provider has and computes alike. Each Dropout has a
-key of its own; the counter is the step and the position of the element.
+key of its own; the counter is the step and the position. A number decides over two elements, 16 bits for each: a ratio
+holds to 1 / 131,072.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ..errors import AmpError
 from .onnx_backward.builder import INT64, Builder
 
 BOOL, UINT64 = ir.DataType.BOOL, ir.DataType.UINT64
-HALF = 2**32  # of the bits of a counter: the elements of one step
+HALF = 2**32  # of the bits of a counter: the numbers of one step
+CHANCES = 2**16
 
 
 def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: bool = False) -> int:
@@ -66,26 +68,36 @@ def _kept(b: Builder, node: ir.Node) -> list[ir.Value]:
 
 
 def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Value]:
-    """x / (1 - ratio) where a random number is at least ratio 2^32, else 0."""
+    """x / (1 - ratio) where 16 random bits are at least ratio 2^16, else 0."""
     x, ratio = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert x is not None
     given = np.array(0.5) if ratio is None else b.given(ratio)
     if given is not None:
         share = float(given.reshape(()))
-        border = b.constant(np.array(round(share * HALF), np.int64))
+        border = b.constant(np.array(round(share * CHANCES), np.int64))
         factor = b.number(1 / (1 - share) if share < 1 else 0.0, x)
     else:
         wide = b.op("Cast", ratio, to=int(ir.DataType.DOUBLE))
-        border = b.op("Cast", b.op("Mul", wide, b.constant(np.array(float(HALF)))), to=int(INT64))
+        border = b.op("Cast", b.op("Mul", wide, b.constant(np.array(float(CHANCES)))), to=int(INT64))
         rest = b.op("Max", b.op("Sub", b.constant(np.array(1.0)), wide), b.constant(np.array(1 / HALF)))
         factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
         b.typed(factor, x.dtype or ir.DataType.FLOAT)
     size = b.op("Reshape", b.op("Size", x), b.ints())
-    numbers = random_numbers(b, size, step, key)
-    keep = b.op("Reshape", b.op("GreaterOrEqual", numbers, border), b.shape(x), allowzero=1)
+    keep = b.op("Reshape", _at_least(b, border, size, step, key), b.shape(x), allowzero=1)
     b.typed(keep, BOOL, *(x.shape or ()))
     scaled = b.typed(b.op("Mul", x, factor), x)
     return [b.typed(b.op("Where", keep, scaled, b.number(0, x)), x), keep]
+
+
+def _at_least(b: Builder, border: ir.Value, size: ir.Value, step: ir.Value, key: int) -> ir.Value:
+    """For each of ``size`` elements whether its 16 bits are at least the border."""
+    one, chances = b.constant(np.array(1, np.int64)), b.constant(np.array(CHANCES, np.int64))
+    words = b.op("Div", b.op("Add", size, one), b.constant(np.array(2, np.int64)))
+    numbers = random_numbers(b, words, step, key)
+    high = b.op("Div", numbers, chances)
+    low = b.op("Sub", numbers, b.op("Mul", high, chances))
+    both = b.op("Concat", *(b.op("GreaterOrEqual", part, border) for part in (high, low)), axis=0)
+    return b.op("Slice", both, b.ints(0), b.op("Reshape", size, b.ints(1)), b.ints(0))
 
 
 def random_numbers(b: Builder, size: ir.Value, step: ir.Value, key: int) -> ir.Value:

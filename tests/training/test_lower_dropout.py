@@ -105,7 +105,7 @@ def test_neighbours_steps_and_nodes_are_independent():
     steps = [run(step, ONES) for step in range(12)]
     y, z = steps[0][0], steps[0][1]
     assert abs(correlation(y, z)) < 0.01
-    for lag in (1, 2, 3, 4, 8, 16, 64, 100, 400, 800):
+    for lag in (1, 2, 3, 4, 8, 16, 64, 100, 400, 800, y.size // 2):  # a number decides over two elements
         flat = y.reshape(-1)
         assert abs(correlation(flat[lag:], flat[:-lag])) < 0.01, lag
     for before, after in zip(steps, steps[1:], strict=False):
@@ -150,6 +150,14 @@ def test_a_ratio_that_is_an_input(ratio, kept):
     y, dx = run(0, ONES, ratio)
     assert abs((y > 0).mean() - kept) < 0.004 and np.isfinite(dx).all()
     assert kept == 0 or abs(y.max() - 1 / kept) < 1e-5 / kept
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (0, 4)])
+def test_odd_and_empty_sizes(shape):
+    _, run = session_of("y = Dropout (x, r, t)")
+    for step in range(4):
+        y, _ = run(step, np.ones(shape, np.float32))
+        assert y.shape == shape and set(y.reshape(-1)) <= {0, np.float32(1 / 0.75)}
 
 
 def test_everything_dropped_is_zero_and_not_nan():
