@@ -23,7 +23,7 @@ SCALED = frozenset({"Mul", "Div"})  # by a constant: folded into a MatMul that r
 WRITERS = frozenset({"Add", "Div", "Mul", "Sub", "Where"})
 """Element by element: an element is read before it is written, and never again."""
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-"""What a runtime may make one kernel of with the writer behind it; it reads elements again after it has written some."""
+"""What a runtime may make one kernel of with the writer behind it: it reads elements again after writing some."""
 SAME_PLACE = frozenset({"Cast", "Identity"})  # views in which every element stays where it is
 SHAPES = frozenset({"Shape", "Size"})  # computed beforehand where sizes are known: no order follows from them
 

@@ -31,7 +31,8 @@ SAFE = {
     "read before it is written": "y = MatMul(x, s) z = Relu(y) next_s = Sub(s, z) next_t = Add(t, x)",
     "nobody else reads it": "next_s = Add(s, x) next_t = Mul(t, x)",
     "an Identity in front of the output": "y = Relu(s) z = Sub(s, y) next_s = Identity(z) next_t = Add(t, x)",
-    "read through a view, before": "v = Transpose(s) y = MatMul(x, v) z = Relu(y) next_s = Sub(s, z) next_t = Add(t, x)",
+    "read through a view, before": "v = Transpose(s) y = MatMul(x, v) z = Relu(y)"
+    " next_s = Sub(s, z) next_t = Add(t, x)",
     "only its shape is read, later": "y = Shape(s) z = Reshape(x, y) next_s = Sub(s, x) next_t = Add(t, z)",
     "read as low, and written": "h = Cast<to = 10>(s) f = Cast<to = 1>(h) next_s = Sub(f, x) next_t = Add(t, x)",
 }

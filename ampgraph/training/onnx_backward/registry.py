@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ...errors import AmpError
+
 if TYPE_CHECKING:
     from .builder import Builder
 
@@ -36,7 +38,13 @@ class Rule:
     def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
         """The gradient of every input of the node."""
         found = self.function(b, node, *gradients)
-        rows = [found] if found is None or isinstance(found, ir.Value) else list(found)
+        rows: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
+        wrong = next((row for row in rows if row is not None and not isinstance(row, ir.Value)), None)
+        if wrong is not None or len(rows) > len(node.inputs):
+            told = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
+            hint = "a rule returns for each input what b.op(...) returned, or None"
+            where = f"node '{node.name}'"
+            raise AmpError("AMP210", f"the rule for {self.kind} returned {told}", where=where, hint=hint)
         return rows + [None] * (len(node.inputs) - len(rows))
 
 
@@ -44,7 +52,31 @@ _RULES: dict[str, Rule] = {}
 
 
 def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], RuleFunction]:
-    """Declares a rule for operators: ``Mul``, or ``my.domain::Name``. A later declaration replaces an earlier one."""
+    """Declares a rule for operators: ``Mul``, or ``my.domain::Name``. A later declaration replaces an earlier one.
+
+        @ampgraph.gradient("my.domain::Cube")
+        def cube(b, node, g):
+            [x] = node.inputs
+            with b.float32("x * x leaves the range of float16"):
+                return b.op("Mul", g, b.op("Mul", b.op("Mul", x, x), b.number(3, x)))
+
+    The function gets a `Builder`, the forward node (an ``onnx_ir.Node``: ``inputs``, ``outputs``, ``attributes``), and
+    the gradient of each output, None for one that nothing flows back to. It returns the gradient of each input (one
+    value, or a list; None for an input that has none), each of the shape of its input.
+
+    ``b.op(kind, *inputs, **attributes)`` adds a node and returns its output; ``b.number``, ``b.ints`` and
+    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` tell sizes, ``b.sum`` and ``b.reshaped`` do what they say.
+
+    Args:
+        broadcasts: the gradients have the shape of the output, and are summed down to that of their input.
+
+    Raises:
+        AmpError: AMP210 for no operator, or one that is not named.
+    """
+    for kind in kinds or (None,):
+        if not isinstance(kind, str) or not kind or kind.startswith("ai.onnx::"):
+            hint = '@ampgraph.gradient("Mul"), or "my.domain::Name"'
+            raise AmpError("AMP210", f"a gradient rule is for an operator, not for {kind!r}", hint=hint)
 
     def declare(function: RuleFunction) -> RuleFunction:
         for kind in kinds:

@@ -119,7 +119,7 @@ def _padded_at_run_time(b: Builder, node: ir.Node, g: Value) -> Value:
 def _put_back(b: Builder, node: ir.Node, g: Value) -> Value:
     """The positions of all values, cut in the same way, say where the gradient goes; none comes twice."""
     x = operand(node)
-    size = b.op("ReduceProd", b.shape(x), keepdims=0)
+    size = b.op("Size", x)
     zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
     positions = b.op("Reshape", b.op("Range", zero, size, one), b.shape(x), allowzero=1)
     taken = b.op("Reshape", b.op("Slice", positions, *node.inputs[1:]), b.ints(-1))
