@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from ..errors import AmpError, first_line
 from ..formats.onnx_format import OnnxGraph
+from .export_check import warn_of_differences
 from .forward import SIGNATURE
 from .onnx_backward.builder import Builder
 
@@ -35,7 +36,8 @@ def export_for_training(
     The graph keeps the names of the parameters. Dropout is exported as it trains; BatchNormalization trains by the
     statistics of its batch, and its running statistics become state of the step. Parameters with ``requires_grad``
     false are weights like any other and are not trained. Tied weights are one parameter, under the first of its names.
-    `Trainer.export_weights` and ``ampgraph export-weights`` write the model of inference again, trained.
+    `Trainer.export_weights` and ``ampgraph export-weights`` write the model of inference again, trained. The graph and
+    the module are run on the examples in evaluation mode, and a warning says where they differ.
 
     Args:
         module: a torch.nn.Module in float32. Its own training mode is put back afterwards.
@@ -69,6 +71,7 @@ def export_for_training(
     _tell(model, parameters)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
+    warn_of_differences(module, args, model)
     OnnxGraph(model).save(path)
 
 
