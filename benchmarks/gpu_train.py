@@ -2,10 +2,10 @@
 
     python benchmarks/gpu_train.py [--out FILE.json] [--steps 50] [--width 1024] [--layers 8]
 
-An encoder, cross entropy, Adam (torch's fused one), dynamic loss scale; batches are on the host and travel in each step,
-for everyone. Float32 products use TF32 on both sides, which is ONNX Runtime's default. Memory is what each side took from
-the device: torch's reserved, the growth of what is used for ONNX Runtime. The median of the steps after a warm-up. Needs onnxruntime-gpu, torch with CUDA, onnxscript. Never run yet: no figure of it
-stands anywhere.
+An encoder, cross entropy, Adam (torch's fused one), dynamic loss scale; batches are on the host and travel in each
+step, for everyone. Float32 products use TF32 on both sides, which is ONNX Runtime's default. Memory is what each side
+took from the device: torch's reserved, the growth of what is used for ONNX Runtime. Milliseconds are the median of the
+steps after a warm-up. Needs onnxruntime-gpu, torch with CUDA, onnxscript. Never run yet: no figure of it stands anywhere.
 """
 
 from __future__ import annotations
