@@ -5,7 +5,7 @@
 An encoder, cross entropy, Adam (torch's fused one), dynamic loss scale; batches are on the host and travel in each
 step, for everyone. Float32 products use TF32 on both sides, which is ONNX Runtime's default. Memory is what each side
 took from the device: torch's reserved, the growth of what is used for ONNX Runtime. Milliseconds are the median of the
-steps after a warm-up. Needs onnxruntime-gpu, torch with CUDA, onnxscript. Never run yet: no figure of it stands anywhere.
+steps after a warm-up. Needs onnxruntime-gpu, torch with CUDA, onnxscript. Never run yet: no figure stands anywhere.
 """
 
 from __future__ import annotations
