@@ -1,5 +1,7 @@
 """Rules of the user: what is declared, and what a rule may return."""
 
+from pathlib import Path
+
 import pytest
 from onnx import parser
 
@@ -7,6 +9,8 @@ import ampgraph
 from ampgraph.errors import AmpError
 from ampgraph.training.onnx_backward import registry
 from training.small_steps import regression
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +53,9 @@ def test_what_a_rule_must_not_return(made, told):
     ampgraph.gradient("Tanh")(lambda b, node, g: made)
     with pytest.raises(AmpError, match=rf"AMP210.*rule for Tanh {told}"):
         build(regression())
+
+
+def test_the_documentation_lists_all_rules():
+    told = (ROOT / "docs" / "training.md").read_text().split("differences in float64:\n\n")[1].split("\n\n")[0]
+    found = [kind for kind in registry.kinds() if registry.passes_gradients(kind)]
+    assert told.rstrip(".").replace("\n", " ").split(", ") == found

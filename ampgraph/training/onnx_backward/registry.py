@@ -89,7 +89,16 @@ def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], 
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = Rule(kind, lambda b, node, *gradients: None)
+        _RULES[kind] = Rule(kind, _nothing)
+
+
+def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
+    return None
+
+
+def passes_gradients(kind: str) -> bool:
+    """Whether an operator has a rule by which something flows back."""
+    return kind in _RULES and _RULES[kind].function is not _nothing
 
 
 def kind_of(node: ir.Node) -> str:
