@@ -7,7 +7,7 @@ from onnx import parser
 
 import ampgraph
 from ampgraph.errors import AmpError
-from ampgraph.training.onnx_backward import registry
+from ampgraph.training.onnx_backward import registry, rules  # noqa: F401  (declares the rules before they are copied)
 from training.small_steps import regression
 
 ROOT = Path(__file__).resolve().parents[2]
