@@ -41,7 +41,7 @@ _HOME = {
     "Trainer": "training.trainer",
     "TrainingStep": "training.step",
     "apply": "api",
-    "build_training_step": "training.build",
+    "build_training_step": "building",
     "calibrate": "numerics.calibrate",
     "convert": "api",
     "export_for_training": "training.torch_export",
@@ -55,13 +55,13 @@ _HOME = {
 
 if TYPE_CHECKING:
     from .api import apply, convert, plan
+    from .building import build_training_step
     from .errors import AmpError
     from .numerics.calibrate import calibrate
     from .numerics.ranges import Ranges
     from .plans import Plan
     from .report.inspect import inspect
     from .running import run
-    from .training.build import build_training_step
     from .training.gradients import gradient
     from .training.loss_scale import DynamicLossScale, StaticLossScale
     from .training.optimizers import SGD, Adam, AdamW

@@ -72,11 +72,11 @@ def build_step(
     ampgraph build-step model.onnx --loss loss --optimizer adamw --freeze 'encoder.*' -o step.onnx
     """
     with signals_wait():
+        from .building import DEFAULT, build_training_step
         from .checks import faults_told, refuse_overwriting
         from .formats.base import is_mindir
         from .formats.onnx_format import OnnxGraph
         from .report.training import describe_step, step_lines
-        from .training.build import DEFAULT, build_training_step
         from .training.given import parse_gradients
 
     with progress() as told, faults_told(model):

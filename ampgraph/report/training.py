@@ -76,15 +76,14 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 def _frozen(step: TrainingStep) -> list[str]:
     """Parameters of the forward graph that are not trained."""
     from ..training.evaluation import trained_model
-    from ..training.forward import _is_tensor, _named
+    from ..training.forward import parameter_names
     from ..training.packing import FORWARD
 
     if FORWARD not in step.model.metadata_props:
         return []
     model = trained_model(step, step.initial_state)
-    floats = [name for name, value in model.graph.initializers.items() if value.dtype in FLOATS and _is_tensor(value)]
-    state, named = set(step.initial_state), _named(model)
-    return [name for name in floats if name not in state and (not named or name in named)]
+    state = set(step.initial_state)
+    return [name for name in parameter_names(model) if name not in state]
 
 
 def step_lines(report: StepReport) -> list[str]:

@@ -1,118 +1,70 @@
-"""From a forward graph to a training step: loss, gradients, casts by level, update."""
+"""A training step in the making: forward, loss and gradients in one graph; then, when it is low, the update."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from .. import pipeline
 from ..errors import AmpError, nearest
-from ..formats.onnx_format import OnnxGraph, quiet_collector
-from ..planner import Options
-from .forward import FLOATS, find_parameters, infer, read_forward
+from .buffers import buffer_values, read_buffers
+from .forward import FLOATS, find_parameters, frozen_names, infer
 from .given import Given, chosen, forward_part, read_given, refuse_copies, start_from
-from .loss_scale import DynamicLossScale, LossScale, parse_loss_scale
+from .loss_scale import LossScale
 from .losses import cross_entropy, mse
 from .lower_batch_norm import lower_batch_norm
 from .lower_dropout import lower_dropout
-from .lower_losses import lower_losses
+from .lower_losses import lower_losses, read_class_inputs
 from .lower_random import is_random, lower_random
 from .onnx_backward.builder import Builder
 from .onnx_backward.driver import differentiate
-from .optimizers import Optimizer, parse_optimizer, spelled
+from .optimizers import Optimizer
 from .packing import FORWARD, keep_originals, originals, pack
 from .precision import hold_norms, hold_seed, mark_branches
 from .state import COUNTER, PARAMETER, RUNNING, States
-from .step import KEY, Layout, TrainingStep
-from .update import add_scale, add_update
+from .step import KEY, ClassInput, Layout, TrainingStep
+from .update import Scale, add_scale, add_update
 
 LOSSES = ("cross_entropy", "mse")
-DEFAULT = "default"
 SEED = 0x5EED
 
 
-def build_training_step(
-    model: Any,
-    *,
-    loss: str | None = None,
-    optimizer: str | Optimizer,
-    level: str = "O2",
-    dtype: str = "float16",
-    loss_scale: str | LossScale | None = DEFAULT,
-    clip_norm: float | None = None,
-    freeze: Sequence[str] = (),
-    fp32: Sequence[str] = (),
-    low: Sequence[str] = (),
-    target: str | None = None,
-    output: str | os.PathLike[str] | None = None,
-    gradients: Mapping[str, str] | None = None,
-    seed: str | None = None,
-) -> TrainingStep:
-    """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
+@dataclass(frozen=True)
+class Read:
+    """What was read of a graph before it is changed: names."""
 
-    Args:
-        model: what `ampgraph.convert` takes, in float32 and with its weights.
-        loss: ``cross_entropy`` (of the first output, with an input ``labels`` of class numbers), ``mse`` (with an input
-            ``labels`` like the first output), or the name of an output that is a float scalar. A graph with gradients
-            has its loss: by default its only float scalar output.
-        optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``.
-        level, dtype, fp32, low, target: as for `ampgraph.convert`; they hold for forward and backward. Parameters and
-            all other state are float32, but for O3, which stores parameters low.
-        loss_scale: a policy of `ampgraph.training.loss_scale`, its command-line form, or None for neither scale nor
-            skipped steps. By default dynamic at O1, O2 and auto with float16, else None.
-        clip_norm: the largest L2 norm of all unscaled gradients together.
-        freeze: name patterns of parameters that are not trained.
-        output: write the step there.
-        gradients: for a graph that has its backward, the output that is a parameter's gradient, by parameter. By
-            default outputs ``gradient:P``, ``P.grad``, ``grad_P`` and ``P_grad`` are the gradient of parameter P.
-        seed: the float32 scalar input that these gradients start from, which becomes the loss scale. By default one
-            of ``seed``, ``scale``, ``grad_output``, ``tangents_1``.
-
-    Raises:
-        AmpError: AMP205 for a model that is a training step already, AMP210 an operator without gradient rule, AMP211
-            a parameter without gradient, AMP212 a shape that is not known, AMP213 a loss that is none, AMP215 gradients
-            and seeds that do not fit, AMP320 and AMP322 for loss scale and optimizer.
-    """
-    optimizer = parse_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
-    policy = _policy(loss_scale, level, dtype)
-    if clip_norm is not None and not clip_norm > 0:
-        raise AmpError("AMP322", f"clip_norm={clip_norm} is not a positive number", hint="for example 1.0")
-    with quiet_collector():
-        options = pipeline.build_options(level, dtype, "ampgraph", None, fp32, low, target, None, None, "ONNX")
-        joint, parameters = _begin(read_forward(model), loss, policy, freeze, gradients, seed)
-        joint.differentiate(parameters, policy)
-        joint.lower_precision(options)
-        told = {"level": level, "dtype": dtype, "target": options.target, "loss": joint.named, "clip_norm": clip_norm}
-        told |= {"optimizer": spelled(optimizer), "loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(optimizer, clip_norm, told)
-    if output is not None:
-        step.save(output)
-    return step
+    loss: str
+    given: Given | None  # None for a forward graph
+    forward: str  # packed
+    frozen: set[str]
+    buffers: dict[str, str]  # and the output that is the next value
 
 
-class _Joint:
+class Joint:
     """Forward, loss and gradients in one graph, on the way to a step."""
 
-    def __init__(self, model: ir.Model, loss: str, given: Given | None, forward: str) -> None:
-        self.model, self.graph, self.given, self.forward = model, model.graph, given, forward
-        self.named = loss
+    def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
+        self.model, self.graph, self.given, self.forward = model, model.graph, read.given, read.forward
+        self.named, self.parameters = read.loss, list(parameters)
+        self.scale: Scale | None = None
         self.stored = originals(self.graph)
         self.states = States(Builder(self.graph, "step"))
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
-        if given is not None:
-            self.batch = [value for value in self.batch if value.name != given.seed]
-        self.running = lower_batch_norm(self.graph, exported_mode=given is not None)
+        if self.given is not None:
+            self.batch = [value for value in self.batch if value.name != self.given.seed]
+        self.running = lower_batch_norm(self.graph, exported_mode=self.given is not None, frozen=read.frozen)
         self.iteration = self._dropout()
         infer(model)
         hold_norms(model)
         self.labels, self.classes = "", 0
+        self.class_inputs: tuple[ClassInput, ...] = ()
         self.made: dict[str, ir.Value] = {}
-        self.loss = self._loss(loss)
+        self.loss = self._loss(read)
         infer(model)
+        self.running += buffer_values(self.graph, read.buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()
         self.graph.outputs.append(self.loss)
@@ -125,20 +77,27 @@ class _Joint:
         lower_random(self.graph, counter, SEED)
         return counter
 
-    def _loss(self, name: str) -> ir.Value:
+    def _loss(self, read: Read) -> ir.Value:
         """The scalar that is differentiated."""
+        outputs = {value.name: value for value in self.graph.outputs if value.name not in read.buffers.values()}
+        if read.loss in outputs:
+            self.class_inputs = read_class_inputs(self.graph, outputs[read.loss])
         lower_losses(self.graph)
         if self.given is not None:
             found, self.made = self.given.values(self.graph)
             return _scalar(found, self.states.builder)
-        outputs = {value.name: value for value in self.graph.outputs}
-        if name in outputs:
-            return _scalar(outputs[name], self.states.builder)
+        outputs = {value.name: value for value in self.graph.outputs if value.name in outputs}
+        if read.loss in outputs:
+            return _scalar(outputs[read.loss], self.states.builder)
+        return self._added_loss(read.loss, outputs)
+
+    def _added_loss(self, name: str, outputs: Mapping[str | None, ir.Value]) -> ir.Value:
+        """A loss of the first output, with an input for its labels."""
         if name not in LOSSES:
             known = [*LOSSES, *(str(output) for output in outputs)]
             hint = nearest(name, known) or f"there are: {', '.join(known)}"
             raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
-        result = self.graph.outputs[0]
+        result = next(iter(outputs.values()))
         if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
             told = f"cannot take {name} of output '{result.name}': {result.dtype} {result.shape}"
             raise AmpError("AMP213", told, hint="name an output that is the loss")
@@ -159,8 +118,8 @@ class _Joint:
         made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])
         return made
 
-    def differentiate(self, parameters: Sequence[ir.Value], policy: LossScale | None) -> None:
-        self.parameters = list(parameters)
+    def differentiate(self, policy: LossScale | None) -> None:
+        """Gradients and new running values, each an output behind the loss; the state so far."""
         self.scale = add_scale(self.states, policy)
         seed = None if self.scale is None else self.scale.seed
         if self.given is None:
@@ -181,14 +140,8 @@ class _Joint:
         for old, _ in self.running:
             self.states.adopt(old, RUNNING)
 
-    def lower_precision(self, options: Options) -> None:
-        """Plans and casts forward and backward together, by the ordinary planner and passes."""
-        if options.level.name == "O0":
-            return
-        stored = frozenset(v.name or "" for v in self.parameters) if options.level.name == "O3" else frozenset()
-        graph = OnnxGraph(self.model)
-        plan, flow = pipeline.planned(graph, options, stored)
-        pipeline.applied(graph, plan, flow)
+    def match_types(self) -> None:
+        """The first values of parameters that are low now."""
         for parameter in self.parameters:
             _match_type(parameter)
 
@@ -208,6 +161,7 @@ class _Joint:
             inputs=tuple(value.name or "" for value in self.batch),
             labels=self.labels,
             classes=self.classes,
+            class_inputs=self.class_inputs,
             loss=self.loss_name(),
             finite=updated.finite,
             norm=updated.norm,
@@ -223,14 +177,14 @@ class _Joint:
         return self.graph.outputs[0].name or ""
 
 
-def _begin(
+def begin(
     forward: ir.Model,
     loss: str | None,
     policy: LossScale | None,
     freeze: Sequence[str],
     gradients: Mapping[str, str] | None,
     seed: str | None,
-) -> tuple[_Joint, list[ir.Value]]:
+) -> Joint:
     """The graph, its loss found, and what is trained."""
     given = read_given(forward, loss, gradients, seed)
     loss = _loss_name(given, loss, policy)
@@ -239,13 +193,9 @@ def _begin(
     parameters = [forward.graph.initializers[name] for name in names]
     if given is not None:
         refuse_copies(forward, parts, parameters)
-    return _Joint(forward, loss, given, pack(parts)), parameters
-
-
-def _policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:
-    if given == DEFAULT:
-        return DynamicLossScale() if dtype == "float16" and level in ("O1", "O2", "auto") else None
-    return parse_loss_scale(given) if isinstance(given, str) else given
+    frozen = frozen_names(parts, freeze)
+    buffers = read_buffers(forward, frozen, given is not None)
+    return Joint(forward, Read(loss, given, pack(parts), frozen, buffers), parameters)
 
 
 def _loss_name(given: Given | None, loss: str | None, policy: LossScale | None) -> str:
@@ -254,6 +204,8 @@ def _loss_name(given: Given | None, loss: str | None, policy: LossScale | None) 
         if loss is None:
             hint = f"--loss {', '.join(LOSSES)}, or the name of an output that is a float32 scalar"
             raise AmpError("AMP213", "no loss is named, and no output is a parameter's gradient", hint=hint)
+        if not isinstance(loss, str):
+            raise AmpError("AMP213", f"loss={loss!r} is no name", hint=f"{', '.join(LOSSES)}, or that of an output")
         return loss
     if policy is not None and not given.seed:
         told = "the gradients start from no input: a loss scale behind them would protect nothing"

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ..errors import AmpError, nearest
-from .forward import FLOATS, SIGNATURE
+from .buffers import mutations
+from .forward import FLOATS, described, signature
 from .onnx_backward.builder import Builder
 
 SEEDS = ("seed", "scale", "grad_output", "tangents_1")
@@ -64,7 +65,7 @@ def read_given(
             hint = "name the outputs that are gradients: --gradient PARAM=OUTPUT"
             raise AmpError("AMP215", f"--seed-input {seed}: no output is a parameter's gradient", hint=hint)
         return None
-    named = _loss(model, loss, set(found.values()))
+    named = _loss(model, loss, {*found.values(), *mutations(model).values()})
     return Given(named, found, _seed(graph, named, found, seed))
 
 
@@ -80,7 +81,7 @@ def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> lis
         raise AmpError("AMP211", f"no output is the gradient of '{missing[0]}'{more}", hint=hint)
     for value in parameters:
         gradient = given[value.name or ""]
-        want, have = _told(value), _told(gradient)
+        want, have = described(value), described(gradient)
         if want != have:
             told = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
             raise AmpError("AMP215", told, hint="a gradient has the type and the shape of its parameter, both known")
@@ -150,7 +151,7 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
             if word not in known:
                 hint = nearest(word, known) or f"there are: {', '.join(known[:8])}"
                 raise AmpError("AMP215", f"--gradient {name}={output}: there is no {kind} '{word}'", hint=hint)
-    by_torch = {name: output for output, name in TORCH_GRADIENT.findall(_signature(model))}
+    by_torch = {name: output for output, name in TORCH_GRADIENT.findall(signature(model))}
     found: dict[str, str] = {}
     for name in stored:
         fitting = [word.format(name) for word in NAMES if word.format(name) in outputs]
@@ -164,16 +165,16 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _loss(model: ir.Model, named: str | None, gradients: set[str]) -> str:
+def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
     outputs = _outputs(model.graph)
-    others = [name for name in outputs if name not in gradients]
+    others = [name for name in outputs if name not in taken]
     if named is not None:
         if named not in others:
             told = f"--loss {named}: a graph that has its gradients has its loss, which is one of its outputs"
             hint = nearest(named, others) or f"there are: {', '.join(others) or 'gradients only'}"
             raise AmpError("AMP213", told, hint=hint)
         return named
-    by_torch = [name for name in TORCH_LOSS.findall(_signature(model)) if name in others]
+    by_torch = [name for name in TORCH_LOSS.findall(signature(model)) if name in others]
     found = by_torch or [name for name in others if outputs[name].dtype in FLOATS and _is_scalar(outputs[name])]
     if len(found) != 1:
         told = f"outputs {', '.join(found)} may each be the loss" if found else "no output is a float scalar: a loss"
@@ -204,7 +205,7 @@ def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str |
 def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
     """Why an input cannot be the seed; empty if it can."""
     if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
-        return f"it is no float32 scalar but {_told(value)}"
+        return f"it is no float32 scalar but {described(value)}"
     outputs, reached = _outputs(graph), _reached(graph, value)
     free = [name for name in gradients.values() if outputs[name] not in reached]
     if free:
@@ -223,12 +224,3 @@ def _reached(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
 
 def _is_scalar(value: ir.Value) -> bool:
     return value.shape is not None and all(dim == 1 for dim in value.shape)
-
-
-def _told(value: ir.Value) -> str:
-    dims = "of unknown shape" if value.shape is None else f"[{', '.join(str(dim) for dim in value.shape)}]"
-    return f"{'of unknown type' if value.dtype is None else value.dtype.name} {dims}"
-
-
-def _signature(model: ir.Model) -> str:
-    return model.graph.metadata_props.get(SIGNATURE) or model.metadata_props.get(SIGNATURE) or ""

@@ -86,14 +86,14 @@ class LossScaleState:
 class StaticLossScale:
     """A scale that never changes; ``skip`` says whether a step with gradients that are not finite is left out.
 
-    Raises AmpError AMP320 for a scale that is not a positive float32 number.
+    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32.
     """
 
     scale: float = 1.0
     skip: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _positive("scale", self.scale))
+        object.__setattr__(self, "scale", _invertible("scale", self.scale, _positive("scale", self.scale)))
 
     def start(self) -> LossScaleState:
         """The state before the first step."""
@@ -151,6 +151,7 @@ class DynamicLossScale:
                 checked: float = _count(name, value)
             else:  # factors keep the digits they were given in: PyTorch multiplies by them in float64
                 checked = _positive(name, value, round_to=RULES[self.rule].number if name == "init" else "float64")
+                checked = _invertible(name, value, checked) if name == "init" else checked
             object.__setattr__(self, name, checked)
         with np.errstate(over="ignore"):
             shrinks = self.backoff <= 1 and np.float32(1 / self.backoff) < np.inf
@@ -365,6 +366,14 @@ def _positive(name: str, value: Any, round_to: str = "float32") -> float:
         narrow, number = np.float32("nan"), math.nan
     if isinstance(value, bool) or not np.isfinite(narrow) or narrow <= 0:
         raise AmpError("AMP320", f"{name}={value} is not a positive float32 number", hint="for example 65536 or 0.5")
+    return number
+
+
+def _invertible(name: str, value: Any, number: float) -> float:
+    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(1) / np.float32(number)):
+            raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")
     return number
 
 

@@ -1,7 +1,8 @@
 """Losses in standard operators and float32.
 
 onnx's SoftmaxCrossEntropyLoss has no CUDA kernel, so the logarithm of a class is picked by GatherElements. A label
-that is no class makes the loss NaN, on every device: a step with it is told as not finite, and skipped.
+that is no class makes the loss and its gradients NaN, on every device: a step with it is told as not finite, and
+skipped where the loss scale skips steps.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def negative_log_likelihood(
         inside = b.op("And", b.op("GreaterOrEqual", labels, b.ints(0)), b.op("Less", labels, classes))
         counted = None
         if ignore_index is not None:
-            counted = b.op("Not", b.op("Equal", labels, b.ints(ignore_index)))
-            inside = b.op("And", inside, counted)
-        safe = b.typed(b.op("Where", inside, labels, b.ints(0)), INT64, *dims)
+            ignored = b.op("Equal", labels, b.ints(ignore_index))
+            counted, inside = b.op("Not", ignored), b.op("Or", inside, ignored)
+        picks = inside if counted is None else b.op("And", inside, counted)
+        safe = b.typed(b.op("Where", picks, labels, b.ints(0)), INT64, *dims)
         column = [*dims[:axis], 1, *dims[axis:]]
         index = b.typed(b.op("Unsqueeze", safe, b.ints(axis)), INT64, *column)
         picked = b.typed(b.op("GatherElements", logarithms, index, axis=axis), FLOAT, *column)
@@ -68,7 +70,9 @@ def negative_log_likelihood(
         weights = b.typed(ones if weight is None else b.op("Gather", weight, safe), FLOAT, *dims)
         if weight is not None:
             losses = b.typed(b.op("Mul", losses, weights), FLOAT, *dims)
-        losses = b.typed(b.op("Where", inside, losses, b.number(float("nan"))), FLOAT, *dims)
+        # A factor: a NaN that is only chosen has no gradient, and the step would pass for finite
+        factor = b.typed(b.op("Where", inside, b.number(1), b.number(float("nan"))), FLOAT, *dims)
+        losses = b.typed(b.op("Mul", losses, factor), FLOAT, *dims)
         if counted is not None:
             losses = b.typed(b.op("Where", counted, losses, zero), FLOAT, *dims)
             weights = b.typed(b.op("Where", counted, weights, zero), FLOAT, *dims)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import AmpError
+from .lowering import replace_value
 from .onnx_backward.builder import INT64, Builder
 
 BOOL, UINT64 = ir.DataType.BOOL, ir.DataType.UINT64
@@ -38,13 +39,11 @@ def lower_dropout(graph: ir.Graph, step_counter: ir.Value, seed: int, *, force: 
     for number, node in enumerate(found):
         b.before, b.scope = node, node.name or node.op_type
         if force or _trains(b, node):
-            made, count = _dropped(b, node, step_counter, _key(seed, number)), count + 1
+            made, count = _dropped(b, node, step_counter, stream_key(seed, number)), count + 1
         else:
             made = _kept(b, node)
         for old, new in zip(node.outputs, made, strict=False):
-            if old.is_graph_output():
-                new.name, old.name = old.name, b.fresh("replaced")
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            replace_value(b, old, new)
         graph.remove(node, safe=True)
     return count
 
@@ -119,7 +118,7 @@ def _word(b: Builder, number: int) -> ir.Value:
     return b.constant(np.array(number, np.uint64))
 
 
-def _key(seed: int, number: int) -> int:
+def stream_key(seed: int, number: int) -> int:
     """As the paper wants keys: odd, and the hexadecimal digits of either half differ from each other and from 0."""
     noise = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     key = 0

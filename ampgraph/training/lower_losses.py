@@ -6,10 +6,13 @@ import onnx_ir as ir
 
 from ..errors import AmpError
 from .losses import KEEP, negative_log_likelihood
+from .lowering import replace_value
 from .onnx_backward.builder import Builder
 from .onnx_backward.registry import attribute
+from .step import ClassInput
 
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+SHAPED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the same numbers
 
 
 def lower_losses(graph: ir.Graph) -> int:
@@ -45,6 +48,23 @@ def _lower(b: Builder, node: ir.Node) -> None:
         logarithms,
     ]
     for old, new in zip(node.outputs, made, strict=False):
-        if old.is_graph_output():
-            new.name, old.name = old.name, b.fresh("replaced")
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        replace_value(b, old, new)
+
+
+def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]:
+    """The inputs that a loss reads as labels, every number of them: to be asked before `lower_losses`."""
+    inputs, found, needed = set(graph.inputs), [], {loss}
+    for node in reversed(graph):
+        if not needed.intersection(node.outputs):
+            continue
+        needed.update(value for value in node.inputs if value is not None)
+        if node.op_type not in KINDS or node.domain not in ("", "ai.onnx"):
+            continue
+        scores, labels = node.inputs[:2]
+        while labels is not None and (maker := labels.producer()) is not None and maker.op_type in SHAPED:
+            labels = maker.inputs[0]
+        if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
+            size = scores.shape[1] if scores is not None and scores.shape is not None else None
+            row = ClassInput(labels.name or "", size if isinstance(size, int) else 0, attribute(node, "ignore_index"))
+            found.append(row)
+    return tuple(dict.fromkeys(reversed(found)))

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import AmpError
-from .lower_dropout import BOOL, _key, random_numbers
+from .lower_dropout import BOOL, random_numbers, stream_key
+from .lowering import replace_value
 from .onnx_backward.builder import Builder
 from .onnx_backward.registry import attribute
 
@@ -35,13 +36,11 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         if node.op_type == "Multinomial":
             hint = "draw outside of the graph, and give what was drawn as an input"
             raise AmpError("AMP205", "Multinomial cannot be repeated", where=f"node '{node.name}'", hint=hint)
-        keys = [_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
+        keys = [stream_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
         old = node.outputs[0]
         with b.float32(KEEP):
             new = _drawn(b, node, step_counter, keys)
-        if old.is_graph_output():
-            new.name, old.name = old.name, b.fresh("replaced")
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        replace_value(b, old, new)
         graph.remove(node, safe=True)
     return len(found)
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import AmpError
+from .lowering import replace_value
 from .onnx_backward.builder import Builder
 from .onnx_backward.registry import attribute
 
@@ -67,10 +68,9 @@ def _split(b: Builder, node: ir.Node) -> None:
 
 def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     old = node.outputs[0]
-    if old.is_graph_output():
-        identity = b.typed(b.op("Identity", new), new)
-        identity.name, old.name, new = old.name, b.fresh("replaced"), identity
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if old.is_graph_output():  # a piece may be several outputs
+        new = b.typed(b.op("Identity", new), new)
+    replace_value(b, old, new)
     b.graph.remove(node, safe=True)
 
 

@@ -6,20 +6,20 @@ Hutter (2019).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 
-from ..errors import AmpError, nearest
+from ..errors import AmpError, is_number, nearest
 from .onnx_backward.builder import Builder
 
 Value = ir.Value
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """``begin`` makes the scalars that all parameters share, ``update`` a new parameter and its new slots."""
 
@@ -161,10 +161,24 @@ def parse_optimizer(text: str) -> Optimizer:
 
 
 def spelled(optimizer: Optimizer) -> str:
-    """The form that `parse_optimizer` reads."""
-    kind = next(name for name, cls in OPTIMIZERS.items() if type(optimizer) is cls)
-    rows = [(f.name, getattr(optimizer, f.name)) for f in fields(type(optimizer))]  # type: ignore[arg-type]
-    return f"{kind}:" + ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
+    """The form that `parse_optimizer` reads; one of the user has the name of its class."""
+    cls = type(optimizer)
+    kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
+    names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
+    rows = [(name, getattr(optimizer, name)) for name in names]
+    told = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
+    return f"{kind}:{told}" if told else kind
+
+
+def as_optimizer(given: Any) -> Optimizer:
+    """An optimizer, or the command-line form of one. Raises AmpError AMP322."""
+    if isinstance(given, str):
+        return parse_optimizer(given)
+    if isinstance(given, type) or not isinstance(given, Optimizer):
+        kind = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+        hint = "ampgraph.SGD(lr=0.1), ampgraph.Adam(), ampgraph.AdamW(), or a text: adam:lr=0.001"
+        raise AmpError("AMP322", f"optimizer={kind} is no optimizer for a graph", hint=hint)
+    return given
 
 
 def _running(b: Builder, old: Value, new: Value, beta: float) -> Value:
@@ -184,8 +198,10 @@ def _wide(b: Builder, number: float) -> Value:
 def _check(optimizer: Any, *names: str) -> None:
     for name in names:
         value = getattr(optimizer, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise AmpError("AMP322", f"{name}={value} is not a number from 0", hint="for example 0.01")
+        with np.errstate(over="ignore"):
+            if not is_number(value) or not np.isfinite(np.float32(value)) or value < 0:
+                raise AmpError("AMP322", f"{name}={value} is not a number from 0", hint="in float32, like 0.01")
+        object.__setattr__(optimizer, name, float(value))
 
 
 def _number(kind: str, key: str, text: str) -> float:

@@ -32,7 +32,25 @@ def pack(model: ir.Model) -> str:
     finally:
         for name, tensor in kept.items():
             model.graph.initializers[name].const_value = tensor
-    return base64.b85encode(zlib.compress(proto.SerializeToString(deterministic=True), 9)).decode()
+    whole = proto.SerializeToString(deterministic=True)
+    packed = zlib.compress(whole, 9)
+    if len(whole) > _most(packed):
+        packed = zlib.compress(whole, 0)
+    return base64.b85encode(packed).decode()
+
+
+def _most(packed: bytes) -> int:
+    """How much may come out of so many bytes: more is made to fill the memory. A graph is 5 to 20 times as large."""
+    return (1 << 20) + 50 * len(packed)
+
+
+def _inflated(packed: bytes) -> bytes:
+    """Raises ValueError for more than `_most`, zlib.error for what is cut off or is not zlib's."""
+    stream, most = zlib.decompressobj(), _most(packed)
+    whole = stream.decompress(packed, most + 1)
+    if len(whole) > most or not stream.eof:
+        raise ValueError("the forward graph is too large, or cut off")
+    return whole
 
 
 def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
@@ -62,7 +80,7 @@ def unpack(text: str, tensors: Mapping[str, np.ndarray]) -> ir.Model:
     Raises AmpError AMP206 for a text or for tensors that do not fit.
     """
     try:
-        proto = onnx.ModelProto.FromString(zlib.decompress(base64.b85decode(text)))
+        proto = onnx.ModelProto.FromString(_inflated(base64.b85decode(text)))
         model = ir.from_proto(proto)
     except Exception as error:  # base64, zlib, protobuf and onnx_ir have an error each
         raise AmpError("AMP206", "the forward graph in it cannot be read", hint="build the step again") from error

@@ -19,6 +19,15 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
+class ClassInput:
+    """An input of class numbers: 0 .. ``classes`` - 1 (0 where that is not known), or ``ignored`` where that is one."""
+
+    name: str
+    classes: int
+    ignored: int | None
+
+
+@dataclass(frozen=True)
 class Layout:
     """What the inputs and outputs of a step graph are for."""
 
@@ -26,6 +35,7 @@ class Layout:
     inputs: tuple[str, ...]  # the batch, labels included
     labels: str = ""  # the input of the labels, where a loss was added
     classes: int = 0  # labels lie in 0 .. classes - 1, where that is known
+    class_inputs: tuple[ClassInput, ...] = ()  # what the graph's own loss reads as labels, nothing but reshaped
     loss: str = ""
     finite: str = ""
     norm: str = ""
@@ -49,7 +59,8 @@ class Layout:
                     "AMP206", f"is a step graph of version {data['version']}", where=where, hint="build it again"
                 )
             states = tuple(Entry(**entry) for entry in data.pop("states"))
-            return Layout(states, tuple(data.pop("inputs")), **data)
+            read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
+            return Layout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
         except (KeyError, TypeError, ValueError) as error:
             told = "its description of the training step cannot be read"
             raise AmpError("AMP206", told, where=where, hint="build it again with ampgraph build-step") from error
@@ -60,7 +71,7 @@ class TrainingStep:
     """``model``: the whole step. Inputs are the batch and the state, whose first values are in the model; outputs are
     the loss, whether all gradients were finite, and the next state."""
 
-    model: ir.Model
+    model: ir.Model = field(repr=False)  # onnx_ir prints a graph node by node, as deep as it is
     layout: Layout
 
     @property

@@ -73,7 +73,8 @@ def add_update(
     """
     b = states.builder
     b.scope = ""
-    finite = all_finite(b, gradients) if scale is not None else None
+    floats = [new for old, new in running if old.dtype == FLOAT]
+    finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
     holds = finite if scale is not None and scale.skips else None
     if scale is not None:
         # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient

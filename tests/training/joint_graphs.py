@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ampgraph.building import build_training_step
 from ampgraph.errors import AmpError
-from ampgraph.training.build import build_training_step
 from ampgraph.training.loss_scale import DynamicLossScale
 from ampgraph.training.onnx_backward.driver import differentiate
 from ampgraph.training.trainer import Trainer

@@ -12,8 +12,8 @@ import torch
 from onnx import helper, numpy_helper, parser
 
 import ampgraph
+from ampgraph.building import build_training_step
 from ampgraph.errors import AmpError
-from ampgraph.training.build import build_training_step
 from ampgraph.training.onnx_backward import registry
 from training.small_steps import WEIGHTS, Runner, batches, regression, torch_loss, weights
 

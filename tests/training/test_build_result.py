@@ -16,8 +16,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from ampgraph.building import build_training_step
 from ampgraph.oplists import load_kernels
-from ampgraph.training.build import build_training_step
 from ampgraph.training.onnx_backward.registry import kind_of
 from ampgraph.training.packing import FORWARD, unpack
 from ampgraph.training.trainer import Trainer
@@ -33,7 +33,7 @@ def build(model, **options):
 
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = (
-        "import sys; from ampgraph.training.build import build_training_step as build;"
+        "import sys; from ampgraph.building import build_training_step as build;"
         "build(sys.argv[1], loss='cross_entropy', optimizer='adamw', clip_norm=1.0, output=sys.argv[2])"
     )
     source, told = MODELS / "digits_cnn_forward.onnx", []

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import ampgraph
+from ampgraph.building import build_training_step
 from ampgraph.models import digits
 from ampgraph.models.make_digits_forward import Cnn, Mlp, Transformer
-from ampgraph.training.build import build_training_step
 from ampgraph.training.trainer import Trainer
 
 RUNS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ampgraph.training.loss_scale import (
     RULES,
     DynamicLossScale,
     LossScale,
+    LossScaleState,
     StaticLossScale,
     parse_loss_scale,
 )
@@ -44,9 +46,9 @@ def policies(draw: st.DrawFn) -> DynamicLossScale:
     )
 
 
-def trace(policy: LossScale, steps: Iterable[bool]) -> list[float]:
+def trace(policy: LossScale, steps: Iterable[bool], start: LossScaleState | None = None) -> list[float]:
     """The scale after every step."""
-    state, scales = policy.start(), []
+    state, scales = start or policy.start(), []
     for finite in steps:
         state = policy.update(state, finite)
         scales.append(state.scale)
@@ -188,6 +190,9 @@ def test_the_command_line_form(text: str, policy: LossScale | None) -> None:
         ("static:lots", "scale=lots is not a number"),
         ("static:-1", "not a positive float32 number"),
         ("static:1e39", "not a positive float32 number"),
+        ("static:1e-39", "scale=1e-39 has no reciprocal in float32"),
+        ("dynamic:init=1e-39", "init=1e-39 has no reciprocal in float32"),
+        ("dynamic:init=1e-39,rule=apex", "init=1e-39 has no reciprocal in float32"),
         ("static:8,drop=no", "unknown 'drop=no'"),
         ("dynamic:init", "'init' is not KEY=VALUE"),
         ("dynamic:int=4", "did you mean 'init'?"),
@@ -244,11 +249,9 @@ def test_the_trace_of_pytorch(init: float, growth: float, backoff: float, interv
         real.step(optimizer)
         real.update()
         scales.append(real.get_scale())
-    try:
-        ours = DynamicLossScale.pytorch(init, growth, backoff, interval)
-    except AmpError:
-        pytest.fail("a scale that torch takes")
-    assert trace(ours, steps) == scales
+    start = max(init, 2.0**-127)  # the smallest with a reciprocal; a scale may shrink below it
+    ours = DynamicLossScale.pytorch(start, growth, backoff, interval)
+    assert trace(ours, steps, replace(ours.start(), scale=float(np.float32(init)))) == scales
 
 
 def mindspore() -> Any:

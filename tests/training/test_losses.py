@@ -92,9 +92,9 @@ def test_nothing_is_learnt_where_all_labels_are_ignored():
 
 
 @pytest.mark.parametrize("bad", [7, -1, 2**40, -(2**40)])
-def test_a_label_that_is_no_class_makes_the_loss_nan(bad):
-    loss, _ = computed(cross_entropy, normal(3, 7), np.array([0, bad, 2]))
-    assert np.isnan(loss)
+def test_a_label_that_is_no_class_makes_the_loss_and_its_gradient_nan(bad):
+    loss, gradient = computed(cross_entropy, normal(4, 7), np.array([0, bad, 2, -100]))
+    assert np.isnan(loss) and np.isnan(gradient[1]).all() and np.isfinite(gradient[[0, 2, 3]]).all()
 
 
 def test_large_logits_stay_numbers():

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from onnx import parser, shape_inference
+from onnx import numpy_helper, parser, shape_inference
 from torch import nn
 
 from ampgraph.errors import AmpError
@@ -22,6 +22,8 @@ def model_of(x: tuple[int, ...], body: str, dynamic: bool = False, opset: int = 
     vectors = ", ".join(f"float[{x[1]}] {name}" for name in "wcmv")
     text = f"g (float[{dims}] x, {vectors}) => (float[{dims}] y) {{ {body} }}"
     proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {text}')
+    for name in "mv":  # stored, and fed all the same
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(x[1], np.float32), name))
     return ir.from_proto(shape_inference.infer_shapes(proto))
 
 
@@ -107,6 +109,40 @@ def test_a_large_mean_leaves_the_variance_exact():
 def test_one_value_a_channel_is_no_division_by_zero():
     found = trained(model_of((1, 3), f"y = {NODE} (x, w, c, m, v)"), arrays((1, 3)), normal(1, 3))
     assert all(np.isfinite(array).all() for array in found)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("frozen", ["m", "v"])
+def test_frozen_statistics_are_those_of_inference(mode, frozen):
+    shape, given = (4, 3, 5), arrays((4, 3, 5))
+    node = NODE.replace(">", f", training_mode = {mode}>")
+    model = model_of(shape, f"i = Identity (m)  y{', rm, rv' if mode else ''} = {node} (x, w, c, i, v)")
+    assert lower_batch_norm(model.graph, frozen={frozen}) == []
+    [found] = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, given)
+    module = module_of(given).eval()
+    np.testing.assert_allclose(found, module(torch.tensor(given["x"]).double()).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5), (3, 4, 5, 2)])
+def test_statistics_that_the_graph_computes(shape):
+    """As torch exports track_running_stats=False: they are no state, and part of the gradient."""
+    axes = ", ".join(str(axis) for axis in range(len(shape)) if axis != 1)
+    body = f"""axes = Constant <value_ints = [{axes}]> ()  mean = ReduceMean <keepdims = 0> (x, axes)
+        far = ReduceMean <keepdims = 1> (x, axes)  away = Sub (x, far)  squares = Mul (away, away)
+        variance = ReduceMean <keepdims = 0> (squares, axes)  y = {NODE} (x, w, c, mean, variance)"""
+    model, given, seed = model_of(shape, body), arrays(shape), normal(*shape, seed=9)
+    graph = model.graph
+    assert lower_batch_norm(graph) == []
+    start = ir.Value(name="seed", type=graph.inputs[0].type, shape=graph.inputs[0].shape)
+    graph.inputs.append(start)
+    graph.outputs.extend(differentiate(graph, graph.outputs[0], list(graph.inputs[:3]), start))
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    found = session.run(None, given | {"seed": seed})
+    module, x = module_of(given), torch.tensor(given["x"].astype(np.float64), requires_grad=True)
+    y = module(x)
+    (y * torch.tensor(seed)).sum().backward()
+    for one, other in zip(found, [y, x.grad, module.weight.grad, module.bias.grad], strict=True):
+        np.testing.assert_allclose(one, other.detach().numpy(), rtol=2e-5, atol=2e-5)
 
 
 def test_data_of_unknown_rank_is_told():

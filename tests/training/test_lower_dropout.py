@@ -7,7 +7,7 @@ import pytest
 from onnx import checker, parser, shape_inference
 
 from ampgraph.errors import AmpError
-from ampgraph.training.lower_dropout import _key, lower_dropout, random_numbers
+from ampgraph.training.lower_dropout import lower_dropout, random_numbers, stream_key
 from ampgraph.training.onnx_backward.builder import Builder
 from ampgraph.training.onnx_backward.driver import differentiate
 from training.gradients import normal
@@ -33,7 +33,7 @@ def scalar(name: str) -> ir.Value:
 def test_the_numbers_are_those_of_the_paper():
     size, step = scalar("size"), scalar("step")
     graph = ir.Graph([size, step], [], nodes=[], opset_imports={"": 18}, name="g")
-    key = _key(1, 2)
+    key = stream_key(1, 2)
     graph.outputs.append(random_numbers(Builder(graph), size, step, key))
     graph.outputs[0].type = ir.TensorType(INT64)
     session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
@@ -43,7 +43,7 @@ def test_the_numbers_are_those_of_the_paper():
 
 
 def test_keys_are_as_the_paper_wants_them():
-    keys = [_key(seed, number) for seed in range(30) for number in range(30)]
+    keys = [stream_key(seed, number) for seed in range(30) for number in range(30)]
     assert len(set(keys)) == len(keys)
     for key in keys:
         digits = f"{key:016x}"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ampgraph import AmpError
-from ampgraph.training.build import build_training_step
+from ampgraph.building import build_training_step
 from ampgraph.training.optimizers import SGD, Adam, AdamW, parse_optimizer, spelled
 from training.small_steps import Runner, batches, regression, torch_loss, weights
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 import ampgraph.planner
-from ampgraph.training.build import build_training_step
+from ampgraph.building import build_training_step
 from ampgraph.training.step import TrainingStep
 
 WIDTH = 8

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ampgraph.training.build import build_training_step
+from ampgraph.building import build_training_step
 from ampgraph.training.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
 from ampgraph.training.onnx_backward.builder import Builder
 from ampgraph.training.scale_graph import ScaleValues, next_scale
