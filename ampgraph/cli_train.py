@@ -12,56 +12,76 @@ from .console import done, progress, show, show_json, signals_wait
 if TYPE_CHECKING:
     from .training.fitting import History
 
-StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
+SCALES = (
+    "dynamic[:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch], static:1024 or none; "
+    "dynamic with float16 at O1, O2 and auto if not given."
+)
+SCHEDULES = "constant, linear, cosine or step, each with warmup: cosine:warmup=100; constant if not given."
+
+
+def _text(option: str, metavar: str, told: str) -> Any:
+    return typer.Option(option, metavar=metavar, help=told)
+
+
+StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
+ForwardArgument = Annotated[
+    str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")
+]
+CheckpointArgument = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+OptimizerOption = Annotated[
+    str, _text("--optimizer", "KIND[:KEY=VALUE,...]", "sgd, adam or adamw: sgd:lr=0.1,momentum=0.9.")
+]
+StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
+TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
+LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
+LevelOption = Annotated[str, _text("--level", "LEVEL", "O0, O1, O2, O3 or auto.")]
+DtypeOption = Annotated[str, _text("--dtype", "TYPE", "float16 or bfloat16.")]
+LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
+ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
+FreezeOption = Annotated[list[str] | None, _text("--freeze", "PATTERN", "Parameters not to train; repeatable.")]
+Fp32Option = Annotated[list[str] | None, _text("--fp32", "PATTERN", "Keep these nodes in float32; repeatable.")]
+LowOption = Annotated[list[str] | None, _text("--low", "PATTERN", "Make these nodes low; repeatable.")]
+TargetOption = Annotated[str | None, _text("--target", "TARGET", "cuda (the default), tensorrt, cann or cpu.")]
+GradientOption = Annotated[
+    list[str] | None,
+    _text("--gradient", "PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable."),
+]
+SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
+DataOption = Annotated[str, _text("--data", "TRAIN.npz", "Arrays by input name, labels under labels; samples first.")]
+ValidateOption = Annotated[str | None, _text("--validate", "VAL.npz", "Measured in float32 after each epoch.")]
+EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one step.")]
+ScheduleOption = Annotated[str | None, _text("--lr-schedule", "SCHEDULE", SCHEDULES)]
+DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
+CheckpointOption = Annotated[str | None, _text("--checkpoint", "DIR", "Keep a checkpoint there after every epoch.")]
+EveryOption = Annotated[int, _text("--checkpoint-every", "STEPS", "And after every so many steps of an epoch.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on from the checkpoint in DIR, with the same data and options.")
+]
+SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
+PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
 
 def build_step(
-    model: Annotated[str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")],
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            "--optimizer", metavar="KIND[:KEY=VALUE,...]", help="sgd, adam or adamw: sgd:lr=0.1,momentum=0.9."
-        ),
-    ],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")],
-    loss: Annotated[str | None, typer.Option("--loss", metavar="LOSS", help=f"{LOSSES}.")] = None,
-    level: Annotated[str, typer.Option("--level", metavar="LEVEL", help="O0, O1, O2, O3 or auto.")] = "O2",
-    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float16 or bfloat16.")] = "float16",
-    loss_scale: Annotated[
-        str | None,
-        typer.Option(
-            "--loss-scale",
-            metavar="SCALE",
-            help="dynamic[:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch], static:1024 or none; "
-            "dynamic with float16 at O1, O2 and auto if not given.",
-        ),
-    ] = None,
-    clip_norm: Annotated[
-        float | None, typer.Option("--clip-norm", metavar="NORM", help="The largest norm of all gradients together.")
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option("--freeze", metavar="PATTERN", help="Parameters not to train; repeatable.")
-    ] = None,
-    fp32: Annotated[
-        list[str] | None, typer.Option("--fp32", metavar="PATTERN", help="Keep these nodes in float32; repeatable.")
-    ] = None,
-    low: Annotated[
-        list[str] | None, typer.Option("--low", metavar="PATTERN", help="Make these nodes low; repeatable.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="TARGET", help="cuda (the default), tensorrt, cann or cpu.")
-    ] = None,
-    gradient: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gradient", metavar="PARAM=OUTPUT", help="Of a graph that has its backward: a gradient; repeatable."
-        ),
-    ] = None,
-    seed_input: Annotated[
-        str | None, typer.Option("--seed-input", metavar="INPUT", help="And the scalar that the gradients start from.")
-    ] = None,
+    model: ForwardArgument,
+    optimizer: OptimizerOption,
+    output: StepOption,
+    loss: LossOption = None,
+    level: LevelOption = "O2",
+    dtype: DtypeOption = "float16",
+    loss_scale: LossScaleOption = None,
+    clip_norm: ClipOption = None,
+    freeze: FreezeOption = None,
+    fp32: Fp32Option = None,
+    low: LowOption = None,
+    target: TargetOption = None,
+    gradient: GradientOption = None,
+    seed_input: SeedInputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
@@ -108,40 +128,18 @@ def build_step(
 
 def train(
     step: StepArgument,
-    data: Annotated[
-        str,
-        typer.Option("--data", metavar="TRAIN.npz", help="Arrays by input name, labels under labels; samples first."),
-    ],
-    validate: Annotated[
-        str | None, typer.Option("--validate", metavar="VAL.npz", help="Measured in float32 after each epoch.")
-    ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", help="How often all data is seen.")] = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", help="Samples of one step.")] = 64,
-    lr_schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--lr-schedule",
-            metavar="SCHEDULE",
-            help="constant, linear, cosine or step, each with warmup: cosine:warmup=100; constant if not given.",
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto (the best that is here), cpu, cuda, tensorrt, cann.")
-    ] = "auto",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")
-    ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="DIR", help="Keep a checkpoint there after every epoch.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option("--checkpoint-every", metavar="STEPS", help="And after every so many steps of an epoch.")
-    ] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Decides the order of the samples.")] = 0,
-    plot: Annotated[
-        str | None, typer.Option("--plot", metavar="LOSS.png", help="Draw the loss curve (needs matplotlib).")
-    ] = None,
+    data: DataOption,
+    validate: ValidateOption = None,
+    epochs: EpochsOption = 10,
+    batch_size: BatchSizeOption = 64,
+    lr_schedule: ScheduleOption = None,
+    device: DeviceOption = "auto",
+    strict: StrictOption = False,
+    checkpoint: CheckpointOption = None,
+    checkpoint_every: EveryOption = 0,
+    resume: ResumeOption = False,
+    seed: SeedOption = 0,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train: run a step over data, epoch by epoch. A last batch that is not full is left out.
@@ -177,8 +175,7 @@ def train(
         )
         done()
     if plot is not None:
-        per_epoch = trainer.feeds.dataset(data).samples // batch_size
-        measured = [(e.number * per_epoch, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
+        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
         draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
     show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
@@ -201,12 +198,7 @@ def _closing(history: History, checkpoint: str | None, plot: str | None, resume:
 
 
 def export_weights(
-    step: StepArgument,
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
-    ],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")],
-    as_json: JsonOption = False,
+    step: StepArgument, checkpoint: CheckpointArgument, output: TrainedOption, as_json: JsonOption = False
 ) -> None:
     """Write the forward model with the weights of a checkpoint: float32, for inference, ready for convert.
 
@@ -234,5 +226,5 @@ def export_weights(
         save_trained(given, found.state, output)
         done()
     report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}
-    report["updates"] = int(found.state["step/count"])
+    report["updates"] = int(found.state[given.layout.count])
     show_json(report) if as_json else show([f"{name:<11} {value}" for name, value in report.items()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ..errors import AmpError
+from ..errors import AmpError, is_whole
 from ..runtime.data import load_npz
 from ..runtime.onnxruntime import Port, check_feeds
-from .step import Layout, TrainingStep
+from .step import ClassInput, Layout, TrainingStep
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
@@ -28,29 +29,7 @@ class Feeds:
 
     def checked(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
-        labels = self.layout.labels
-        if labels in batch and self.ports[labels].dtype == "int64":
-            array = np.asarray(batch[labels])
-            if array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
-                batch = {**batch, labels: array.astype(np.int64)}  # smaller integers are the same numbers
-        arrays = check_feeds(self.ports, batch, set())
-        empty = next((name for name, array in arrays.items() if not array.size), None)
-        if empty is not None:
-            raise AmpError("AMP503", f"input '{empty}' is empty", hint="feed at least one sample")
-        if labels in arrays and arrays[labels].dtype.kind == "i":
-            self._check_labels(arrays[labels])
-        return arrays
-
-    def _check_labels(self, labels: np.ndarray) -> None:
-        classes = self.layout.classes
-        wrong = (labels < 0) & (labels != IGNORED)
-        if classes:
-            wrong |= labels >= classes
-        if wrong.any():
-            place = [int(index) for index in np.argwhere(wrong)[0]]
-            told = f"label {labels[tuple(place)]} at {place} is no class"
-            top = f"0 to {classes - 1}" if classes else "0 upwards"
-            raise AmpError("AMP503", told, hint=f"classes are {top}; {IGNORED} leaves a place out of the loss")
+        return _checked(self.layout, self.ports, batch)
 
     def dataset(self, data: Any) -> Dataset:
         """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
@@ -68,32 +47,93 @@ class Feeds:
             raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
         known = {name: array for name, array in arrays.items() if name in self.ports} if where else arrays
         sizes = {name: len(array) if np.ndim(array) else 0 for name, array in known.items()}
+        if not sizes:
+            raise AmpError("AMP503", "the step takes no data", where=where, hint="build it from a graph with an input")
         first, count = next(iter(sizes.items()))
         for name, size in sizes.items():
             if size != count:
                 told = f"'{first}' has {count} samples and '{name}' {size}"
                 raise AmpError("AMP503", told, where=where, hint="the first axis of every array counts the samples")
         try:
-            return Dataset(self._whole(known), count)
+            whole = self._whole(known)
+            _refuse_nan(whole)
+            return Dataset(whole, count)
         except AmpError as error:
             raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
 
     def _whole(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """All samples at once: the first axis may have any size."""
-        free = Feeds.__new__(Feeds)
-        free.layout = self.layout
-        free.ports = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
-        return free.checked(arrays)
+        free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
+        return _checked(self.layout, free, arrays)
 
-    def check_batch_size(self, size: int) -> None:
-        """Raises AmpError AMP503 for a size that the step, exported at another one, does not take."""
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    def check_batch_size(self, size: int) -> int:
+        """The size. Raises AmpError AMP503 for a size that the step, exported at another one, does not take."""
+        if not is_whole(size) or size < 1:
             raise AmpError("AMP503", f"batch size {size} is not a whole number from 1", hint="for example 64")
         for port in self.ports.values():
             fixed = port.shape[0] if port.shape else None
             if isinstance(fixed, int) and fixed != size:
                 told = f"input '{port.name}' takes {fixed} samples at once, not {size}"
                 raise AmpError("AMP503", told, hint=f"--batch-size {fixed}, or export with a dynamic batch")
+        return int(size)
+
+
+def _refuse_nan(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises AmpError AMP503: one sample would make every weight NaN, or every step of its batch a skipped one."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            place = [int(index) for index in np.argwhere(np.isnan(array))[0]]
+            raise AmpError("AMP503", f"'{name}' is NaN at {place}", hint="leave such samples out, or fill them")
+
+
+def _checked(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    if not isinstance(batch, Mapping):
+        told = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
+        raise AmpError("AMP503", told, hint=f"give {', '.join(ports)} by name")
+    _refuse_rows(layout, ports, batch)
+    arrays = check_feeds(
+        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+    )
+    empty = next((name for name, array in arrays.items() if not array.size), None)
+    if empty is not None:
+        raise AmpError("AMP503", f"input '{empty}' is empty", hint="feed at least one sample")
+    for row in (*layout.class_inputs, ClassInput(layout.labels, layout.classes, IGNORED)):
+        if row.name in arrays and arrays[row.name].dtype.kind == "i":
+            _check_labels(arrays[row.name], row)
+    return arrays
+
+
+def _cast(port: Port, value: Any) -> Any:
+    """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
+    array = value if isinstance(value, np.ndarray) else None
+    if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
+        return array.astype(np.int64)
+    if array is not None and port.dtype == "float32" and array.dtype in (np.float64, np.float16):
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32)
+    return value
+
+
+def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
+    """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
+    port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
+    if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1 == np.ndim(labels):
+        told = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
+        raise AmpError("AMP503", told, hint=f"{layout.labels}.argmax(-1)")
+
+
+def _check_labels(labels: np.ndarray, row: ClassInput) -> None:
+    wrong = labels < 0
+    if row.classes:
+        wrong |= labels >= row.classes
+    if row.ignored is not None:
+        wrong &= labels != row.ignored
+    if wrong.any():
+        place = [int(index) for index in np.argwhere(wrong)[0]]
+        told = f"label {labels[tuple(place)]} at {place} of '{row.name}' is no class"
+        classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
+        more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
+        raise AmpError("AMP503", told, hint=classes + more)
 
 
 @dataclass(frozen=True)
@@ -102,6 +142,14 @@ class Dataset:
 
     arrays: Mapping[str, np.ndarray]
     samples: int
+
+    def digest(self) -> str:
+        """Changes with names, types, sizes and numbers."""
+        made = hashlib.blake2b(digest_size=16)
+        for name, array in sorted(self.arrays.items()):
+            made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
+            made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return made.hexdigest()
 
     def shuffled(self, batch_size: int, seed: int, epoch: int, skip: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """The whole batches of an epoch in a random order, without the first ``skip``; what is left is dropped."""

@@ -13,14 +13,14 @@ import onnx_ir as ir
 from ..errors import AmpError, first_line
 from ..formats import onnx_io
 from ..runtime.devices import choose, import_onnxruntime
-from ..runtime.onnxruntime import QUIET, as_numpy
+from ..runtime.onnxruntime import QUIET, as_numpy, out_of_memory
 from .aliasing import in_place
 from .packing import ORIGINAL
-from .state import SCALE
 from .step import TrainingStep
 
 BFLOAT16 = "bfloat16"
-SCALE_NAME = "step/scale"
+HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
+NOT_TAKEN = "the last state was not taken to the device whole"
 
 
 class Binding:
@@ -38,45 +38,68 @@ class Binding:
             from ..numerics.strict_rewrite import rewrite
 
             proto = rewrite(proto, keep_border=True, folder=folder)
-        self.in_place = in_place(ir.from_proto(proto).graph, step.layout.states) - {SCALE_NAME}
+        self.in_place = in_place(ir.from_proto(proto).graph, step.layout.states) - {step.layout.scale}
         self._session = _opened(proto, folder, providers, strict, threads)
         self._places: dict[str, tuple[Any, Any]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
         self._scale: Any = None
+        self._scale_name = self.layout.scale
         names = (self.layout.loss, self.layout.finite, self.layout.norm)
         self._results = [name for name in names if name]
-        self._next_scale = next((e.output for e in self.layout.of(SCALE) if e.name == SCALE_NAME), "")
-        self._torn = False
+        self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
+        self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, np.ndarray]) -> None:
-        """Takes a whole state to the device."""
-        self._places, self._turn = {}, 0
-        for entry in self.layout.states:
-            first = self.value(state[entry.name])
-            twice = entry.output and entry.name not in self.in_place and entry.name != SCALE_NAME
-            self._places[entry.name] = first, self.value(state[entry.name]) if twice else first
-        self._scale = self._places[SCALE_NAME][0] if SCALE_NAME in self._places else None
-        self._bindings = [self._bound(0), self._bound(1)]
-        self._torn = False
+        """Takes a whole state to the device, in the place of the old one, which is dropped first.
 
-    def replace(self, name: str, array: np.ndarray) -> None:
-        """Takes one tensor that steps only read to the device; it may have another size than before."""
-        value = self.value(array)
-        self._places[name] = value, value
-        for binding in self._bindings:
-            binding.bind_ortvalue_input(name, value)
+        Raises AmpError AMP504 where there is no room for it; then there is no state, until another `put`.
+        """
+        self._torn = NOT_TAKEN
+        self._places, self._bindings, self._scale, self._turn = {}, [], None, 0
+        try:
+            for entry in self.layout.states:
+                first = self.value(state[entry.name])
+                twice = entry.output and entry.name not in self.in_place and entry.name != self._scale_name
+                self._places[entry.name] = first, self.value(state[entry.name]) if twice else first
+            self._scale = self._places[self._scale_name][0] if self._scale_name else None
+            self._bindings = [self._bound(0), self._bound(1)]
+        except Exception as error:  # onnxruntime raises kinds of its own for every fault
+            self._places, self._bindings, self._scale = {}, [], None
+            size = sum(array.nbytes for array in state.values())
+            raise _not_taken(error, self.device, size) from error
+        self._torn = ""
+
+    def replace(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Takes tensors that steps only read to the device, all or none; they may have another size than before."""
+        self._refuse_torn()
+        values = {name: self.value(array) for name, array in arrays.items()}
+        try:
+            self._rebind(values)
+        except BaseException:  # Ctrl-C between two of them
+            self._rebind(values)
+            raise
+
+    def _rebind(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._places[name] = value, value
+            for binding in self._bindings:
+                binding.bind_ortvalue_input(name, value)
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
-        self._refuse_torn()
         return as_numpy(self.held(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of a tensor of the state as it is now; nothing is copied."""
+        return tuple(self.held(name).shape())
 
     def held(self, name: str) -> Any:
         """The runtime's own value of a tensor of the state."""
-        return self._scale if name == SCALE_NAME else self._places[name][self._turn]
+        self._refuse_torn()
+        return self._scale if name == self._scale_name else self._places[name][self._turn]
 
     def value(self, array: np.ndarray) -> Any:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
@@ -91,14 +114,19 @@ class Binding:
         for entry in self.layout.states:
             places = self._places[entry.name]
             binding.bind_ortvalue_input(entry.name, places[turn])
-            if entry.output and entry.name != SCALE_NAME:
+            if entry.output and entry.name != self._scale_name:
                 binding.bind_ortvalue_output(entry.output, places[1 - turn])
         return binding
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def run(self, batch: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
-        """One step: its results by output name and the loss scale after it, as the runtime's values."""
+        """One step: its results by output name and the loss scale after it, as the runtime's values.
+
+        All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
+        it, never in it. Where the runtime itself stops half-way, in memory that holds the old state and the new one,
+        the state cannot be read any more. Raises AmpError AMP504.
+        """
         self._refuse_torn()
         binding = self._bindings[self._turn]
         # Copies: ONNX Runtime may write over a fed array once it has removed the Casts between. They outlive the run.
@@ -108,26 +136,35 @@ class Binding:
         for name in self._results:
             binding.bind_output(name, self.memory)  # a fresh place: the last result may be asked for later
         if self._next_scale:
-            binding.bind_ortvalue_input(SCALE_NAME, self._scale)
+            binding.bind_ortvalue_input(self._scale_name, self._scale)
             binding.bind_output(self._next_scale, self.memory)
+        self._torn = HALF_DONE if self.in_place else ""
+        turn = self._turn
         try:
             self._session.run_with_iobinding(binding)
-        except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            self._torn = bool(self.in_place)
-            raise _stopped(error, self.device, self._torn) from error
+            return self._taken(binding, turn)
+        except BaseException as error:  # onnxruntime raises kinds of its own for every fault
+            done = binding.get_outputs_as_ortvaluevector()[0].has_value()  # the loss, whose place was empty before
+            if done and not _of_runtime(error):
+                self._taken(binding, turn)  # the step is done, and a signal came after it
+                raise
+            if not isinstance(error, Exception):
+                self._torn = ""  # one came before it
+                raise
+            raise _stopped(error, self.device, bool(self._torn)) from error
+
+    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, Any], Any]:
+        """What a step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()
-        values = [
-            import_onnxruntime().OrtValue(found[index]) for index in range(len(self._results) + bool(self._next_scale))
-        ]
-        if self._next_scale:
-            self._scale = values.pop()
-        self._turn = 1 - self._turn
-        return dict(zip(self._results, values, strict=True)), self._scale
+        count = len(self._results) + bool(self._next_scale)
+        values = [import_onnxruntime().OrtValue(found[index]) for index in range(count)]
+        scale = values.pop() if self._next_scale else self._scale
+        self._scale, self._turn, self._torn = scale, 1 - turn, ""
+        return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
         if self._torn:
-            told = "an earlier step stopped half-way, and part of the state was written"
-            raise AmpError("AMP504", told, hint="load the last checkpoint, or load_state(step.initial_state)")
+            raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
 
 def _is_bfloat16(array: np.ndarray) -> bool:
@@ -193,9 +230,19 @@ def _opened(proto: onnx.ModelProto, folder: str, providers: Sequence[str], stric
         raise AmpError("AMP502", told, hint=hint) from error
 
 
+def _not_taken(error: Exception, device: str, size: int) -> AmpError:
+    if isinstance(error, MemoryError) or out_of_memory(error):
+        told = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
+        return AmpError("AMP504", told, hint="free memory there, or --device cpu")
+    return AmpError("AMP504", f"ONNX Runtime does not take the state: {first_line(error)}", hint="try --device cpu")
+
+
+def _of_runtime(error: BaseException) -> bool:
+    return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
+
+
 def _stopped(error: Exception, device: str, torn: bool) -> AmpError:
-    told = str(error)
-    if "Failed to allocate memory" in told or "out of memory" in told.lower():
+    if out_of_memory(error):
         return AmpError("AMP504", f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""
     hint = f"look at the shapes of the batch{again}"

@@ -1,6 +1,7 @@
 """Checkpoints: the whole state of a training and its place in the data, in one safetensors file.
 
-The file appears whole or not at all: it is written beside its place, forced to the disk, and renamed.
+The file appears whole or not at all: it is written beside its place, forced to the disk, and renamed. It is written
+tensor by tensor, so that a save takes no more memory than the largest of them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +24,48 @@ from ..errors import AmpError, first_line
 from .step import TrainingStep
 
 KEY = "ampgraph.checkpoint"
-VERSION = 1
+VERSION = 2
 HISTORY = "history/"  # tensors beside the state
 WORDS = "bfloat16"  # stored as 16-bit words: numpy's reader of the format does not know the type
+CODES = {"bool": "BOOL"} | {f"{word}{n}": f"{word[0].upper()}{n}" for word in ("int", "uint") for n in (8, 16, 32, 64)}
+CODES |= {f"float{n}": f"F{n}" for n in (16, 32, 64)}
+"""What the format calls numpy's types."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a training is: so many batches of this epoch are done."""
+    """Where in the data a training is, so many batches of this epoch are done, and which training it is."""
 
     epoch: int = 0
     batch: int = 0
     seed: int = 0
     batch_size: int = 0
     samples: int = 0
+    past: int = 0  # updates that the state had seen before this training began
+    epochs: int = 0
+    lr_schedule: str = ""
+    data: str = ""  # the digest of the data
+
+
+@dataclass(frozen=True)
+class Late:
+    """An array that is fetched only while it is written."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fetch: Callable[[], np.ndarray]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.fetch(), dtype)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds. ``digest`` names the step graph that it belongs to."""
+    """What a file holds. ``digest`` names the step graph that it belongs to. ``state``: arrays; to be saved, `Late`
+    ones too."""
 
     digest: str
-    state: Mapping[str, np.ndarray]
+    state: Mapping[str, Any]
     position: Position = Position()
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -73,19 +95,17 @@ def digest(step: TrainingStep) -> str:
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
-    for name in words:
-        tensors[name] = tensors[name].view(np.uint16)
     head = {"version": VERSION, "step": checkpoint.digest, "position": asdict(checkpoint.position), WORDS: words}
     if path.is_dir():
         raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
     if not path.parent.is_dir():
         raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
     try:
-        _write(temporary, tensors, {KEY: json.dumps(head)})
-        os.replace(temporary, path)
+        with temporary(path) as beside:
+            _write(beside, tensors, {KEY: json.dumps(head)})
+            os.replace(beside, path)
         _force(path.parent)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -93,20 +113,71 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
         kept = ": the old checkpoint is still there" if path.is_file() else ""
         hint = "free some space and go on with --resume" if kept else "free some space, or choose another place"
         raise AmpError("AMP105", told + kept, where=str(path), hint=hint) from error
+
+
+_OURS: set[str] = set()  # temporary files that this process writes now
+
+
+@contextlib.contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` that nobody else has; what is still there at the end is removed."""
+    beside = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    _OURS.add(beside.name)
+    try:
+        yield beside
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
+        _OURS.discard(beside.name)
 
 
-def _write(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Raises OSError for everything that the file system refuses."""
-    _, numpy = _library()
-    content = {name: np.array(array, order="C") for name, array in sorted(tensors.items())}
-    data = numpy.save(content, metadata)
-    with open(path, "wb") as file:
-        file.write(data)
+def sweep(path: Path) -> None:
+    """Removes what processes that were killed while they wrote ``path`` have left beside it."""
+    start = f".{path.name}."
+    for found in sorted(path.parent.glob(f"{start}*-*.tmp")):
+        number = found.name.removeprefix(start).partition("-")[0]
+        if found.name not in _OURS and number.isdecimal() and not _alive(int(number)):
+            with contextlib.suppress(OSError):
+                found.unlink()
+
+
+def _alive(process: int) -> bool:
+    if process == os.getpid():
+        return False  # not this one: a container gives the same number to every run
+    if os.name == "nt":
+        return True  # a signal, even none, would end it there
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # of another user
+    return True
+
+
+def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
+    """The safetensors format: the size of the header, the header, the numbers. Raises OSError for everything that the
+    file system refuses."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
+    for name in order:
+        dtype, shape = tensors[name].dtype, tensors[name].shape
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        code = CODES["uint16" if dtype.name == WORDS else dtype.name]
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(_words(np.asarray(tensors[name])))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _words(array: np.ndarray) -> memoryview:
+    array = array.view(np.uint16) if array.dtype.name == WORDS else array
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 
 
 def _force(folder: Path) -> None:
@@ -134,7 +205,11 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             raise ValueError(f"version {head['version']}")
         for name in head[WORDS]:
             tensors[name] = tensors[name].view(_bfloat16())
-        position = Position(**{name: int(number) for name, number in head["position"].items()})
+        place = head["position"]
+        numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
+        if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
+            raise TypeError("its place is no place")
+        position = Position(**numbers)
         history = {name.removeprefix(HISTORY): tensors.pop(name) for name in list(tensors) if name.startswith(HISTORY)}
         return Checkpoint(str(head["step"]), tensors, position, history)
     except OSError as error:

@@ -110,6 +110,10 @@ class _Sums:
         scores = np.moveaxis(scores, 1, -1) if scores.ndim > 3 else scores  # as `build` takes it
         counted = labels != IGNORED
         scores, labels = scores[counted], labels[counted]
+        classes = scores.shape[-1]
+        wrong = labels[(labels < 0) | (labels >= classes)]
+        if wrong.size:
+            raise AmpError("AMP503", f"label {wrong[0]} is no class", hint=f"classes are 0 to {classes - 1}")
         top = scores.max(-1, keepdims=True)
         logs = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
         self.loss -= float(np.take_along_axis(logs, labels[:, None], -1).sum())

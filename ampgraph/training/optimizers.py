@@ -17,6 +17,7 @@ from ..errors import AmpError, is_number, nearest
 from .onnx_backward.builder import Builder
 
 Value = ir.Value
+GREATEST = float(np.finfo(np.float32).max)
 
 
 @runtime_checkable
@@ -93,9 +94,9 @@ class Adam:
     SLOTS: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
     def __post_init__(self) -> None:
-        _check(self, "lr", "eps", "weight_decay")
+        _check(self, "lr", "eps", "weight_decay", "beta1", "beta2")
         for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
+            if getattr(self, name) >= 1:
                 raise AmpError("AMP322", f"{name}={getattr(self, name)} is not in [0, 1)", hint="for example 0.9")
 
     @property
@@ -196,12 +197,13 @@ def _wide(b: Builder, number: float) -> Value:
 
 
 def _check(optimizer: Any, *names: str) -> None:
+    """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
     for name in names:
         value = getattr(optimizer, name)
-        with np.errstate(over="ignore"):
-            if not is_number(value) or not np.isfinite(np.float32(value)) or value < 0:
-                raise AmpError("AMP322", f"{name}={value} is not a number from 0", hint="in float32, like 0.01")
-        object.__setattr__(optimizer, name, float(value))
+        if not is_number(value) or not 0 <= value <= GREATEST:
+            told = f"{name}={value} is not a number from 0 that float32 holds"
+            raise AmpError("AMP322", told, hint="for example 0.01")
+        object.__setattr__(optimizer, name, value if type(value) in (int, float) else float(value))
 
 
 def _number(kind: str, key: str, text: str) -> float:

@@ -6,13 +6,14 @@ A warmup comes first, as LambdaLR of ``(t + 1) / warmup``, and the schedule prop
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import AmpError, nearest
+from ..errors import AmpError, is_number, is_whole, nearest
 
 KINDS = {
     "constant": (),
@@ -44,34 +45,53 @@ class Schedule:
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            hint = nearest(self.kind, list(KINDS)) or f"one of {_FORMS}"
+        if self.kind not in tuple(KINDS):
+            hint = nearest(str(self.kind), list(KINDS)) or f"one of {_FORMS}"
             raise AmpError("AMP324", f"unknown learning-rate schedule '{self.kind}'", hint=hint)
         for name, least in (("warmup", 0), ("every", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not is_whole(value) or value < least:
                 raise AmpError("AMP324", f"{name}={value} is not a whole number from {least}", hint=f"{name}=100")
+            object.__setattr__(self, name, int(value))
         for name in ("end", "gamma"):
             value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
+            if not is_number(value) or not math.isfinite(value) or value < 0:
                 raise AmpError("AMP324", f"{name}={value} is not a number from 0", hint=f"{name}=0.1")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def stretches(self) -> bool:
+        """Whether a longer training has other rates from the start on."""
+        return self.kind in ("linear", "cosine")
 
     def table(self, rate: float, steps: int) -> np.ndarray:
-        """The rate of each of ``steps`` updates. Raises AmpError AMP324 where the warmup takes them all."""
+        """The rate of each of ``steps`` updates.
+
+        Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
+        """
         if self.warmup >= steps and self.warmup:
             told = f"warmup={self.warmup} takes all {steps} updates of the training"
             raise AmpError("AMP324", told, hint="warm up for less, or train for more epochs")
         rises = [(t + 1) / self.warmup for t in range(self.warmup)]
         left = steps - self.warmup
         factors = rises + [self._factor(t, left) for t in range(left)]
-        return (np.array(factors, np.float64) * rate).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = (np.array(factors, np.float64) * rate).astype(np.float32)
+        beyond = np.flatnonzero(~np.isfinite(made))
+        if beyond.size:
+            told = f"the learning rate of update {beyond[0] + 1} is beyond what float32 holds"
+            raise AmpError("AMP324", told, hint=f"{self} of a rate of {rate:g}: take smaller numbers")
+        return made
 
     def _factor(self, t: int, steps: int) -> float:
         if self.kind == "linear":
             return 1 + (self.end - 1) * t / steps
         if self.kind == "cosine":
             return self.end + (1 - self.end) * (1 + math.cos(math.pi * t / steps)) / 2
-        return self.gamma ** (t // self.every) if self.kind == "step" else 1.0
+        try:
+            return self.gamma ** (t // self.every) if self.kind == "step" else 1.0
+        except OverflowError:
+            return math.inf
 
     def __str__(self) -> str:
         """The form that `parse_schedule` reads."""
@@ -102,11 +122,30 @@ def rates(schedule: str | Schedule | Sequence[float] | np.ndarray, rate: float, 
         schedule = parse_schedule(schedule)
     if isinstance(schedule, Schedule):
         return schedule.table(rate, steps)
-    table = np.asarray(schedule, np.float32)
+    return table_of(schedule)
+
+
+def table_of(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Learning rates that a caller gives himself. Raises AmpError AMP324."""
+    try:
+        with np.errstate(over="ignore"):
+            table = np.array(numbers, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        table = np.zeros(0, np.float32)
     if table.ndim != 1 or not table.size or not np.isfinite(table).all() or (table < 0).any():
-        told = "a table of learning rates is one row of numbers from 0"
+        told = "a table of learning rates is one row of numbers from 0 that float32 holds"
         raise AmpError("AMP324", told, hint=f"or a schedule: {_FORMS}")
     return table
+
+
+def described(schedule: str | Schedule | Sequence[float] | np.ndarray | None) -> str:
+    """A schedule in one word, the same for the same rates; ``none`` for none. Raises AmpError AMP324."""
+    if schedule is None:
+        return "none"
+    if isinstance(schedule, (str, Schedule)):
+        return str(parse_schedule(schedule) if isinstance(schedule, str) else schedule)
+    table = table_of(schedule)
+    return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
 
 
 def _number(text: str, key: str, value: str) -> float | int:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import AmpError, nearest
+from ..errors import AmpError, first_line, is_whole, nearest
 from ..runtime.onnxruntime import as_numpy
 from . import checkpoint as files
 from .batches import Feeds
 from .binding import Binding
 from .evaluation import Evaluator, save_trained
-from .schedules import Schedule
+from .schedules import Schedule, table_of
 from .step import TrainingStep
-
-RATES, LAST, COUNT = "step/learning_rates", "step/last_rate", "step/count"
 
 
 class StepResult:
@@ -60,8 +59,8 @@ class Trainer:
         threads: how many threads a step may take on the CPU; 0 for all.
 
     Raises:
-        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP502 where it has no
-            kernel for the step.
+        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
+            ``threads``, AMP502 where the device has no kernel for the step, AMP504 where it has no room for the state.
     """
 
     def __init__(
@@ -72,14 +71,16 @@ class Trainer:
         strict: bool = False,
         threads: int = 0,
     ) -> None:
+        if not is_whole(threads) or threads < 0:
+            raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.feeds = Feeds(self.training_step)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding = Binding(self.training_step, device, strict, threads)
+        self._binding = Binding(self.training_step, device, strict, int(threads))
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
-        self._rate = float(first[RATES][0]) if RATES in first else 0.0
+        self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
         self._digest = ""
         self._evaluator: Evaluator | None = None
@@ -98,7 +99,7 @@ class Trainer:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self, batch: Mapping[str, Any]) -> StepResult:
-        """One training step. ``batch``: arrays by input name; labels under ``labels``.
+        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
 
         Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
         """
@@ -110,16 +111,25 @@ class Trainer:
         return StepResult(values, self._names, scale)
 
     def set_rates(self, table: np.ndarray) -> None:
-        """The learning rate of every update from the first on; the last one holds for all that follow."""
-        if RATES not in self._types:
+        """The learning rate of every update from the first on; the last one holds for all that follow.
+
+        Raises AmpError AMP324 for what is no row of numbers from 0.
+        """
+        rates, last = self.layout.rates, self.layout.last_rate
+        if not rates or not last:
             raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
-        self._binding.replace(RATES, np.asarray(table, np.float32))
-        self._binding.replace(LAST, np.array(len(table) - 1, np.int64))
+        table = table_of(table)
+        self._binding.replace({rates: table, last: np.array(len(table) - 1, np.int64)})
 
     @property
     def updates(self) -> int:
         """How many updates the state has seen; steps that were skipped do not count."""
-        return int(self.value(COUNT)) if COUNT in self._types else 0
+        return int(self.value(self.layout.count)) if self.layout.count else 0
+
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next step; 1 for none."""
+        return float(self.value(self.layout.scale)) if self.layout.scale else 1.0
 
     @property
     def learning_rate(self) -> float:
@@ -138,23 +148,42 @@ class Trainer:
         return self._binding.get(name)
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Takes a whole state. Raises AmpError AMP405 for one that is not of this step; the old one stays then."""
+        """Takes a whole state. Raises AmpError AMP405 for one that is not of this step; the old one stays then.
+
+        Raises AmpError AMP504 where the device has no room for it; the old one is gone then, and none is there.
+        """
+        if not isinstance(state, Mapping):
+            told = f"a state is a dictionary of arrays, not a {type(state).__name__}"
+            raise AmpError("AMP405", told, hint="give all of trainer.state")
         for name in state:
             if name not in self._types:
                 raise AmpError("AMP405", f"this step has no state '{name}'", hint=nearest(name, list(self._types)))
+        arrays = {}
         for name, (dtype, shape) in self._types.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="give all of trainer.state")
-            array = np.asarray(state[name])
-            fits = array.ndim == 1 and array.size if name == RATES else array.shape == shape
+            try:
+                array = arrays[name] = np.asarray(state[name])
+            except ValueError as error:
+                told = f"state '{name}' is no array: {first_line(error)}"
+                raise AmpError("AMP405", told, hint=f"give {dtype} {list(shape)}") from error
+            fits = array.ndim == 1 and array.size if name == self.layout.rates else array.shape == shape
             if array.dtype != dtype or not fits:
                 told = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
                 raise AmpError("AMP405", told, hint="take the state of a trainer of the same step")
-        self._binding.put({name: np.asarray(state[name]) for name in self._types})
+        self._binding.put(arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a checkpoint (safetensors), whole or not at all. Raises AmpError AMP105."""
-        files.save(path, files.Checkpoint(self.digest, self.state))
+        files.save(path, files.Checkpoint(self.digest, self.late_state()))
+
+    def late_state(self) -> dict[str, files.Late]:
+        """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
+        held = self._binding
+        return {
+            name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
+            for name, (dtype, _) in self._types.items()
+        }
 
     def load(self, path: str | os.PathLike[str]) -> files.Checkpoint:
         """Takes the state of a checkpoint. Raises AmpError AMP101, AMP108, and AMP405 for one of another step."""

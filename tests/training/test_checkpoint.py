@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import tracemalloc
+import weakref
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors
 import safetensors.numpy
 
 from ampgraph.errors import AmpError
@@ -99,7 +103,9 @@ def test_what_a_file_holds_and_that_it_is_safetensors(tmp_path):
     assert set(tensors) == set(state) | {"history/losses", "history/finite"}
     assert same(state, {name: tensors[name] for name in state})
     found = files.load(tmp_path / FILE)
-    assert found.position == files.Position(epoch=3, batch=0, seed=5, batch_size=16, samples=100)
+    place = {"epoch": 3, "batch": 0, "seed": 5, "batch_size": 16, "samples": 100, "past": 0, "epochs": 3}
+    data = Trainer(make_step()).feeds.dataset(DATA).digest()
+    assert found.position == files.Position(**place, lr_schedule="cosine:warmup=2,end=0.0", data=data)
     assert found.digest == trainer.digest
 
 
@@ -113,6 +119,44 @@ def test_saved_and_loaded(tmp_path):
     assert same(one.state, other.state)
     one.step(batch), other.step(batch)
     assert same(one.state, other.state)
+
+
+def test_the_file_is_that_of_the_library(tmp_path):
+    kinds = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+    kinds += ["float16", "float32", "float64"]
+    state = {f"{kind} \N{GREEK SMALL LETTER ALPHA}": np.arange(6).reshape(2, 3).astype(kind) for kind in kinds}
+    state |= {"scalar": np.array(2.5), "none": np.zeros((0, 3), np.float32), "turned": np.arange(6.0).reshape(2, 3).T}
+    files.save(tmp_path / "a", files.Checkpoint("d", state))
+    tensors = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in state.items()}
+    assert same(safetensors.numpy.load_file(tmp_path / "a"), tensors) and same(
+        files.load(tmp_path / "a").state, tensors
+    )
+    few = {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.float16), "n": np.array(5), "flags": np.ones(3, bool)}
+    files.save(tmp_path / "a", files.Checkpoint("d", few))
+    with safetensors.safe_open(tmp_path / "a", framework="numpy") as file:
+        metadata = file.metadata()
+    assert (tmp_path / "a").read_bytes() == safetensors.numpy.save(few, metadata)
+
+
+def test_one_tensor_at_a_time_is_in_memory(tmp_path):
+    alive = []
+
+    def fetch():
+        assert not any(ref() is not None for ref in alive)
+        array = np.full((100, 100), len(alive), np.float32)
+        alive.append(weakref.ref(array))
+        return array
+
+    late = {f"t{number}": files.Late(np.dtype(np.float32), (100, 100), fetch) for number in range(5)}
+    files.save(tmp_path / "a", files.Checkpoint("d", late))
+    assert len(alive) == 5
+    assert [float(files.load(tmp_path / "a").state[name].mean()) for name in late] == [0, 1, 2, 3, 4]
+    trainer = make_trainer()
+    tracemalloc.start()
+    trainer.late_state()
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 100_000 and same(trainer.state, {n: np.asarray(a) for n, a in trainer.late_state().items()})
 
 
 def test_bfloat16_keeps_its_bits(tmp_path):
@@ -149,15 +193,6 @@ def test_a_checkpoint_of_another_step_is_refused(tmp_path):
         other.load(tmp_path / "a")
     assert "another training step" in str(found.value) and found.value.hint
     assert same(before, other.state)
-
-
-@pytest.mark.parametrize("change", [{"seed": 6}, {"batch_size": 8}, {"data": blobs(99)}])
-def test_going_on_with_other_data_or_batches_is_refused(tmp_path, change):
-    given = {"data": DATA, **FIT, "checkpoint": tmp_path}
-    make_trainer().fit(**given)
-    with pytest.raises(AmpError, match="AMP405") as found:
-        make_trainer().fit(**{**given, **change}, resume=True)
-    assert "from a training with" in str(found.value) and found.value.hint
 
 
 def test_an_earlier_training_is_not_overwritten(tmp_path):
@@ -241,19 +276,108 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch, stage):
     assert (tmp_path / "a").read_bytes() != before
 
 
+def _in_a_process(code, *words):
+    """Runs code with this module's names."""
+    tests = Path(__file__).resolve().parents[1]
+    head = f"import sys; sys.path[:0] = {[str(tests), str(tests.parent)]}\nfrom training.test_checkpoint import *\n"
+    return subprocess.run([sys.executable, "-c", head + code, *words], capture_output=True, text=True, timeout=60)
+
+
+KILLED_IN_A_SAVE = """
+trainer, stage = make_trainer(), sys.argv[2]
+for name in "a", FILE:
+    trainer.save(sys.argv[1] + "/" + name)
+trainer.step({name: array[:16] for name, array in DATA.items()})
+end = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+if stage == "fetch":
+    real = trainer._binding.get
+    trainer._binding.get = lambda name: end() if name == "bias" else real(name)
+else:
+    setattr(os, stage, end)
+trainer.save(sys.argv[1] + "/" + FILE)
+"""
+
+
+@pytest.mark.parametrize("stage", ["fetch", "fsync", "replace"])
+def test_killed_while_a_checkpoint_is_written(tmp_path, stage):
+    """The old one stays whole; what was half written is gone when the next training begins there."""
+    done = _in_a_process(KILLED_IN_A_SAVE, str(tmp_path), stage)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = set(os.listdir(tmp_path)) - {"a", FILE}
+    assert len(left) == 1 and left.pop().startswith(f".{FILE}.")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / FILE).read_bytes()
+    trainer = make_trainer()
+    trainer.load(tmp_path / FILE)
+    with pytest.raises(AmpError, match="AMP405.*trainer.save") as found:
+        trainer.fit(DATA, **FIT, checkpoint=tmp_path, resume=True)
+    assert found.value.hint and set(os.listdir(tmp_path)) == {"a", FILE}
+
+
+def test_what_a_sweep_leaves(tmp_path):
+    """Files of a process that runs, of this one while it writes, and files of others."""
+    kept = [f".{FILE}.{os.getppid()}-aa.tmp", f".{FILE}.x-1.tmp", f".other.{os.getpid()}-aa.tmp", "note"]
+    gone = [f".{FILE}.{os.getpid()}-aa.tmp", f".{FILE}.{2**22 + 1}-aa.tmp"]
+    for name in kept + gone:
+        (tmp_path / name).write_text("x")
+    with files.temporary(tmp_path / FILE) as mine:
+        mine.write_text("x")
+        files.sweep(tmp_path / FILE)
+        assert set(os.listdir(tmp_path)) == {*kept, mine.name}
+    assert set(os.listdir(tmp_path)) == set(kept)
+
+
+def test_two_threads_save_to_one_file(tmp_path):
+    errors = []
+
+    def save(number):
+        try:
+            for _ in range(10):
+                files.save(tmp_path / "a", files.Checkpoint("d", {"w": np.full(50_000, number, np.float32)}))
+        except AmpError as error:
+            errors.append(error)
+
+    save(0)
+    threads = [threading.Thread(target=save, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert len(set(files.load(tmp_path / "a").state["w"])) == 1
+    assert not errors and os.listdir(tmp_path) == ["a"]
+
+
+def test_two_trainings_in_one_folder(tmp_path):
+    trainer, other = make_trainer(), make_trainer()
+    told = []
+
+    def on_step(done, total, result):
+        if done == 8:
+            with pytest.raises(AmpError, match="AMP325.*another training that is running") as found:
+                other.fit(DATA, **FIT, checkpoint=tmp_path, resume=True)
+            told.append(found.value.hint)
+
+    trainer.fit(DATA, **FIT, checkpoint=tmp_path, on_step=on_step)
+    assert told[0] and other.updates == 0
+    assert other.fit(DATA, **FIT, checkpoint=tmp_path, resume=True).resumed == 18
+
+
+def test_a_folder_without_locks(tmp_path, monkeypatch):
+    def none(*given):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    assert len(make_trainer().fit(DATA, **FIT, checkpoint=tmp_path).epochs) == 3
+
+
 def test_a_file_that_the_system_refuses_half_way(tmp_path):
     """A real limit on the size of files, in a process of its own."""
     code = (
-        "import resource, sys; sys.path[:0] = sys.argv[2:]\n"
-        "from training.test_checkpoint import *\n"
+        "import resource\n"
         "trainer = make_trainer(); trainer.save(sys.argv[1] + '/a')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
         "try: trainer.save(sys.argv[1] + '/a')\n"
         "except AmpError as error: print(error.code, error.message)\n"
     )
-    tests = Path(__file__).resolve().parents[1]
-    words = [sys.executable, "-c", code, str(tmp_path), str(tests), str(tests.parent)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = _in_a_process(code, str(tmp_path))
     assert done.stdout.startswith("AMP105 the disk is full"), done.stderr
     assert os.listdir(tmp_path) == ["a"]
     make_trainer().load(tmp_path / "a")

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import ampgraph
 from ampgraph.cli import app
+from ampgraph.training import batches
 from ampgraph.training.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 
@@ -132,6 +133,24 @@ def test_resumed_by_the_command_line(made, tmp_path):
     assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "cut" / FILE).read_bytes()
 
 
+def test_going_on_with_another_training_is_refused(made, tmp_path):
+    words = ("train", made / "step.onnx", "--batch-size", 32, "--checkpoint", tmp_path / "run")
+    first = (*words, "--data", made / "train.npz", "--epochs", 1, "--lr-schedule", "cosine")
+    assert run(*first)[0] == 0
+    kept = contents(tmp_path)
+    data(tmp_path / "other.npz", 200, 5)
+    for change, told in (
+        (("--lr-schedule", "step:every=5"), "lr_schedule=cosine:warmup=0,end=0.0, not step:"),
+        (("--epochs", 3), "epochs=1, not 3"),
+        (("--data", tmp_path / "other.npz"), "other data"),
+    ):
+        refused(run(*first, *change, "--resume"), "AMP405", told, FILE, "another folder")
+    (tmp_path / "other.npz").unlink()
+    assert contents(tmp_path) == kept
+    code, out, _ = run(*first, "--resume")
+    assert code == 0 and "nothing was left to train" in out
+
+
 def test_a_bar_on_a_terminal_and_lines_in_a_pipe(made, tmp_path):
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "3"]
     leader, follower = pty.openpty()
@@ -179,7 +198,11 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
     assert not (tmp_path / "loss.png").exists()
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib is not None
-    assert run(*words, "--plot", tmp_path / "loss.png")[0] == 0
+    opened, real = [], batches.load_npz
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "load_npz", lambda path: opened.append(str(path)) or real(path))
+        assert run(*words, "--plot", tmp_path / "loss.png")[0] == 0
+    assert sorted(opened) == sorted(map(str, (made / "train.npz", made / "val.npz"))), "each is opened once"
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["loss.png"]
     refused(run(*words, "--plot", tmp_path / "loss.txt"), "AMP105", ".png")
     refused(run(*words, "--plot", tmp_path / "none" / "loss.png"), "AMP105")

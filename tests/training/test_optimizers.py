@@ -115,6 +115,7 @@ def test_the_spelled_form_reads_back(optimizer):
         ("adam:lr=fast", "lr=fast is not a number"),
         ("sgd:lr=-1", "lr=-1.0 is not a number from 0"),
         ("sgd:lr=nan", "lr=nan is not a number"),
+        ("sgd:lr=1e39", "lr=1e\\+39 is not a number from 0 that float32 holds"),
         ("adam:beta1=1", "beta1=1.0 is not in"),
         ("sgd:nesterov=yes", "nesterov needs momentum"),
         ("sgd:momentum=0.9,nesterov=perhaps", "neither yes nor no"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampgraph.errors import AmpError
-from ampgraph.training.schedules import Schedule, parse_schedule, rates
+from ampgraph.training.schedules import Schedule, described, parse_schedule, rates
 
 STEPS, RATE = 50, 0.3
 
@@ -79,6 +79,9 @@ def test_numbers_are_the_table_itself():
         ("linear:end=inf", "not a number from 0"),
         ("step:every=0", "whole number from 1"),
         ("cosine:warmup=50", "takes all 50 updates"),
+        ("step:every=1,gamma=10", "update 41 is beyond what float32 holds"),
+        ("step:every=1,gamma=1e30", "update 3 is beyond"),
+        ("linear:end=1e300", "update 2 is beyond"),
     ],
 )
 def test_what_makes_no_sense_is_told(text, word):
@@ -87,7 +90,16 @@ def test_what_makes_no_sense_is_told(text, word):
     assert word in str(found.value) and found.value.hint
 
 
-@pytest.mark.parametrize("table", [[], [[0.1]], [float("nan")], [-0.1]])
+def test_powers_beyond_float64():
+    """10 to the 400th, which Python itself refuses."""
+    with pytest.raises(AmpError, match="AMP324.*update 41 is beyond") as found:
+        rates("step:every=1,gamma=10", 0.1, 400)
+    assert found.value.hint
+
+
+@pytest.mark.parametrize(
+    "table", [[], [[0.1]], [float("nan")], [-0.1], [1e39], [10**400], ["a"], [None], [[0.1], [0.1, 0.2]], {"a": 1}, 0.1]
+)
 def test_a_table_that_is_none_is_told(table):
     with pytest.raises(AmpError, match="AMP324"):
         rates(table, RATE, STEPS)
@@ -96,3 +108,19 @@ def test_a_table_that_is_none_is_told(table):
 def test_a_schedule_object_is_checked_too():
     with pytest.raises(AmpError, match="AMP324"):
         Schedule("cosine", warmup=1.5)  # type: ignore[arg-type]
+    with pytest.raises(AmpError, match="AMP324"):
+        Schedule("step", gamma="0.1")  # type: ignore[arg-type]
+    with pytest.raises(AmpError, match="AMP324"):
+        Schedule(["cosine"])  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers():
+    made = Schedule("step", warmup=np.int64(3), every=np.int32(5), gamma=np.float64(0.5))
+    assert made == Schedule("step", warmup=3, every=5, gamma=0.5) and str(made) == "step:warmup=3,every=5,gamma=0.5"
+
+
+def test_a_schedule_in_a_word():
+    """The same for the same rates, whatever form they come in."""
+    assert described("cosine") == described("cosine:end=0") == described(Schedule("cosine")) != described("linear")
+    assert described([0.1, 0.2]) == described(np.array([0.1, 0.2], np.float32)) != described([0.1, 0.3])
+    assert described(None) == "none"

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import ampgraph
 from ampgraph.errors import AmpError
@@ -148,6 +148,7 @@ WRONG = {
     "too great": (lambda b: b.update(labels=b["labels"] + 1), "label 3 at"),
     "negative": (lambda b: b.update(labels=b["labels"] - 1), "label -1 at"),
     "floats": (lambda b: b.update(labels=b["labels"].astype(np.float32)), "float32 was fed"),
+    "no array": (lambda b: b.update(x=[[1], [2, 3]]), "no array"),
     "nothing": (lambda b: b.update(x=b["x"][:0], labels=b["labels"][:0]), "is empty"),
 }
 
@@ -180,6 +181,7 @@ def test_small_integers_are_labels_and_the_ignored_one_is_let_through():
         (lambda s: s.update(wieght=s["weight"]), "did you mean 'weight'"),
         (lambda s: s.update(weight=s["weight"][:2]), "not float32"),
         (lambda s: s.update(weight=s["weight"].astype(np.float64)), "float64"),
+        (lambda s: s.update(weight=[[1], [2, 3]]), "no array"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, told):
@@ -192,25 +194,16 @@ def test_a_state_that_does_not_fit_is_refused(change, told):
     trainer.step(batch())
 
 
-def test_a_step_that_stops_half_way_leaves_no_half_state(monkeypatch):
-    trainer = Trainer(linear_step(SGD(0.1)))
-    held = trainer.state
-
-    class Broken:
-        def run_with_iobinding(self, binding):
-            raise RuntimeError("Failed to allocate memory for requested buffer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer._binding, "_session", Broken())
-        with pytest.raises(AmpError, match="AMP504") as found:
-            trainer.step(batch())
-    assert "out of memory" in str(found.value) and trainer._binding.in_place
-    for use in (lambda: trainer.state, lambda: trainer.step(batch())):
-        with pytest.raises(AmpError, match="AMP504") as found:
-            use()
-        assert "half-way" in str(found.value) and found.value.hint
-    trainer.load_state(held)
-    assert trainer.step(batch()).loss == Trainer(linear_step(SGD(0.1))).step(batch()).loss
+def test_what_is_no_dictionary_is_told():
+    trainer = Trainer(linear_step())
+    for use, code in ((trainer.step, "AMP503"), (trainer.evaluate, "AMP503"), (trainer.load_state, "AMP405")):
+        for given in ([1], None, 3):
+            with pytest.raises(AmpError, match=code) as found:
+                use(given)
+            assert found.value.hint
+    for threads in (-1, 1.5, True, "2"):
+        with pytest.raises(AmpError, match="AMP325"):
+            Trainer(linear_step(), "cpu", threads=threads)
 
 
 def test_devices_that_are_not_here_or_unknown():
@@ -246,6 +239,19 @@ def test_evaluation_is_that_of_numpy_and_of_the_exported_model(tmp_path):
     outputs = ampgraph.run(tmp_path / "trained.onnx", {"x": held_out["x"]})
     np.testing.assert_allclose(outputs["logits"], scores, rtol=1e-5, atol=1e-5)
     ampgraph.convert(tmp_path / "trained.onnx", output=tmp_path / "low.onnx")
+
+
+def test_a_label_that_a_graph_of_unknown_width_has_not_got():
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 20]>
+        g (float[N,4] x, int64[2] sizes) => (float[N,C] y) { a = MatMul (x, w)  y = Reshape (a, sizes) }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
+    trainer = Trainer(ampgraph.build_training_step(model, loss="cross_entropy", optimizer="sgd", level="O0"), "cpu")
+    data = {"x": np.ones((2, 4), np.float32), "sizes": np.array([2, 3]), "labels": np.array([0, 9])}
+    with pytest.raises(AmpError, match="AMP503.*label 9") as found:
+        trainer.evaluate(data)
+    assert "0 to 2" in found.value.hint
 
 
 def test_fit_learns_and_tells_every_epoch():
@@ -285,6 +291,13 @@ def test_a_step_without_a_forward_graph_trains_but_is_not_validated():
     assert len(trainer.fit(DATA, epochs=1, batch_size=16).losses) == 6
 
 
+def test_numbers_of_numpy_are_numbers():
+    one, other = Trainer(linear_step(SGD(np.float32(0.5)))), Trainer(linear_step(SGD(0.5)), "cpu", threads=np.int64(1))
+    one.fit(DATA, epochs=np.int64(2), batch_size=np.int32(16), seed=np.uint8(3))
+    other.fit(DATA, epochs=2, batch_size=16, seed=3)
+    assert np.array_equal(one.state["weight"], other.state["weight"])
+
+
 def test_the_order_of_samples_follows_from_the_seed():
     def weights(seed):
         trainer = Trainer(linear_step(SGD(0.5)))
@@ -310,7 +323,11 @@ def test_steps_that_overflow_too_often_end_the_training():
         ({"resume": True}, "AMP325", "no checkpoint"),
         ({"batch_size": 0}, "AMP503", "batch size 0"),
         ({"batch_size": 97}, "AMP503", "96 samples do not fill"),
+        ({"epochs": 1.0}, "AMP325", "epochs=1.0"),
+        ({"epochs": True}, "AMP325", "epochs=True"),
         ({"lr_schedule": "cosine:warmup=99"}, "AMP324", "takes all 6 updates"),
+        ({"lr_schedule": "step:every=1,gamma=1e30"}, "AMP324", "update 3 is beyond"),
+        ({"lr_schedule": ["a"]}, "AMP324", "one row of numbers"),
         ({"data": {"x": DATA["x"]}}, "AMP503", "'labels'"),
         ({"data": DATA | {"labels": DATA["labels"][:5]}}, "AMP503", "96 samples and 'labels' 5"),
         ({"data": DATA | {"labels": DATA["labels"] + 1}}, "AMP503", "label 3"),
