@@ -117,7 +117,7 @@ def _cast(port: Port, value: Any) -> Any:
 def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
     """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
-    if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1 == np.ndim(labels):
+    if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
         told = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
         raise AmpError("AMP503", told, hint=f"{layout.labels}.argmax(-1)")
 

@@ -38,7 +38,10 @@ class Binding:
             from ..numerics.strict_rewrite import rewrite
 
             proto = rewrite(proto, keep_border=True, folder=folder)
-        self.in_place = in_place(ir.from_proto(proto).graph, step.layout.states) - {step.layout.scale}
+        # an engine that compiles whole subgraphs may read a state again after it wrote some of it
+        known = self.device in ("cpu", "cuda")
+        safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
+        self.in_place = safe - {step.layout.scale}
         self._session = _opened(proto, folder, providers, strict, threads)
         self._places: dict[str, tuple[Any, Any]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps

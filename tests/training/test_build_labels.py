@@ -7,6 +7,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from ampgraph.building import build_training_step
+from ampgraph.errors import AmpError
 from ampgraph.training.step import ClassInput, Layout
 from ampgraph.training.trainer import Trainer
 
@@ -45,6 +46,15 @@ def test_a_step_with_a_label_that_is_no_class_is_skipped(level, added):
     right = {name: np.clip(array, 0, 2) if name != "x" else array for name, array in feeds.items()}
     result, moved = trained(step, right)
     assert result.finite and "w" in moved
+
+
+def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
+    """At O0 there is no scale, and nothing would leave out the step."""
+    trainer = Trainer(build_training_step(model(OWN), loss="loss", optimizer="sgd:lr=0.1", level="O0"), "cpu")
+    x = np.ones((3, 4), np.float32)
+    with pytest.raises(AmpError, match=r"AMP503.*label 3 at \[1\] of 'y' is no class"):
+        trainer.step({"x": x, "y": np.array([0, 3, 1])})
+    assert np.isfinite(trainer.step({"x": x, "y": np.array([0, 2, 1])}).loss)
 
 
 # -- what the step knows of its inputs -----------------------------------------------------------------------------

@@ -255,7 +255,8 @@ REFUSED = {
     "another number of labels": (changed(TRAIN, data="short.npz"), "AMP503", "200 samples and 'labels' 5"),
     "data of another shape": (changed(TRAIN, data="shape.npz"), "AMP503", "shape.npz"),
     "validation of another shape": (changed(TRAIN, validate="shape.npz"), "AMP503", "shape.npz"),
-    "data of another type": (changed(TRAIN, data="double.npz"), "AMP503", "float64"),
+    "data of another type": (changed(TRAIN, data="whole.npz"), "AMP503", "int32"),
+    "data with a NaN": (changed(TRAIN, data="nan.npz"), "AMP503", "nan.npz"),
     "too great a batch": (changed(TRAIN, batch_size="201"), "AMP503", "do not fill one batch"),
     "no epochs": (changed(TRAIN, epochs="0"), "AMP325", "epochs=0"),
     "a wrong schedule": (changed(TRAIN, lr_schedule="cos"), "AMP324", "cos"),
@@ -282,7 +283,8 @@ def workshop(made):
     np.savez(made / "label.npz", **{**arrays, "labels": arrays["labels"] + 1})
     np.savez(made / "short.npz", **{**arrays, "labels": arrays["labels"][:5]})
     np.savez(made / "shape.npz", **{**arrays, "x": arrays["x"][:, :5]})
-    np.savez(made / "double.npz", **{**arrays, "x": arrays["x"].astype(np.float64)})
+    np.savez(made / "whole.npz", **{**arrays, "x": arrays["x"].astype(np.int32)})
+    np.savez(made / "nan.npz", **{**arrays, "x": np.where(arrays["x"] == arrays["x"].max(), np.nan, arrays["x"])})
     words = ("build-step", made / "forward.onnx", "--loss", "cross_entropy", "--optimizer", "sgd")
     assert run(*words, "-o", made / "other.onnx")[0] == 0
     train = ("train", made / "step.onnx", "--data", made / "train.npz", "--epochs", 1, "--checkpoint", made / "run")

@@ -126,7 +126,8 @@ def test_a_network_with_batch_norm_and_dropout(tmp_path):
 
 
 def test_a_scale_that_has_no_inverse_is_told_before_the_first_step():
-    trainer = Trainer(linear_step(scale=StaticLossScale(1e-39)))
+    trainer = Trainer(linear_step(scale=StaticLossScale(1.0)))
+    trainer.load_state({**trainer.state, "step/scale": np.array(1e-39, np.float32)})
     with pytest.raises(AmpError, match="AMP504.*loss scale.*1e-39") as found:
         trainer.fit(DATA, epochs=1, batch_size=16)
     assert found.value.hint and trainer.updates == 0
@@ -137,12 +138,29 @@ def test_a_scale_that_has_no_inverse_is_told_before_the_first_step():
 def test_a_scale_that_vanishes_ends_the_training(tmp_path, policy):
     """The checkpoint of before stays; none is written of weights that an infinite inverse has made infinite."""
     trainer = Trainer(linear_step(SGD(0.1), policy))
-    bad = {**DATA, "x": np.where(np.arange(100)[:, None] < 99, np.inf, DATA["x"]).astype(np.float32)}
+    bad = {**DATA, "x": np.where(np.arange(100)[:, None] < 3, np.inf, DATA["x"]).astype(np.float32)}
     with pytest.raises(AmpError, match="AMP504.*training is lost") as found:
-        trainer.fit(bad, epochs=30, batch_size=20, checkpoint=tmp_path)
+        trainer.fit(bad, epochs=90, batch_size=20, checkpoint=tmp_path)
     assert "--loss-scale dynamic:floor=1" in found.value.hint
     kept = files.load(tmp_path / FILE).state
     assert 0 < kept["step/scale"] < 1e-30 and np.isfinite(kept["weight"]).all()
+
+
+def test_an_epoch_that_overflows_throughout_ends_the_training(tmp_path):
+    """Unless the scale is on its way down from a first value that was too great."""
+    bad = {**DATA, "x": np.full_like(DATA["x"], np.inf)}
+    with pytest.raises(AmpError, match=r"AMP504.*no step of epoch 3 was finite.*down to 0\.5: training is lost"):
+        Trainer(linear_step(SGD(0.1), DynamicLossScale(init=2.0**14))).fit(
+            bad, epochs=9, batch_size=20, checkpoint=tmp_path
+        )
+    assert files.load(tmp_path / FILE).state["step/scale"] == 2.0**4
+
+
+def test_a_loss_that_is_no_number_ends_a_training_without_a_scale(tmp_path):
+    bad = {**DATA, "x": np.full_like(DATA["x"], np.inf)}
+    with pytest.raises(AmpError, match="AMP504.*the loss is nan.*weights are lost"):
+        Trainer(linear_step(SGD(0.1), None)).fit(bad, epochs=1, batch_size=20, checkpoint=tmp_path)
+    assert not (tmp_path / FILE).exists()
 
 
 def test_a_scale_that_grows_beyond_all_numbers_ends_the_training():

@@ -143,7 +143,8 @@ WRONG = {
     "unknown": (lambda b: b.update(y=b["x"]), "no input 'y'"),
     "sizes": (lambda b: b.update(x=b["x"][:, :3]), r"shape \[16, 3\]"),
     "rank": (lambda b: b.update(x=b["x"][0]), r"shape \[4\]"),
-    "type": (lambda b: b.update(x=b["x"].astype(np.float64)), "float64 was fed"),
+    "type": (lambda b: b.update(x=b["x"].astype(np.int32)), "int32 was fed"),
+    "one-hot": (lambda b: b.update(labels=np.eye(3, dtype=np.int64)[b["labels"]]), r"labels.argmax\(-1\)"),
     "rows": (lambda b: b.update(labels=b["labels"][:8]), "'batch' is 16 in input 'x' and 8"),
     "too great": (lambda b: b.update(labels=b["labels"] + 1), "label 3 at"),
     "negative": (lambda b: b.update(labels=b["labels"] - 1), "label -1 at"),
@@ -164,6 +165,13 @@ def test_a_batch_that_does_not_fit_is_refused_before_it_runs(name):
     assert re.search(told, str(found.value)) and found.value.hint
     assert all(np.array_equal(before[key], trainer.state[key]) for key in before)
     trainer.step(batch())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_floats_of_another_size_are_data(dtype):
+    given = batch() | {"x": batch()["x"].astype(np.float16)}
+    loss = Trainer(linear_step()).step({**given, "x": given["x"].astype(np.float32)}).loss
+    assert Trainer(linear_step()).step({**given, "x": given["x"].astype(dtype)}).loss == loss
 
 
 def test_small_integers_are_labels_and_the_ignored_one_is_let_through():
