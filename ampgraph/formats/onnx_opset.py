@@ -23,6 +23,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             "a model with functions of its own cannot be moved to another opset",
             hint="leave --opset away, or inline the functions first (onnx.inliner)",
         )
+    before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
         proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
@@ -37,4 +38,29 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     for node in moved.graph.all_nodes():
         if not node.metadata_props and node.name in layers:
             node.metadata_props.update(layers[node.name])  # the converter forgets the exporter's scopes
+    if before < 11 <= opset:
+        enlarging = {node.outputs[0].name for node in graph.model.graph.all_nodes() if node.op_type == "Upsample"}
+        for node in moved.graph.all_nodes():
+            if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
+                _keep_old_resize(node, node.outputs[0].name in enlarging)
     return OnnxGraph(moved)
+
+
+def _keep_old_resize(node: ir.Node, enlarges: bool) -> None:
+    """Tells a Resize how it worked before opset 11; the converter leaves it to the newer defaults, which differ.
+
+    Coordinates were divided by the scale, and "nearest" was rounded down; ONNX Runtime rounds up where it shrinks.
+    """
+    node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
+    mode = node.attributes.get("mode")
+    if mode is not None and mode.as_string() != "nearest":
+        return
+    scales = ir.convenience.get_const_tensor(node.inputs[2]) if node.inputs[2] is not None else None
+    numbers = None if scales is None else scales.numpy()
+    larger = enlarges if numbers is None else (numbers >= 1).all()
+    if not larger and (numbers is None or (numbers > 1).any()):
+        told = (
+            f"Resize, which writes '{node.outputs[0].name}', may shrink and enlarge: newer ones round in one direction"
+        )
+        raise AmpError("AMP307", told, hint="export the model at opset 11 or later")
+    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor" if larger else "ceil")

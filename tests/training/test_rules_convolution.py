@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from training.gradients import check, gradients, model_of, normal
+from ampgraph.errors import AmpError
+from training.gradients import check, gradients, model_of, normal, with_gradients
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -169,3 +170,24 @@ def test_the_weight_alone_is_differentiated():
     tensor = torch.tensor(w, requires_grad=True)
     (F.conv1d(torch.tensor(x), tensor) * torch.tensor(seed)).sum().backward()
     torch.testing.assert_close(torch.tensor(found), tensor.grad)
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+def test_same_padding_with_strides_beyond_the_kernel(dynamic):
+    """Up to one element less than nothing it is no padding; beyond, ONNX Runtime starts behind the edge."""
+    for auto in ("SAME_UPPER", "SAME_LOWER"):
+        attributes = f'auto_pad = "{auto}", strides = [2]'
+        x, w = normal(1, 1, 8), normal(1, 1, 1, seed=1)
+        check(
+            text("Conv", x.shape, w.shape, dynamic, attributes), {"x": x, "w": w}, lambda x, w: F.conv1d(x, w, stride=2)
+        )
+        with pytest.raises(AmpError, match="AMP210.*auto_pad SAME"):
+            with_gradients(model_of(text("Conv", x.shape, w.shape, dynamic, attributes.replace("2", "4"))), ["x"])
+
+
+def test_a_transposed_convolution_to_fewer_elements_is_refused():
+    """onnx infers [1, 1, 4]."""
+    shapes = (1, 1, 2, 4, 3), (1, 1, 3, 2, 2)
+    with pytest.raises(AmpError, match="AMP212.*the shape of 'y' is not known"):
+        made = text("ConvTranspose", *shapes, "static", "output_shape = [4, 3, 3]").replace("R0,R1,R2,R3,R4", "1,1,4")
+        with_gradients(model_of(made), ["x"])

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from ampgraph.errors import AmpError
+from ampgraph.training.onnx_backward import registry
 from ampgraph.training.onnx_backward.driver import differentiate
-from training.gradients import check, model_of, normal
+from training.gradients import check, gradients, model_of, normal, with_gradients
 
 UNARY = {
     "Identity": lambda x: x,
@@ -161,3 +163,77 @@ def test_what_does_not_overflow_forward_gives_no_nan_backward():
             UNARY[operator],
             differences=False,
         )
+
+
+@pytest.mark.parametrize("how", ["input", "constant"])
+def test_a_power_of_0_has_no_slope(how):
+    """Not even at 0, where x^-1 is inf."""
+    x, e = np.array([0, 1, 2, 0, 0], np.float32), np.array([0, 0, 0, 1, 2], np.float32)
+    if how == "input":
+        text = "g (float[5] x, float[5] e) => (float[5] y) { y = Pow (x, e) }"
+        check(text, {"x": x, "e": e}, torch.pow, wanted=["x"], differences=False)
+    text = "g (float[5] x) => (float[5] y) <float e = {0}> { y = Pow (x, e) }"
+    check(text, {"x": x}, lambda x: x**0, differences=False)
+
+
+def test_the_slope_at_0_is_torchs():
+    x = np.array([-1, 0, 1], np.float32)
+    text = "g (float[3] x, float[1] s) => (float[3] y) { y = PRelu (x, s) }"
+    check(text, {"x": x, "s": np.array([0.3], np.float32)}, F.prelu, differences=False)
+    text = "g (float[3] x) => (float[3] y) { y = Elu <alpha = 0.5> (x) }"
+    check(text, {"x": x}, lambda x: F.elu(x, 0.5), differences=False)
+
+
+def test_tanh_gelu_far_out():
+    x = np.array([-1e30, -200, 200, 1e30], np.float32)
+    text = 'g (float[4] x) => (float[4] y) { y = Gelu <approximate = "tanh"> (x) }'
+    found = gradients(model_of(text), {"x": x}, ["x"], np.ones(4, np.float32))["x"]
+    assert found.tolist() == [0, 0, 1, 1]
+
+
+def clamped(x, low, high):
+    """torch.clamp; it takes no shapes of bounds that ONNX allows."""
+    return torch.minimum(torch.maximum(x, low), high)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.5, 0.3), (0.5, -0.2)])
+def test_bounds_have_gradients(low, high):
+    bounds = {"l": np.array(low, np.float32), "h": np.array(high, np.float32)}
+    x = normal(3, 4)
+    head = "g (float[3,4] x, float[] l, float[] h) => (float[3,4] y)"
+    check(f"{head} {{ y = Clip (x, l, h) }}", {"x": x, **bounds}, clamped)
+    head = "g (float[N,4] x, float[] h) => (float[N,4] y)"
+    check(f"{head} {{ y = Clip (x, , h) }}", {"x": x, "h": bounds["h"]}, torch.minimum)
+    head = "g (float[N,4] x, float[] l) => (float[N,4] y)"
+    check(f"{head} {{ y = Clip (x, l) }}", {"x": x, "l": bounds["l"]}, torch.maximum)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(-1, "N,3"), (0, "3,N")])
+def test_the_values_of_one_hot_have_gradients(axis, shape):
+    def function(i, v):
+        hot = F.one_hot(i, 3).double()
+        return v[0] + (v[1] - v[0]) * (hot if axis == -1 else hot.T)
+
+    text = (
+        f"g (int64[N] i, float[2] v) => (float[{shape}] y) <int64 d = {{3}}> {{ y = OneHot <axis = {axis}> (i, d, v) }}"
+    )
+    check(text, {"i": np.array([0, 2, 2, 1]), "v": normal(2)}, function)
+
+
+def test_a_range_has_gradients():
+    text = "g (float[] s, float[] e, float[] d) => (float[N] y) { y = Range (s, e, d) }"
+    given = {name: np.array(number, np.float32) for name, number in (("s", 0.5), ("e", 3.2), ("d", 0.7))}
+    check(text, given, lambda s, e, d: s + d * torch.arange(4), wanted=["s", "d"])
+
+
+def test_an_input_without_a_gradient_is_told(monkeypatch):
+    """A trained value that reaches it would be trained wrongly; what changes a result in steps has a gradient of 0."""
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    registry.gradient("Mul")(lambda b, node, g: [b.op("Mul", g, node.inputs[1]), None])
+    text = "g (float[3] x, float[3] w) => (float[3] y) { y = Mul (x, w) }"
+    with pytest.raises(AmpError, match="AMP210.*the node that writes 'y': no gradient for input 1 of Mul, 'w'"):
+        with_gradients(model_of(text), ["x", "w"])
+    with_gradients(model_of(text), ["x"])
+    registry.gradient("Mul", constant=[1])(lambda b, node, g: [b.op("Mul", g, node.inputs[1]), None])
+    with pytest.raises(AmpError, match="AMP211.*does not depend on 'w'"):
+        with_gradients(model_of(text), ["x", "w"])

@@ -154,3 +154,14 @@ def test_global(rank, dynamic):
     check(
         text("GlobalMaxPool", x.shape, dynamic), {"x": x}, lambda x: x.amax(axes, keepdim=True), differences=rank == 2
     )
+
+
+def test_overlapping_windows_over_half_precision():
+    """CPU adds nothing below float32."""
+    text = (
+        "g (float[1,1,6] x) => (float[1,1,4] y) { l = Cast <to = 10> (x)  m = MaxPool <kernel_shape = [3]> (l)  "
+        "y = Cast <to = 1> (m) }"
+    )
+    x = np.array([[[0, 1, 2, 0, 1, 0]]], np.float32)
+    found = gradients(model_of(text), {"x": x}, ["x"], np.ones((1, 1, 4), np.float32))["x"]
+    assert found.tolist() == [[[0, 0, 3, 0, 1, 0]]]

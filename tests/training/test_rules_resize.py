@@ -2,10 +2,11 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from torch.nn import functional as F
 
-from training.gradients import check, normal
+from training.gradients import check, model_of, normal, with_gradients
 
 TORCH = {  # mode -> ONNX's attributes as torch exports them, interpolate's arguments
     "nearest": ('mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"', {}),
@@ -101,14 +102,48 @@ def test_some_axes_alone(dynamic):
 def test_sizes_that_the_graph_computes():
     """The size of another input, as in a feature pyramid; 2 to 7 and back are not whole ratios."""
     attributes, arguments = TORCH["linear"]
-    check(
+    text = (
         "g (float[N,C,S,T] x, float[N,C,U,V] z) => (float[N,C,U,V] y) <int64[1] a = {0}, int64[1] b = {2}, "
         "int64[1] e = {9}> { p = Shape (x)  q = Shape (z)  h = Slice (p, a, b)  t = Slice (q, b, e)  "
-        f"s = Concat <axis = 0> (h, t)  r = Resize <{attributes}> (x, , , s)  y = Add (r, z) }}",
+        f"s = Concat <axis = 0> (h, t)  r = Resize <{attributes}> (x, , , s)  y = Add (r, z) }}"
+    )
+    check(
+        text,
         {"x": normal(2, 3, 2, 5), "z": normal(2, 3, 7, 4, seed=1)},
         lambda x, z: F.interpolate(x, z.shape[2:], mode="bilinear", **arguments) + z,
         differences=False,
     )
+    made = [node.op_type for node in with_gradients(model_of(text), ["x"]).graph.node]
+    assert made.count("MatMul") == 2  # none for batch and channels, which are those of the data
+
+
+NEAREST = TORCH["nearest"][0]
+
+
+@pytest.mark.parametrize("dims", ["4,4", "A,B", "A,4"])
+def test_sizes_of_the_first_axes(dims):
+    """No axis is a batch by its place."""
+    text = f"g (float[{dims}] x, int64[2] s) => (float[C,D] y) {{ y = Resize <{NEAREST}> (x, , , s) }}"
+    for new in ([1, 4], [8, 6]):
+        rows, columns = ([int(n * 4 / size) for n in range(size)] for size in new)
+        check(text, {"x": normal(4, 4), "s": np.array(new)}, lambda x, s, r=rows, c=columns: x[r][:, c])
+
+
+def test_channels_last():
+    sizes = "<int64[4] s = {2, 4, 6, 3}>"
+    text = f"g (float[N,H,W,3] x) => (float[N,4,6,3] y) {sizes} {{ y = Resize <{NEAREST}> (x, , , s) }}"
+    check(text, {"x": normal(2, 2, 3, 3)}, lambda x: x.repeat_interleave(2, 1).repeat_interleave(2, 2))
+
+
+@pytest.mark.parametrize("dims", ["1,1,4,4", "N,1,4,T", "N,C,S,T"])
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_scale_that_may_change_no_size(dims, size):
+    """ONNX Runtime copies then; 1.3 times 3 is 3, times 4 it is 5."""
+    dims = dims.replace("4", str(size))
+    text = f"g (float[{dims}] x) => (float[A,B,D,E] y) <float[4] s = {{1, 1, 1.3, 1.3}}> {{ y = Resize "
+    function = (lambda x: x) if size == 3 else (lambda x: F.interpolate(x, scale_factor=1.3, mode="bilinear"))
+    text += f"<{TORCH['linear'][0]}> (x, , s) }}"
+    check(text, {"x": normal(1, 1, size, size)}, function, differences=False)
 
 
 def test_modes_without_a_gradient_are_told():
@@ -117,5 +152,5 @@ def test_modes_without_a_gradient_are_told():
         'coordinate_transformation_mode = "tf_crop_and_resize"',
         'mode = "linear", antialias = 1',
     ):
-        with pytest.raises(Exception, match="AMP212.*Resize has a gradient for nearest and linear"):
+        with pytest.raises(Exception, match="AMP210.*Resize has a gradient for nearest and linear"):
             check(text(attributes, (1, 1, 4, 4), [8, 8], False, scales=False), {"x": normal(1, 1, 4, 4)}, None)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from ampgraph.errors import AmpError
-from training.gradients import check, model_of, normal, with_gradients
+from training.gradients import check, gradients, model_of, normal, with_gradients
 
 X = normal(2, 3, 4)
 KNOWN = pytest.mark.parametrize("dims", ["2,3,4", "A,3,4", "A,B,C"])
@@ -205,7 +205,7 @@ def test_padding_that_is_refused():
     text = one("A,B,C", 'Pad <mode = "reflect"> (x, p)', more=", int64[6] p")
     with pytest.raises(AmpError, match="mode reflect") as caught:
         with_gradients(model_of(text), ["x"])
-    assert caught.value.code == "AMP212"
+    assert caught.value.code == "AMP210"
 
 
 @KNOWN
@@ -239,3 +239,26 @@ def test_depth_and_space(dims):
         return x.reshape(n, c, h // 2, 2, w // 2, 2).permute(0, 3, 5, 1, 2, 4).reshape(n, 4 * c, h // 2, w // 2)
 
     check(one(dims, "SpaceToDepth <blocksize = 2> (x)", result), {"x": normal(2, 8, 4, 2)}, space_first)
+
+
+@KNOWN
+def test_no_axes(dims):
+    """Unsqueeze leaves everything as it is; Squeeze takes no axes for all."""
+    x = normal(2, 1, 4)
+    dims = dims.replace("3", "1")
+    none, z = np.zeros(0, np.int64), normal(2, 1, 4, seed=1)
+    for more, start, given in ((", int64[N] a", "", {"a": none}), ("", "<int64[0] a = {}>", {})):
+        text = f"g (float[{dims}] x, float[{dims}] z{more}) => (float[R,S,T] y) {start} "
+        check(text + "{ u = Unsqueeze (x, a)  y = Mul (u, z) }", {"x": x, "z": z, **given}, lambda x, z, *_: x * z)
+        text = f"g (float[{dims}] x{more}) => (float[R,S] y) {start} {{ y = Squeeze (x, a) }}"
+        check(text, {"x": x, **given}, lambda x, *_: x.squeeze(), differences=False)
+
+
+@pytest.mark.parametrize("dims", ["N,8,2,3", "A,B,C,D"])
+@pytest.mark.parametrize("shape", [(0, 8, 2, 3), (2, 8, 0, 3)])
+def test_blocks_of_nothing(dims, shape):
+    if shape[2] == 0 and "8" in dims:
+        dims = "N,8,H,3"
+    text = one(dims, 'DepthToSpace <blocksize = 2, mode = "CRD"> (x)', "R,S,T,U")
+    seed = np.zeros((shape[0], 2, 2 * shape[2], 6), np.float32)
+    assert gradients(model_of(text), {"x": np.zeros(shape, np.float32)}, ["x"], seed)["x"].shape == shape

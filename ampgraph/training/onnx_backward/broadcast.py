@@ -33,7 +33,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
         other = whole[missing + position]
         if dim == 1 and other != 1:
             axes.append(missing + position)
-        elif not isinstance(dim, int) and not _same(dim, other):
+        elif not isinstance(dim, int) and not same(dim, other):
             return _at_run_time(b, gradient, value)
     if not axes:
         return gradient
@@ -42,7 +42,8 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
     return b.op("Squeeze", summed, b.ints(*range(missing))) if missing else summed
 
 
-def _same(one: Dim, other: Dim) -> bool:
+def same(one: Dim, other: Dim) -> bool:
+    """Whether two sizes are known to be equal: the same number or the same symbol."""
     if isinstance(one, int) or isinstance(other, int):
         return one == other
     return one.value is not None and one.value == other.value

@@ -61,6 +61,14 @@ class Builder:
             value.type, value.shape = ir.TensorType(like), ir.Shape(dims)
         return value
 
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value in another type; itself if it has that."""
+        if value.dtype == dtype:
+            return value
+        made = self.op("Cast", value, to=int(dtype))
+        made.type, made.shape = ir.TensorType(dtype), value.shape
+        return made
+
     def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """An output that an operator may leave out: added to the forward node if it is not there."""
         if len(node.outputs) <= index:

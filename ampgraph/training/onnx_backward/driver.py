@@ -15,7 +15,7 @@ from ...errors import AmpError
 from . import rules  # noqa: F401  (declares the rules)
 from .broadcast import sum_to
 from .builder import Builder
-from .registry import Rule, kind_of, rule_of
+from .registry import Rule, Unsupported, kind_of, place_of, rule_of
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -32,8 +32,8 @@ def differentiate(
         seed: a scalar that the gradient starts from, a loss scale; 1 by default.
 
     Raises:
-        AmpError: AMP210 an operator on the way has no rule, AMP211 a wanted value has no influence on the loss,
-            AMP212 a shape that a rule needs is not known.
+        AmpError: AMP210 an operator on the way has no rule, or none for its form or for one of its inputs, AMP211 a
+            wanted value has no influence on the loss, AMP212 a shape that a rule needs is not known.
     """
     return _Differentiation(graph, wanted).run(loss, seed)
 
@@ -88,23 +88,27 @@ class _Differentiation:
         if any(value in self.active for value in _read_inside(node)):
             told = f"nothing flows back through the branches or the body of {kind_of(node)}"
             hint = "compute both branches and choose by torch.where, unroll the loop, or freeze what is in front of it"
-            raise AmpError("AMP210", told, where=f"node '{node.name}'", hint=hint)
+            raise AmpError("AMP210", told, where=place_of(node), hint=hint)
         if not any(needed):
             return
         if rule is None:
-            told = f"no gradient rule for {kind_of(node)}"
-            hint = f'register one: @ampgraph.gradient("{kind_of(node)}"), or freeze what is in front of it'
-            raise AmpError("AMP210", told, where=f"node '{node.name}'", hint=hint)
+            raise _without_rule(node, f"no gradient rule for {kind_of(node)}")
         self.builder.scope = node.name or node.op_type
         try:
             with self.builder.float32(node.metadata_props.get(HELD, "")):
                 made = rule(self.builder, node, gradients)
+        except Unsupported as error:
+            raise _without_rule(node, str(error)) from error
         except ValueError as error:
             hint = "give the input shapes when you export it"
-            raise AmpError("AMP212", str(error), where=f"node '{node.name}'", hint=hint) from error
-        for value, gradient, need in zip(node.inputs, made, needed, strict=True):
-            if gradient is not None and need and value is not None:
+            raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
+        for n, (value, gradient) in enumerate(zip(node.inputs, made, strict=True)):
+            if not needed[n] or value is None:
+                continue
+            if gradient is not None:
                 self._add(node, rule, value, gradient)
+            elif n not in rule.constant and (value.dtype is None or value.dtype in FLOATS):
+                raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
     def _add(self, node: ir.Node, rule: Rule, value: ir.Value, gradient: ir.Value) -> None:
         if rule.broadcasts:
@@ -124,6 +128,11 @@ class _Differentiation:
             total = self.builder.typed(self.builder.op("Add", total, part), value)
         self.pending[value] = [total]
         return total
+
+
+def _without_rule(node: ir.Node, told: str) -> AmpError:
+    hint = f'register one: @ampgraph.gradient("{kind_of(node)}"), or freeze what is in front of it'
+    return AmpError("AMP210", told, where=place_of(node), hint=hint)
 
 
 def _read_inside(node: ir.Node) -> Iterator[ir.Value]:

@@ -6,13 +6,15 @@
         return b.op("Mul", g, y), b.op("Mul", g, x)
 
 A rule gets the builder, the forward node and the gradient of each of its outputs (None where nothing flows back), and
-returns the gradient of each input, None where there is none. With ``broadcasts`` a gradient may have the shape of the
-output: the driver sums it down to the input's shape.
+returns the gradient of each input, None where there is none: the driver refuses a None for a float input that a trained
+value reaches, unless the rule declares that input ``constant``. With ``broadcasts`` a gradient may have the shape of
+the output: the driver sums it down to the input's shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 Gradients = Sequence["ir.Value | None"] | ir.Value | None
 RuleFunction = Callable[..., Gradients]
 
+ALL = range(sys.maxsize)
+
+
+class Unsupported(Exception):
+    """A form of an operator that its rule has no gradient for; `driver` makes an AmpError AMP210 of it."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -34,6 +42,7 @@ class Rule:
     kind: str
     function: RuleFunction
     broadcasts: bool = False
+    constant: Container[int] = ()  # inputs that change the outputs in steps only: their gradient is 0 where it exists
 
     def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
         """The gradient of every input of the node."""
@@ -43,15 +52,16 @@ class Rule:
         if wrong is not None or len(rows) > len(node.inputs):
             told = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
             hint = "a rule returns for each input what b.op(...) returned, or None"
-            where = f"node '{node.name}'"
-            raise AmpError("AMP210", f"the rule for {self.kind} returned {told}", where=where, hint=hint)
+            raise AmpError("AMP210", f"the rule for {self.kind} returned {told}", where=place_of(node), hint=hint)
         return rows + [None] * (len(node.inputs) - len(rows))
 
 
 _RULES: dict[str, Rule] = {}
 
 
-def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+def gradient(
+    *kinds: str, broadcasts: bool = False, constant: Container[int] = ()
+) -> Callable[[RuleFunction], RuleFunction]:
     """Declares a rule for operators: ``Mul``, or ``my.domain::Name``. A later declaration replaces an earlier one.
 
         @ampgraph.gradient("my.domain::Cube")
@@ -62,13 +72,15 @@ def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], 
 
     The function gets a `Builder`, the forward node (an ``onnx_ir.Node``: ``inputs``, ``outputs``, ``attributes``), and
     the gradient of each output, None for one that nothing flows back to. It returns the gradient of each input (one
-    value, or a list; None for an input that has none), each of the shape of its input.
+    value, or a list; None for an input that has none), each of the shape of its input. A None for a float input that a
+    trained value reaches is refused when the graph is differentiated.
 
     ``b.op(kind, *inputs, **attributes)`` adds a node and returns its output; ``b.number``, ``b.ints`` and
     ``b.constant`` make constants, ``b.shape`` and ``b.dim`` tell sizes, ``b.sum`` and ``b.reshaped`` do what they say.
 
     Args:
         broadcasts: the gradients have the shape of the output, and are summed down to that of their input.
+        constant: the positions of inputs that change the output in steps only, as a threshold does: None is right.
 
     Raises:
         AmpError: AMP210 for no operator, or one that is not named.
@@ -80,7 +92,7 @@ def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], 
 
     def declare(function: RuleFunction) -> RuleFunction:
         for kind in kinds:
-            _RULES[kind] = Rule(kind, function, broadcasts)
+            _RULES[kind] = Rule(kind, function, broadcasts, constant)
         return function
 
     return declare
@@ -89,7 +101,7 @@ def gradient(*kinds: str, broadcasts: bool = False) -> Callable[[RuleFunction], 
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = Rule(kind, _nothing)
+        _RULES[kind] = Rule(kind, _nothing, constant=ALL)
 
 
 def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
@@ -104,6 +116,12 @@ def passes_gradients(kind: str) -> bool:
 def kind_of(node: ir.Node) -> str:
     """``Add``; outside of ONNX's own domain ``com.microsoft::Gelu``."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def place_of(node: ir.Node) -> str:
+    """Where an error is: the node by its name, or by the first value that it writes."""
+    written = next((value.name for value in node.outputs if value.name), "")
+    return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
 
 
 def rule_of(node: ir.Node) -> Rule | None:

@@ -31,6 +31,9 @@ def conv(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 def conv_transpose(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     """The windows slide over the result; the data has one element for each of their places."""
     x, weight, *bias = _inputs(node)
+    shape = node.outputs[0].shape
+    if shape is not None and len(shape) != b.rank(x):  # onnx gives up in the middle: output_shape below the data's
+        raise ValueError(f"the shape of '{node.outputs[0].name}' is not known")
     w = _transposed(b, node, windows_of(b, node, _kernel(b, node, weight), g, x), x, g)
     group = int(attribute(node, "group", 1))
     assert isinstance(w.begins, list) and isinstance(w.ends, list)

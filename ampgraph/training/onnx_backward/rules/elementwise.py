@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ..broadcast import REASON
 from ..builder import Builder
-from ..registry import attribute, gradient, no_gradient
+from ..registry import attribute, gradient, no_gradient, operand
 
 Value = ir.Value
 
 no_gradient(
     *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Xor", "IsNaN", "IsInf"),
-    *("Ceil", "Floor", "Round", "Sign", "Shape", "Size", "ConstantOfShape", "Range", "ArgMax", "ArgMin", "NonZero"),
-    *("OneHot", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "EyeLike"),
+    *("Ceil", "Floor", "Round", "Sign", "Shape", "Size", "ConstantOfShape", "ArgMax", "ArgMin", "NonZero"),
+    *("RandomUniformLike", "RandomNormalLike", "Bernoulli", "EyeLike"),
 )
 
 
@@ -78,20 +80,24 @@ def div(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
 
 @gradient("Pow", broadcasts=True)
 def power(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value | None]:
-    """g y x^(y-1), and g x^y ln x where x is positive."""
+    """g y x^(y-1), 0 for a y of 0, and g x^y ln x where x is positive."""
     x, y = node.inputs
     assert x is not None
     exponent = b.given(y)
     with b.float32("powers leave the range of float16"):
         if exponent is not None and exponent.size == 1:
             number = float(exponent.reshape(()))
+            if number == 0:
+                return b.zeros(node.outputs[0]), None
             if number == 2:
                 return b.op("Mul", b.op("Mul", g, x), b.number(2, x)), None
             slope = b.op("Mul", b.op("Pow", x, b.number(number - 1, x)), b.number(number, x))
             return b.op("Mul", g, slope), None
         exponents = y if y is not None and y.dtype == x.dtype else b.op("CastLike", y, x)
+        zero = b.number(0, x)
         slope = b.op("Mul", exponents, b.op("Pow", x, b.op("Sub", exponents, b.number(1, x))))
-        positive = b.op("Greater", x, b.number(0, x))
+        slope = b.op("Where", b.op("Equal", exponents, zero), zero, slope)
+        positive = b.op("Greater", x, zero)
         logarithm = b.op("Log", b.op("Where", positive, x, b.number(1, x)))
         return b.op("Mul", g, slope), b.op("Mul", g, b.op("Mul", node.outputs[0], logarithm))
 
@@ -176,16 +182,16 @@ def leaky_relu(b: Builder, node: ir.Node, g: Value) -> Value:
 @gradient("PRelu", broadcasts=True)
 def prelu(b: Builder, node: ir.Node, g: Value) -> tuple[Value, Value]:
     x, slope = node.inputs
-    negative, zero = b.op("Less", x, b.number(0, x)), b.number(0, x)
+    negative, zero = b.op("LessOrEqual", x, b.number(0, x)), b.number(0, x)
     return b.op("Where", negative, b.op("Mul", g, slope), g), b.op("Where", negative, b.op("Mul", g, x), zero)
 
 
 @gradient("Elu")
 def elu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """alpha e^x is y + alpha where x is negative."""
+    """alpha e^x is y + alpha where x is not positive."""
     x, y = node.inputs[0], node.outputs[0]
     falling = b.op("Mul", g, b.op("Add", y, b.number(_number(node, "alpha", 1.0), y)))
-    return b.op("Where", b.op("Less", x, b.number(0, x)), falling, g)
+    return b.op("Where", b.op("LessOrEqual", x, b.number(0, x)), falling, g)
 
 
 @gradient("HardSigmoid")
@@ -237,6 +243,7 @@ def _gelu_tanh(b: Builder, x: Any, g: Value) -> Value:
     c, k = math.sqrt(2 / math.pi), 0.044715
     with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):
         half, one = b.number(0.5, x), b.number(1, x)
+        x = b.op("Clip", x, b.number(-100, x), b.number(100, x))  # far out t is 1 or -1
         square = b.op("Mul", x, x)
         inner = b.op("Mul", x, b.op("Add", b.number(c, x), b.op("Mul", square, b.number(c * k, x))))
         t = b.op("Tanh", inner)
@@ -246,17 +253,51 @@ def _gelu_tanh(b: Builder, x: Any, g: Value) -> Value:
 
 
 @gradient("Clip")
-def clip(b: Builder, node: ir.Node, g: Value) -> Value:
-    """As torch: the borders themselves let the gradient through."""
-    x, *borders = node.inputs
+def clip(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
+    """As torch: the borders themselves let the gradient through. What was cut off goes to its border."""
+    x, low, high = (*node.inputs, None, None)[:3]
     assert x is not None
-    low, high = (*borders, None, None)[:2]
-    found = g
+    zero = b.number(0, x)
+    found, dlow, dhigh = g, None, None
     if low is not None:
-        found = b.op("Where", b.op("GreaterOrEqual", x, low), found, b.number(0, x))
+        found = b.op("Where", b.op("GreaterOrEqual", x, low), found, zero)
+        if b.given(low) is None:
+            dlow = b.op("Where", b.op("Less", x, low), g, zero)
+            dlow = dlow if high is None else b.op("Where", b.op("LessOrEqual", low, high), dlow, zero)
     if high is not None:
-        found = b.op("Where", b.op("LessOrEqual", x, high), found, b.number(0, x))
-    return found
+        found = b.op("Where", b.op("LessOrEqual", x, high), found, zero)
+        if b.given(high) is None:
+            raised = x if low is None else b.op("Max", x, low)
+            dhigh = b.op("Where", b.op("Greater", raised, high), g, zero)
+    bounds = [None if part is None else _whole(b, part) for part in (dlow, dhigh)]
+    return [found, *bounds[: len(node.inputs) - 1]]
+
+
+def _whole(b: Builder, value: Value) -> Value:
+    """The sum of all elements, a scalar."""
+    with b.float32(REASON):
+        return b.op("ReduceSum", value, keepdims=0)
+
+
+@gradient("OneHot", constant=(0, 1))
+def one_hot(b: Builder, node: ir.Node, g: Value) -> tuple[None, None, Value]:
+    """The two values get the sums of where they stand."""
+    indices, depth, values = node.inputs
+    assert values is not None
+    pair = np.array([0, 1], np.float32 if values.dtype is None else values.dtype.numpy())
+    marks = b.op("OneHot", indices, depth, b.constant(pair), axis=attribute(node, "axis", -1))
+    hot, zero = b.op("Greater", marks, b.number(0, values)), b.number(0, values)
+    sums = (_whole(b, b.op("Where", hot, *parts)) for parts in ((zero, g), (g, zero)))
+    return None, None, b.op("Concat", *(b.op("Unsqueeze", part, b.ints(0)) for part in sums), axis=0)
+
+
+@gradient("Range", constant=(1,))
+def range_(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
+    """start + n delta."""
+    start = operand(node)
+    zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
+    count = b.op("Cast", b.op("Range", zero, b.op("Size", g), one), to=int(start.dtype or ir.DataType.FLOAT))
+    return _whole(b, g), None, _whole(b, b.op("Mul", g, count))
 
 
 @gradient("Where", broadcasts=True)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
-from ..registry import attribute, gradient
+from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
 
@@ -24,8 +24,10 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     """One constant index: zeros around it. Else every row is added to where it comes from."""
     x, indices = node.inputs
     assert x is not None and indices is not None
+    if x.shape is None and b.rank(indices) == 0:
+        return _one_row(b, node, g, x, indices)
     axis, rank, count = b.axis(node, x, 0), b.rank(x), b.rank(indices)
-    rows = g if count == 1 else _as_rows(b, g, x, axis, count)
+    rows = g if count == 1 else _as_rows(b, g, x, indices, axis)
     given = b.given(indices)
     if given is not None and given.size == 1:
         return _between_zeros(b, rows, x, axis, int(given.reshape(-1)[0]))
@@ -33,13 +35,23 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     return _added(b, x, b.op("Expand", places, b.op("Shape", rows)), rows, axis)
 
 
-def _as_rows(b: Builder, g: Value, x: Value, axis: int, count: int) -> Value:
-    """The gradient with one axis for all indices; they have ``count`` axes."""
-    if count == 0:
+def _one_row(b: Builder, node: ir.Node, g: Value, x: Value, index: Value) -> Value:
+    """One index into a value whose rank is not known."""
+    axis = int(attribute(node, "axis", 0))
+    row = b.op("Unsqueeze", g, b.ints(axis))
+    return b.op("ScatterElements", b.zeros(x), b.op("Expand", index, b.op("Shape", row)), row, axis=axis)
+
+
+def _as_rows(b: Builder, g: Value, x: Value, indices: Value, axis: int) -> Value:
+    """The gradient with one axis for all indices."""
+    if b.rank(indices) == 0:
         return b.op("Unsqueeze", g, b.ints(axis))
-    behind = [b.size(x, n) for n in range(axis + 1, b.rank(x))]
-    shape = [b.ints(*[0] * axis, -1), *behind]
-    return b.op("Reshape", g, shape[0] if len(shape) == 1 else b.op("Concat", *shape, axis=0))
+    sizes = [b.size(x, n) for n in range(b.rank(x))]
+    behind = [b.given(size) for size in sizes[axis + 1 :]]
+    if axis == 0 and all(size is not None and size[0] for size in behind):
+        return b.op("Reshape", g, b.ints(-1, *(int(size[0]) for size in behind if size is not None)))
+    sizes[axis] = product(b, [b.size(indices, n) for n in range(b.rank(indices))])
+    return b.op("Reshape", g, sizes[0] if len(sizes) == 1 else b.op("Concat", *sizes, axis=0), allowzero=1)
 
 
 def _between_zeros(b: Builder, row: Value, x: Value, axis: int, index: int) -> Value:
@@ -65,15 +77,12 @@ def gather_nd(b: Builder, node: ir.Node, g: Value) -> Value:
     if depth is None:
         raise ValueError(f"the last dimension of the indices '{indices.name}' is not known")
     sizes = [b.size(x, axis) for axis in range(b.rank(x))]
-    leading, rest = sizes[: batch + depth], _product(b, sizes[batch + depth :])
+    leading, rest = sizes[: batch + depth], product(b, sizes[batch + depth :])
     places = _flat_index(b, indices, sizes, batch, depth)
     flat = b.op("Reshape", g, b.op("Concat", b.ints(-1), rest, axis=0))
-    whole = b.op("Concat", _product(b, leading), rest, axis=0)
-    with b.float32(ADDED):
-        places = b.op("Expand", b.op("Reshape", places, b.ints(-1, 1)), b.op("Shape", flat))
-        empty = b.op("Expand", b.number(0, x), whole)
-        found = b.op("ScatterElements", empty, places, flat, axis=0, reduction="add")
-    return b.reshaped(found, x)
+    whole = b.op("Concat", product(b, leading), rest, axis=0)
+    places = b.op("Expand", b.op("Reshape", places, b.ints(-1, 1)), b.op("Shape", flat))
+    return b.reshaped(added(b, x, whole, places, flat, axis=0), x)
 
 
 def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, depth: int) -> Value:
@@ -81,18 +90,18 @@ def _flat_index(b: Builder, indices: Value, sizes: Sequence[Value], batch: int, 
     own = sizes[batch : batch + depth]
     limits = own[0] if depth == 1 else b.op("Concat", *own, axis=0)
     indices = b.op("Where", b.op("Less", indices, b.ints(0)), b.op("Add", indices, limits), indices)
-    strides = [_product(b, own[n + 1 :]) for n in range(depth)]
+    strides = [product(b, own[n + 1 :]) for n in range(depth)]
     steps = strides[0] if depth == 1 else b.op("Concat", *strides, axis=0)
     local = b.op("ReduceSum", b.op("Mul", indices, steps), b.ints(-1), keepdims=0)
     if not batch:
         return local
-    count, zero, one = _product(b, sizes[:batch]), np.array(0, np.int64), np.array(1, np.int64)
+    count, zero, one = product(b, sizes[:batch]), np.array(0, np.int64), np.array(1, np.int64)
     number = b.op("Range", b.constant(zero), b.op("Squeeze", count), b.constant(one))
-    before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), _product(b, own))
+    before = b.op("Mul", b.op("Unsqueeze", number, b.ints(1)), product(b, own))
     return b.op("Add", b.op("Reshape", local, b.op("Concat", count, b.ints(-1), axis=0)), before)
 
 
-def _product(b: Builder, sizes: Sequence[Value]) -> Value:
+def product(b: Builder, sizes: Sequence[Value]) -> Value:
     """The product of sizes as a vector of one."""
     given = [b.given(size) for size in sizes]
     known = [int(size[0]) for size in given if size is not None]
@@ -127,13 +136,23 @@ def scatter_nd(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]
 
 
 def _adds(node: ir.Node) -> bool:
-    """Whether the updates are added; raises ValueError for other reductions."""
+    """Whether the updates are added; raises Unsupported for other reductions."""
     reduction = attribute(node, "reduction", "none")
     if reduction not in ("none", "add"):
-        raise ValueError(f"{node.op_type} with reduction {reduction} has no gradient here")
+        raise Unsupported(f"{node.op_type} with reduction {reduction} has no gradient here")
     return bool(reduction == "add")
 
 
 def _added(b: Builder, x: Value, places: Value, rows: Value, axis: int) -> Value:
+    return added(b, x, b.shape(x), places, rows, axis)
+
+
+def added(b: Builder, x: Value, shape: Value, places: Value, rows: Value, axis: int) -> Value:
+    """Rows added to zeros of a shape, in the type of x; CPU adds nothing below float32."""
+    kind = x.dtype or ir.DataType.FLOAT
+    low = kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     with b.float32(ADDED):
-        return b.op("ScatterElements", b.zeros(x), places, rows, axis=axis, reduction="add")
+        empty = b.op("Expand", b.number(0, None if low else x), shape)
+        rows = b.op("Cast", rows, to=int(ir.DataType.FLOAT)) if low else rows
+        found = b.op("ScatterElements", empty, places, rows, axis=axis, reduction="add")
+        return b.op("Cast", found, to=int(kind)) if low else found

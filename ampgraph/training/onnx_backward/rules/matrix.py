@@ -10,9 +10,9 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from ..broadcast import Dim, sum_to, sum_to_dims
+from ..broadcast import Dim, same, sum_to, sum_to_dims
 from ..builder import Builder
-from ..registry import attribute, gradient
+from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
 
@@ -88,12 +88,12 @@ def gemm(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
 def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
     """For ``ab,bc->ac``: ``ac,bc->ab`` of g and B, and ``ab,ac->bc`` of A and g.
 
-    An index that only one operand has was summed there: its gradient is repeated. An ellipsis is written out, and
-    summed over where it was broadcast.
+    An index that only one operand has was summed there: its gradient is repeated. So is one that is 1 in the others;
+    where it is 1 in the operand, and in an ellipsis, which is written out, the gradient is summed over it.
     """
     inputs = [value for value in node.inputs if value is not None]
-    terms, result, spread = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
-    out = node.outputs[0].shape
+    terms, result = _equation(attribute(node, "equation"), [b.rank(value) for value in inputs])
+    sizes = _sizes(inputs, terms)
     found = []
     for position, (value, term) in enumerate(zip(inputs, terms, strict=True)):
         others = [other for n, other in enumerate(inputs) if n != position]
@@ -102,19 +102,29 @@ def einsum(b: Builder, node: ir.Node, g: Value) -> list[Value]:
         part = b.op("Einsum", g, *others, equation=f"{','.join(sources)}->{kept}")
         lost = [place for place, index in enumerate(term) if index not in kept]
         if lost:
-            part = b.op("Expand", b.op("Unsqueeze", part, b.ints(*lost)), b.shape(value))
-        if value.shape is not None and any(index in spread for index in term):
-            whole: list[Dim] | None = None
-            if out is not None:
-                dims = zip(term, value.shape, strict=True)
-                whole = [out[result.index(index)] if index in spread else dim for index, dim in dims]
-            part = sum_to_dims(b, part, value, whole)
+            part = b.op("Unsqueeze", part, b.ints(*lost))
+        if lost or any(sizes[index] is None and index not in result for index in kept):
+            part = b.op("Expand", part, b.shape(value))
+        if any(sizes[index] is None for index in term):
+            dims = zip(term, value.shape or (), strict=True)
+            part = sum_to_dims(b, part, value, [ir.SymbolicDim(None) if sizes[i] is None else dim for i, dim in dims])
         found.append(part)
     return found
 
 
-def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str, str]:
-    """The indices of the operands and of the result, and those that stand for the ellipsis."""
+def _sizes(inputs: list[Value], terms: list[str]) -> dict[str, Dim | None]:
+    """The size of each index; None if the operands may differ in it: one may have 1, which is repeated."""
+    sizes: dict[str, Dim | None] = {}
+    for value, term in zip(inputs, terms, strict=True):
+        for index, dim in zip(term, value.shape or (), strict=True):
+            known = sizes.get(index)
+            equal = index not in sizes or (known is not None and same(known, dim))
+            sizes[index] = dim if equal else None
+    return sizes
+
+
+def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+    """The indices of the operands and of the result; letters stand for the ellipsis."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]
@@ -124,10 +134,10 @@ def _equation(equation: str, ranks: list[int]) -> tuple[list[str], str, str]:
     spread = "".join(free[: max(hidden)])
     terms = [term.replace("...", spread[len(spread) - count :]) for term, count in zip(terms, hidden, strict=True)]
     if any(len(set(term)) != len(term) for term in terms):
-        raise ValueError(f"Einsum '{equation}' takes a diagonal; only products and sums have a gradient here")
+        raise Unsupported(f"Einsum '{equation}' takes a diagonal; only products and sums have a gradient here")
     if not arrow:  # the indices that come once, in order, behind the ellipsis
         counts = Counter("".join(terms))
-        return terms, spread + "".join(sorted(i for i, n in counts.items() if n == 1 and i not in spread)), spread
+        return terms, spread + "".join(sorted(i for i, n in counts.items() if n == 1 and i not in spread))
     if spread and "..." not in result:
-        raise ValueError(f"Einsum '{equation}' sums over its ellipsis; write its indices out")
-    return terms, result.replace("...", spread), spread
+        raise Unsupported(f"Einsum '{equation}' sums over its ellipsis; write its indices out")
+    return terms, result.replace("...", spread)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ..broadcast import sum_to
 from ..builder import Builder
-from ..registry import attribute, gradient
+from ..registry import Unsupported, attribute, gradient, operand
 
 Value = ir.Value
 
@@ -22,55 +22,68 @@ BATCH = "ampgraph.batch_statistics"
 
 
 @gradient("LayerNormalization")
-def layer_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> list[Value | None]:
+def layer_normalization(
+    b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
+) -> list[Value | None]:
     """The forward tells its mean and 1 / deviation."""
-    x, scale, bias = (*node.inputs, None)[:3]
-    assert x is not None and scale is not None
-    first = b.axis(node, x, -1)
-    axes = range(first, b.rank(x))
-    shape = None if x.shape is None else ir.Shape([*x.shape[:first], *[1] * (b.rank(x) - first)])
-    kind = ir.DataType.FLOAT if attribute(node, "stash_type", 1) == 1 else ir.DataType(attribute(node, "stash_type"))
-    mean, inverse = (b.output(node, n, kind, shape) for n in (1, 2))
     with b.float32(KEEP):
-        normal = b.op("Mul", b.op("Sub", x, mean), inverse)
-        dx = _data(b, b.op("Mul", g, scale), normal, inverse, b.count(x, axes), axes)
-        return [dx, *_affine(b, node, g, normal, scale, bias)]
+        x, scale, bias = (*_raised(b, node), None)[:3]
+        assert x is not None and scale is not None
+        first = b.axis(node, x, -1)
+        axes = range(first, b.rank(x))
+        shape = None if x.shape is None else ir.Shape([*x.shape[:first], *[1] * (b.rank(x) - first)])
+        kind = ir.DataType(attribute(node, "stash_type", ir.DataType.FLOAT))
+        mean, inverse = (b.cast(b.output(node, n, kind, shape), _wide(x)) for n in (1, 2))
+        normal, count = b.op("Mul", b.op("Sub", x, mean), inverse), b.count(x, axes)
+        found = _affine(b, node, g, normal, scale, bias)
+        d = None if g is None else b.op("Mul", _raise(b, g, x), scale)
+        parts = [] if d is None else [_data(b, d, normal, inverse, count, axes)]
+        if dmean is not None:
+            parts.append(b.op("Expand", b.op("Div", b.cast(dmean, _wide(x)), count), b.shape(x)))
+        if dinverse is not None:
+            parts.append(_by_inverse(b, b.cast(dinverse, _wide(x)), normal, inverse, count))
+        return _lowered(b, node, [_total(b, parts), *found])
 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
-def rms_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> list[Value | None]:
-    x, scale = node.inputs[:2]
-    assert x is not None and scale is not None
-    axes = range(b.axis(node, x, -1), b.rank(x))
+def rms_normalization(b: Builder, node: ir.Node, g: Value | None, dinverse: Value | None = None) -> list[Value | None]:
     with b.float32(KEEP):
+        x, scale = _raised(b, node)[:2]
+        assert x is not None and scale is not None
+        axes = range(b.axis(node, x, -1), b.rank(x))
         count = b.count(x, axes)
         inverse = _inverse(b, node, b.op("Mul", x, x), count, x, axes)
         normal = b.op("Mul", x, inverse)
-        dx = _data(b, b.op("Mul", g, scale), normal, inverse, count, axes, centered=False)
-        return [dx, *_affine(b, node, g, normal, scale, None)]
+        found = _affine(b, node, g, normal, scale, None)
+        d = None if g is None else b.op("Mul", _raise(b, g, x), scale)
+        parts = [] if d is None else [_data(b, d, normal, inverse, count, axes, centered=False)]
+        if dinverse is not None:
+            parts.append(_by_inverse(b, b.cast(dinverse, _wide(x)), normal, inverse, count))
+        return _lowered(b, node, [_total(b, parts), *found])
 
 
 @gradient("InstanceNormalization")
 def instance_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
-    x, scale, _ = node.inputs
-    assert x is not None and scale is not None
-    axes = list(range(2, b.rank(x)))
     with b.float32(KEEP):
+        x, scale, _ = _raised(b, node)
+        assert x is not None and scale is not None
+        g, axes = _raise(b, g, x), list(range(2, b.rank(x)))
         count = b.count(x, axes)
         normal, inverse = _normalized(b, node, x, count, axes)
         dx = _data(b, b.op("Mul", g, _channels(b, scale, x)), normal, inverse, count, axes)
-        return [dx, b.sum(b.op("Mul", g, normal), [0, *axes], keep=False), b.sum(g, [0, *axes], keep=False)]
+        dscale, dbias = (b.sum(value, [0, *axes], keep=False) for value in (b.op("Mul", g, normal), g))
+        return _lowered(b, node, [dx, dscale, dbias])
 
 
 @gradient("GroupNormalization")
 def group_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
     """Scale and bias by channel (opset 21), or by group (18)."""
-    x, scale, _ = node.inputs
-    assert x is not None and scale is not None
     groups = int(attribute(node, "num_groups"))
-    split, axes = b.ints(0, groups, -1), [0, *range(2, b.rank(x))]
     with b.float32(KEEP):
-        rows = b.typed(b.op("Reshape", x, split), x.dtype or ir.DataType.FLOAT, None, groups, None)
+        x, scale, _ = _raised(b, node)
+        assert x is not None and scale is not None
+        g, split, axes = _raise(b, g, x), b.ints(0, groups, -1), [0, *range(2, b.rank(x))]
+        rows = b.typed(b.op("Reshape", x, split), _wide(x), None, groups, None)
         count = b.op("Div", b.count(x, [1, *axes[1:]]), b.number(groups, x))
         normal, inverse = _normalized(b, node, rows, count, [2])
         by_group = b.graph.opset_imports.get("", 21) < 21
@@ -81,28 +94,55 @@ def group_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | Non
             scaled = b.op("Reshape", b.op("Mul", g, _channels(b, scale, x)), split)
             weighted = b.op("Mul", g, b.reshaped(normal, x))
         dx = b.reshaped(_data(b, scaled, normal, inverse, count, [2]), x)
-        return [dx, b.sum(weighted, axes, keep=False), b.sum(g, axes, keep=False)]
+        return _lowered(b, node, [dx, b.sum(weighted, axes, keep=False), b.sum(g, axes, keep=False)])
 
 
-@gradient("BatchNormalization")
+@gradient("BatchNormalization", constant=(3, 4))
 def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> list[Value | None]:
-    """With given statistics; or with those of the data, then they are part of the gradient."""
-    x, scale, _bias, mean, variance = node.inputs
-    assert x is not None and scale is not None and mean is not None and variance is not None
+    """With given statistics; or with those of the data, then what they bring is part of the data's gradient."""
     if attribute(node, "training_mode", 0):
-        raise ValueError("BatchNormalization in training mode is differentiated after lower_batch_norm")
-    axes = [0, *range(2, b.rank(x))]
+        raise Unsupported("BatchNormalization in training mode is differentiated after lower_batch_norm")
     with b.float32(KEEP):
+        x, scale, _bias, mean, variance = _raised(b, node)
+        assert x is not None and scale is not None and mean is not None and variance is not None
+        g, axes = _raise(b, g, x), [0, *range(2, b.rank(x))]
         epsilon = b.number(float(attribute(node, "epsilon", 1e-5)), variance)
         inverse = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
         normal = b.op("Mul", b.op("Sub", x, _channels(b, mean, x)), _channels(b, inverse, x))
         dscale, dbias = b.sum(b.op("Mul", g, normal), axes, keep=False), b.sum(g, axes, keep=False)
-        slope = _channels(b, b.op("Mul", scale, inverse), x)
+        slope = b.op("Mul", scale, inverse)
         if node.metadata_props.get(BATCH):
             count = b.count(x, axes)
             shares = [_channels(b, b.op("Div", total, count), x) for total in (dbias, dscale)]
             g = b.op("Sub", b.op("Sub", g, shares[0]), b.op("Mul", normal, shares[1]))
-        return [b.op("Mul", g, slope), dscale, dbias]
+            return _lowered(b, node, [b.op("Mul", g, _channels(b, slope, x)), dscale, dbias])
+        dmean = b.op("Neg", b.op("Mul", dbias, slope))
+        half = b.op("Mul", b.op("Mul", dscale, b.number(-0.5, x)), inverse)
+        dx = b.op("Mul", g, _channels(b, slope, x))
+        return _lowered(b, node, [dx, dscale, dbias, dmean, b.op("Mul", half, slope)])
+
+
+def _wide(x: Value) -> ir.DataType:
+    """What a gradient is computed in: the forward computes low data in float32 too."""
+    return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def _raised(b: Builder, node: ir.Node) -> list[Value | None]:
+    """The inputs in the wide type."""
+    wide = _wide(operand(node))
+    return [value if value is None or value.dtype is None else b.cast(value, wide) for value in node.inputs]
+
+
+def _raise(b: Builder, g: Value, x: Value) -> Value:
+    return g if g.dtype is None else b.cast(g, _wide(x))
+
+
+def _lowered(b: Builder, node: ir.Node, found: list[Value | None]) -> list[Value | None]:
+    """The gradients of the inputs, in their types."""
+    wide = _wide(operand(node))
+    types = [wide if value is None or value.dtype is None else value.dtype for value in node.inputs]
+    rows = zip(found, types[: len(found)], strict=True)
+    return [g if g is None or kind == wide else b.op("Cast", g, to=int(kind)) for g, kind in rows]
 
 
 def _data(
@@ -113,6 +153,19 @@ def _data(
     if centered:
         found = b.op("Sub", found, b.op("Div", b.sum(d, axes), count))
     return b.op("Mul", found, inverse)
+
+
+def _by_inverse(b: Builder, dinverse: Value, normal: Value, inverse: Value, count: Value) -> Value:
+    """What the gradient of 1 / deviation brings: -dinverse xh / (deviation^2 n)."""
+    share = b.op("Div", b.op("Mul", dinverse, b.op("Mul", inverse, inverse)), count)
+    return b.op("Neg", b.op("Mul", normal, share))
+
+
+def _total(b: Builder, parts: Sequence[Value]) -> Value:
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.op("Add", total, part)
+    return total
 
 
 def _normalized(b: Builder, node: ir.Node, x: Value, count: Value, axes: Sequence[int]) -> tuple[Value, Value]:
@@ -128,11 +181,15 @@ def _inverse(b: Builder, node: ir.Node, squares: Value, count: Value, x: Value, 
     return b.op("Reciprocal", b.op("Sqrt", b.op("Add", b.op("Div", b.sum(squares, axes), count), epsilon)))
 
 
-def _affine(b: Builder, node: ir.Node, g: Value, normal: Value, scale: Value, bias: Value | None) -> list[Value | None]:
-    """The gradients of scale and bias, which were broadcast."""
-    y = node.outputs[0]
-    dscale = sum_to(b, b.op("Mul", g, normal), scale, y)
-    return [dscale] if bias is None else [dscale, sum_to(b, g, bias, y)]
+def _affine(
+    b: Builder, node: ir.Node, g: Value | None, normal: Value, scale: Value, bias: Value | None
+) -> list[Value | None]:
+    """The gradients of scale and bias, which were broadcast; 0 if only the statistics are used."""
+    given = [scale] if bias is None else [scale, bias]
+    if g is None:
+        return [b.zeros(value) for value in given]
+    g, y = _raise(b, g, scale), node.outputs[0]
+    return [sum_to(b, part, value, y) for part, value in zip((b.op("Mul", g, normal), g), given, strict=False)]
 
 
 def _channels(b: Builder, vector: Value, x: Value) -> Value:

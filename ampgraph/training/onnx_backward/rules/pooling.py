@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
-from ..registry import attribute, gradient
+from ..registry import Unsupported, attribute, gradient
+from .indexing import added, product
 from .windows import Windows, pad, spatial, spread, vector, windows_of
 
 Value = ir.Value
@@ -29,14 +30,14 @@ def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
     if len(node.outputs) == 1 and _side_by_side(b, x, w):
         return _first_largest(b, x, node.outputs[0], g, w)
     if attribute(node, "storage_order", 0):
-        raise ValueError("MaxPool with storage_order 1 counts its indices by columns")
+        raise Unsupported("MaxPool with storage_order 1 counts its indices by columns")
     places = b.output(node, 1, ir.DataType.INT64, g.shape)
     flat = b.ints(-1)
-    zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
     if all(reach <= stride for reach, stride in zip(w.reach, w.strides, strict=True)):
+        zeros, rows = b.op("Reshape", b.zeros(x), flat), [b.op("Reshape", value, flat) for value in (places, g)]
         return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0), x)
-    with b.float32(OVERLAP):
-        return b.reshaped(b.op("ScatterElements", zeros, *rows, axis=0, reduction="add"), x)
+    size = product(b, [b.size(x, axis) for axis in range(b.rank(x))])
+    return b.reshaped(added(b, x, size, b.op("Reshape", places, flat), b.op("Reshape", g, flat), axis=0), x)
 
 
 def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:

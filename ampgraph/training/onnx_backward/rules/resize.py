@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ..broadcast import REASON
+from ..broadcast import REASON, same
 from ..builder import INT64, Builder
-from ..registry import attribute, gradient
+from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
 
@@ -27,6 +27,9 @@ ROUNDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
 }
 TRANSFORMS = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+
+
+Sizes = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,15 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
     assert x is not None
     way = _way(node)
     rank = b.rank(x)
-    for axis, scale in _axes(b, node, x, rank).items():
-        old, new = b.dim(x, axis), b.dim(node.outputs[0], axis)
-        if old is not None and new is not None:
+    y = node.outputs[0]
+    sizes = [(b.dim(x, axis), b.dim(y, axis)) for axis in range(rank)]
+    if all(old is not None and old == new for old, new in sizes):  # ONNX Runtime copies, whatever the scale
+        return g
+    axes = _axes(b, node, x, rank)
+    copied = _copied(b, x, y, sizes, list(axes.values()))
+    for axis, scale in axes.items():
+        old, new = sizes[axis]
+        if old is not None and new is not None and (copied is None or old != new):
             matrix = _matrix(old, new, scale or new / old, way)
             times = new // old
             if new == old * times and np.array_equal(matrix, np.repeat(np.eye(old), times, axis=0)):
@@ -54,8 +63,17 @@ def resize(b: Builder, node: ir.Node, g: Value) -> Value:
                 continue
             g = _product(b, g, b.constant(matrix.astype((x.dtype or ir.DataType.FLOAT).numpy())), axis, rank)
         else:
-            g = _product(b, g, _computed(b, x, node.outputs[0], axis, scale, way), axis, rank)
+            g = _product(b, g, _computed(b, x, y, axis, scale, way, copied), axis, rank)
     return g
+
+
+def _copied(b: Builder, x: Value, y: Value, sizes: list[Sizes], scales: list[float]) -> Value | None:
+    """Whether a run finds all sizes as before; None if that cannot be. Scales from 1 to 2 can leave small ones."""
+    if not scales or not all(1 < scale < 2 for scale in scales):
+        return None
+    if any(None not in (old, new) and old != new for old, new in sizes):
+        return None
+    return b.op("Equal", b.op("Size", x), b.op("Size", y))
 
 
 def _way(node: ir.Node) -> Way:
@@ -63,9 +81,9 @@ def _way(node: ir.Node) -> Way:
     transform = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     rounding = str(attribute(node, "nearest_mode", "round_prefer_floor"))
     if mode not in ("nearest", "linear") or transform not in TRANSFORMS or attribute(node, "antialias", 0):
-        raise ValueError(f"Resize has a gradient for nearest and linear by {', '.join(TRANSFORMS)}, without antialias")
+        raise Unsupported(f"Resize has a gradient for nearest and linear by {', '.join(TRANSFORMS)}, without antialias")
     if attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise ValueError("Resize has a gradient only where it may stretch")
+        raise Unsupported("Resize has a gradient only where it may stretch")
     return Way(mode, transform, rounding)
 
 
@@ -78,16 +96,27 @@ def _axes(b: Builder, node: ir.Node, x: Value, rank: int) -> dict[int, float]:
         return {axis: scale for axis, scale in rows if scale != 1}
     if len(node.inputs) < 4 or node.inputs[3] is None:
         raise ValueError("the scales are not known")
-    return {axis: 0.0 for axis in listed if not _same(x, node.outputs[0], axis)}
-
-
-def _same(x: Value, y: Value, axis: int) -> bool:
-    """Whether a size stays: it says so, or it is that of batch or channels and says nothing."""
     assert x.shape is not None
-    one, other = x.shape[axis], None if y.shape is None else y.shape[axis]
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
-    return axis < 2 or (other is not None and one == other)
+    old, new, kept = x.shape, node.outputs[0].shape, _kept(b, node, x)
+    return {axis: 0.0 for axis in listed if axis >= kept and (new is None or not same(old[axis], new[axis]))}
+
+
+def _kept(b: Builder, node: ir.Node, x: Value) -> int:
+    """How many leading sizes are the data's: exporters join a slice of its shape with the new sizes."""
+    joined = node.inputs[3].producer() if node.inputs[3] is not None else None
+    first = joined.inputs[0] if joined is not None and joined.op_type == "Concat" else None
+    cut = first.producer() if first is not None else None
+    if cut is None or cut.op_type != "Slice" or "axes" in node.attributes:
+        return 0
+    source, start, end, _, steps = (*cut.inputs, None, None)[:5]
+    shape = source.producer() if source is not None else None
+    if shape is None or shape.op_type != "Shape" or shape.attributes or shape.inputs[0] is not x:
+        return 0
+    numbers = [1 if value is None else b.given(value) for value in (start, end, steps)]
+    if any(number is None or np.size(number) != 1 for number in numbers):
+        return 0
+    begin, until, step = (int(np.reshape(number, ())) for number in numbers if number is not None)
+    return until if begin == 0 and step == 1 else 0
 
 
 def _matrix(old: int, new: int, scale: float, way: Way) -> np.ndarray:
@@ -106,7 +135,7 @@ def _matrix(old: int, new: int, scale: float, way: Way) -> np.ndarray:
     return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old, dtype=f)))
 
 
-def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way) -> Value:
+def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:
     """[new, old], by the graph: the same steps."""
     kind = x.dtype or ir.DataType.FLOAT
     with b.float32("positions: float16 counts to 2,048"):
@@ -117,6 +146,8 @@ def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way)
         one, zero, half = b.number(1, x), b.number(0, x), b.number(0.5, x)
         last = b.op("Sub", sizes[1], one)
         ratio = b.number(scale, x) if scale else b.op("Div", *sizes)
+        if copied is not None:
+            ratio = b.op("Where", copied, one, ratio)
         if way.transform == "align_corners":
             at = b.op("Div", b.op("Mul", place, last), b.op("Max", b.op("Sub", sizes[0], one), one))
         elif way.transform == "asymmetric":

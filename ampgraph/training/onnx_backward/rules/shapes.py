@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..builder import INT64, Builder
-from ..registry import attribute, gradient, operand
+from ..registry import Unsupported, attribute, gradient, operand
 
 Value = ir.Value
 
@@ -21,13 +21,21 @@ def reshape(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Squeeze")
 def squeeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = _listed(b, node)
     return b.reshaped(g, operand(node)) if axes is None else b.op("Unsqueeze", g, axes)
 
 
 @gradient("Unsqueeze")
 def unsqueeze(b: Builder, node: ir.Node, g: Value) -> Value:
-    return b.op("Squeeze", g, node.inputs[1])
+    axes = _listed(b, node)
+    return b.reshaped(g, operand(node)) if axes is None else b.op("Squeeze", g, axes)
+
+
+def _listed(b: Builder, node: ir.Node) -> Value | None:
+    """The axes, if they are known and there are some: Squeeze takes none for all, Unsqueeze for none."""
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    given = b.given(axes)
+    return None if given is None or given.size == 0 else axes
 
 
 @gradient("Transpose")
@@ -154,7 +162,7 @@ def _folded(b: Builder, node: ir.Node, g: Value, mode: str) -> Value:
     x = operand(node)
     pads, axes = b.given(node.inputs[1]), b.given(node.inputs[3] if len(node.inputs) > 3 else None)
     if pads is None or (pads < 0).any() or mode not in ("reflect", "edge", "wrap"):
-        raise ValueError(f"Pad in mode {mode} has a gradient for constant pads of 0 or more")
+        raise Unsupported(f"Pad in mode {mode} has a gradient for constant pads of 0 or more")
     rank = b.rank(x)
     chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     for axis, before, after in zip(chosen, *pads.reshape(2, -1).tolist(), strict=True):
@@ -211,6 +219,8 @@ def depth_to_space(b: Builder, node: ir.Node, g: Value) -> Value:
     found = b.op("SpaceToDepth", g, blocksize=size)
     if attribute(node, "mode", "DCR") == "DCR":
         return found
-    shape = b.op("Concat", b.ints(0, size * size), b.size(y, 1), b.ints(-1), axis=0)
-    blocks = b.op("Reshape", found, shape)
-    return b.reshaped(b.op("Transpose", blocks, perm=[0, 2, 1, 3]), x)
+    shape = b.op(
+        "Concat", b.size(x, 0), b.ints(size * size), *(b.size(v, n) for v, n in ((y, 1), (x, 2), (x, 3))), axis=0
+    )
+    blocks = b.op("Reshape", found, shape, allowzero=1)
+    return b.reshaped(b.op("Transpose", blocks, perm=[0, 2, 1, 3, 4]), x)

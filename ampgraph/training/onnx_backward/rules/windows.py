@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
-from ..registry import attribute
+from ..registry import Unsupported, attribute
 
 Value = ir.Value
 Amounts = list[int] | Value
@@ -71,8 +71,13 @@ def _same(b: Builder, w: Windows, whole: Value, moved: Value, upper: bool) -> Wi
         totals = [reach - 1 for reach in w.reach]
     elif all(n is not None for n in (*sizes, *places)):
         rows = zip(sizes, places, w.strides, w.reach, strict=True)
-        totals = [max((int(o or 0) - 1) * s + reach - int(n or 0), 0) for n, o, s, reach in rows]
+        totals = [(int(o or 0) - 1) * s + reach - int(n or 0) for n, o, s, reach in rows]
+        if min(totals) < -1:
+            raise _cut_off(w)
+        totals = [max(total, 0) for total in totals]
     else:
+        if any(reach < stride - 1 for reach, stride in zip(w.reach, w.strides, strict=True)):
+            raise _cut_off(w)
         need = b.op("Add", b.op("Mul", spatial(b, moved), b.ints(*w.strides)), _minus(b, w.reach, w.strides))
         total = b.op("Max", b.op("Sub", need, spatial(b, whole)), b.ints(0))
         less = b.op("Div", total, b.ints(2))
@@ -80,6 +85,11 @@ def _same(b: Builder, w: Windows, whole: Value, moved: Value, upper: bool) -> Wi
         return replace(w, begins=less if upper else more, ends=more if upper else less)
     halves, rests = [n // 2 for n in totals], [n - n // 2 for n in totals]
     return replace(w, begins=halves if upper else rests, ends=rests if upper else halves)
+
+
+def _cut_off(w: Windows) -> Unsupported:
+    """ONNX counts less than no padding there, and ONNX Runtime then starts behind the edge."""
+    return Unsupported(f"auto_pad SAME cuts off what strides of {w.strides} pass over with a kernel of {w.kernel}")
 
 
 def _minus(b: Builder, one: list[int], other: list[int]) -> Value:
