@@ -15,7 +15,7 @@ from ..dataflow import HELD
 from ..errors import AmpError
 from .lowering import replace_value
 from .onnx_backward.builder import Builder
-from .onnx_backward.registry import attribute
+from .onnx_backward.registry import attribute, place_of
 from .onnx_backward.rules.norms import BATCH, KEEP
 
 FLOAT = ir.DataType.FLOAT
@@ -101,7 +101,7 @@ def _write_out(b: Builder, node: ir.Node) -> None:
 def _rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
     if x.shape is None:
         told, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
-        raise AmpError("AMP212", told, where=f"node '{node.name}'", hint=hint)
+        raise AmpError("AMP212", told, where=place_of(node), hint=hint)
     return b.rank(x)
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ..errors import AmpError
 from .lowering import replace_value
 from .onnx_backward.builder import INT64, Builder
+from .onnx_backward.registry import place_of
 
 BOOL, UINT64 = ir.DataType.BOOL, ir.DataType.UINT64
 HALF = 2**32  # of the bits of a counter: the numbers of one step
@@ -53,7 +54,7 @@ def _trains(b: Builder, node: ir.Node) -> bool:
     given = b.given(mode)
     if mode is not None and given is None:
         hint = "export the model in the mode that it is to have"
-        raise AmpError("AMP205", "the graph computes whether it drops", where=f"node '{node.name}'", hint=hint)
+        raise AmpError("AMP205", "the graph computes whether it drops", where=place_of(node), hint=hint)
     return given is not None and bool(given.reshape(()))
 
 

@@ -8,7 +8,7 @@ from ..errors import AmpError
 from .losses import KEEP, negative_log_likelihood
 from .lowering import replace_value
 from .onnx_backward.builder import Builder
-from .onnx_backward.registry import attribute
+from .onnx_backward.registry import attribute, place_of
 from .step import ClassInput
 
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -28,7 +28,7 @@ def lower_losses(graph: ir.Graph) -> int:
             _lower(b, node)
         except ValueError as error:
             hint = "give the input shapes when you export it"
-            raise AmpError("AMP212", str(error), where=f"node '{node.name}'", hint=hint) from error
+            raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
         graph.remove(node, safe=True)
     return len(found)
 

@@ -11,7 +11,7 @@ from ..errors import AmpError
 from .lower_dropout import BOOL, random_numbers, stream_key
 from .lowering import replace_value
 from .onnx_backward.builder import Builder
-from .onnx_backward.registry import attribute
+from .onnx_backward.registry import attribute, place_of
 
 FLOAT = ir.DataType.FLOAT
 UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")
@@ -35,7 +35,7 @@ def lower_random(graph: ir.Graph, step_counter: ir.Value, seed: int) -> int:
         b.before, b.scope = node, node.name or node.op_type
         if node.op_type == "Multinomial":
             hint = "draw outside of the graph, and give what was drawn as an input"
-            raise AmpError("AMP205", "Multinomial cannot be repeated", where=f"node '{node.name}'", hint=hint)
+            raise AmpError("AMP205", "Multinomial cannot be repeated", where=place_of(node), hint=hint)
         keys = [stream_key(seed, STREAMS + 2 * number + stream) for stream in range(2)]
         old = node.outputs[0]
         with b.float32(KEEP):

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ..errors import AmpError
 from .lowering import replace_value
 from .onnx_backward.builder import Builder
-from .onnx_backward.registry import attribute
+from .onnx_backward.registry import attribute, place_of
 
 
 def lower_residues(graph: ir.Graph) -> int:
@@ -76,7 +76,7 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
 
 def _refused(node: ir.Node, told: str) -> AmpError:
     hint = "export with ampgraph.export_for_training, which writes Cast and Split"
-    return AmpError("AMP210", f"{node.op_type}: {told}", where=f"node '{node.name}'", hint=hint)
+    return AmpError("AMP210", f"{node.op_type}: {told}", where=place_of(node), hint=hint)
 
 
 _LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split}

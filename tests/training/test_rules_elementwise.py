@@ -30,9 +30,17 @@ UNARY = {
     "HardSwish": F.hardswish,
     "Softplus": F.softplus,
     "Mish": F.mish,
+    "Sinh": torch.sinh,
+    "Cosh": torch.cosh,
+    "Asinh": torch.asinh,
+    "Softsign": F.softsign,
+    "Selu": F.selu,
+    "Celu <alpha = 0.7>": lambda x: F.celu(x, 0.7),
+    "ThresholdedRelu <alpha = 0.4>": lambda x: F.threshold(x, 0.4, 0.0),
     'Gelu <approximate = "none">': F.gelu,
     'Gelu <approximate = "tanh">': lambda x: F.gelu(x, approximate="tanh"),
 }
+WITHIN_ONE = {"Tan": torch.tan, "Asin": torch.asin, "Acos": torch.acos, "Atanh": torch.atanh}
 POSITIVE = {"Sqrt": torch.sqrt, "Log": torch.log, "Reciprocal": torch.reciprocal}
 BINARY = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div, "Pow": torch.pow}
 SHAPES = [((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (4,)), ((2, 3, 4), (3, 1)), ((3, 1), (2, 1, 4)), ((2, 3), ())]
@@ -51,6 +59,15 @@ def declared(shape: tuple[int, ...], dynamic: bool) -> str:
 @pytest.mark.parametrize("operator", UNARY)
 def test_one_operand(operator):
     check(text(operator), {"x": 2 * normal(2, 3, 4)}, UNARY[operator])
+
+
+@pytest.mark.parametrize("operator", WITHIN_ONE)
+def test_one_operand_within_one(operator):
+    check(text(operator), {"x": np.tanh(normal(2, 3, 4))}, WITHIN_ONE[operator])
+
+
+def test_acosh():
+    check(text("Acosh"), {"x": normal(2, 3, 4, low=1.2)}, torch.acosh)
 
 
 @pytest.mark.parametrize("operator", POSITIVE)
