@@ -331,8 +331,8 @@ def test_two_threads_save_to_one_file(tmp_path):
 
     def save(number):
         try:
-            for _ in range(10):
-                files.save(tmp_path / "a", files.Checkpoint("d", {"w": np.full(50_000, number, np.float32)}))
+            for _ in range(5):
+                files.save(tmp_path / "a", files.Checkpoint("d", {"w": np.full(5_000, number, np.float32)}))
         except AmpError as error:
             errors.append(error)
 

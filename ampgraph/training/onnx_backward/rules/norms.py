@@ -108,14 +108,17 @@ def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -
         g, axes = _raise(b, g, x), [0, *range(2, b.rank(x))]
         epsilon = b.number(float(attribute(node, "epsilon", 1e-5)), variance)
         inverse = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
-        normal = b.op("Mul", b.op("Sub", x, _channels(b, mean, x)), _channels(b, inverse, x))
-        dscale, dbias = b.sum(b.op("Mul", g, normal), axes, keep=False), b.sum(g, axes, keep=False)
-        slope = b.op("Mul", scale, inverse)
+        away = b.op("Sub", x, _channels(b, mean, x))
+        dscale = b.op("Mul", b.sum(b.op("Mul", g, away), axes, keep=False), inverse)
+        dbias, slope = b.sum(g, axes, keep=False), b.op("Mul", scale, inverse)
         if node.metadata_props.get(BATCH):
             count = b.count(x, axes)
-            shares = [_channels(b, b.op("Div", total, count), x) for total in (dbias, dscale)]
-            g = b.op("Sub", b.op("Sub", g, shares[0]), b.op("Mul", normal, shares[1]))
-            return _lowered(b, node, [b.op("Mul", g, _channels(b, slope, x)), dscale, dbias])
+            # by channel where it can be: what goes over all elements takes the time
+            share = b.op("Div", b.op("Mul", b.op("Mul", dscale, inverse), slope), count)
+            level = b.op("Sub", g, _channels(b, b.op("Div", dbias, count), x))
+            dx = b.op("Mul", level, _channels(b, slope, x))
+            dx = b.op("Sub", dx, b.op("Mul", away, _channels(b, share, x)))
+            return _lowered(b, node, [dx, dscale, dbias])
         dmean = b.op("Neg", b.op("Mul", dbias, slope))
         half = b.op("Mul", b.op("Mul", dscale, b.number(-0.5, x)), inverse)
         dx = b.op("Mul", g, _channels(b, slope, x))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
@@ -14,7 +13,7 @@ from .windows import Windows, pad, spatial, spread, vector, windows_of
 
 Value = ir.Value
 
-PLACE = "numbers the places of a window"
+FEW = 16  # places of a window, each a handful of nodes
 OVERLAP = "windows overlap, and kernels that add up half precision are missing or inexact"
 
 
@@ -41,34 +40,53 @@ def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
 
 
 def _side_by_side(b: Builder, x: Value, w: Windows) -> bool:
-    """Whether every element is known to be in exactly one window, without gaps or padding."""
+    """Whether every element is known to be in exactly one window, without gaps or padding; windows of a few places."""
     sizes = [b.dim(x, axis) for axis in w.axes]
     whole = all(size and size % kernel == 0 for size, kernel in zip(sizes, w.kernel, strict=True))
-    return whole and w.kernel == w.strides == w.reach and not w.padded
+    return whole and w.kernel == w.strides == w.reach and not w.padded and math.prod(w.kernel) <= FEW
 
 
 def _first_largest(b: Builder, x: Value, y: Value, g: Value, w: Windows) -> Value:
-    """Places of a window are numbered downwards, so that the largest number of those that hold y is the first's."""
-    count = math.prod(w.kernel)
-    counts = b.ints(*(int(b.dim(x, axis) or 0) // size for axis, size in zip(w.axes, w.kernel, strict=True)))
-    with b.float32(PLACE):
-        window = b.constant(-np.arange(count, dtype=np.float32).reshape(w.kernel))
-        numbers = b.op("Tile", window, counts)
-    smaller = b.op("Less", x, _repeated(b, y, w, x))  # of NaN nothing is: all hold it
-    with b.float32(PLACE):
-        held = b.op("Where", smaller, b.number(-count), numbers)
-        first = b.op("MaxPool", held, kernel_shape=w.kernel, strides=w.strides)
-        chosen = b.op("Equal", _repeated(b, first, w, x), numbers)
-    return b.op("Where", chosen, _repeated(b, g, w, x), b.number(0, g))
+    """Place by place of the window: it gets the gradient where it holds y, and no place before it does."""
+    parts: list[Value] = []
+    open_: Value | None = None  # windows of which no place held y so far
+    zero = b.number(0, g)
+    for held in _places(b, x, w):
+        smaller = b.op("Less", held, y)  # nothing is smaller than NaN
+        left = smaller if open_ is None else b.op("And", open_, smaller)
+        chosen = b.op("Not", smaller) if open_ is None else b.op("Xor", open_, left)
+        parts.append(b.op("Where", chosen, g, zero))
+        open_ = left
+    return _side_by_side_again(b, parts, w, x)
 
 
-def _repeated(b: Builder, y: Value, w: Windows, x: Value) -> Value:
-    """Every element of ``y`` throughout its window of ``x``. Not by Resize: CUDA has none of opset 19 or later."""
-    apart = [axis + n + 1 for n, axis in enumerate(w.axes)]
-    found = b.op("Unsqueeze", y, b.ints(*apart))
-    for size, axis in reversed(list(zip(w.kernel, apart, strict=True))):
-        found = found if size == 1 else b.op("Concat", *[found] * size, axis=axis)
-    return b.reshaped(found, x)
+def _places(b: Builder, x: Value, w: Windows) -> list[Value]:
+    """What stands at each place of the windows."""
+    if len(w.kernel) == 2 and w.kernel[0] == w.kernel[1] > 1 and b.dim(x, 1) is not None:
+        count = math.prod(w.kernel)
+        sizes = b.ints(*[b.dim(x, 1) or 0] * count)
+        return b.ops("Split", count, b.op("SpaceToDepth", x, blocksize=w.kernel[0]), sizes, axis=1)
+    ends = b.ints(*(b.dim(x, axis) or 0 for axis in w.axes))
+    return [b.op("Slice", x, b.ints(*tap), ends, b.ints(*w.axes), b.ints(*w.strides)) for tap in w.taps()]
+
+
+def _side_by_side_again(b: Builder, parts: list[Value], w: Windows, x: Value) -> Value:
+    """One tensor like ``x`` of what belongs to each place of its windows, places of the last axis first."""
+    sizes = [0, 0, *(int(b.dim(x, axis) or 0) // size for axis, size in zip(w.axes, w.kernel, strict=True))]
+    for size, axis in reversed(list(zip(w.kernel, w.axes, strict=True))):
+        sizes[axis] *= size
+        wider = b.ints(*sizes)
+        rows = [parts[at : at + size] for at in range(0, len(parts), size)]
+        parts = [_put_between(b, row, axis, wider) for row in rows]
+    return parts[0]
+
+
+def _put_between(b: Builder, row: list[Value], axis: int, sizes: Value) -> Value:
+    """Elements of several tensors in turns along an axis."""
+    if len(row) == 1:
+        return row[0]
+    apart = [b.op("Unsqueeze", part, b.ints(axis + 1)) for part in row]
+    return b.op("Reshape", b.op("Concat", *apart, axis=axis + 1), sizes)
 
 
 @gradient("AveragePool")
