@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a training and its place in the data, in one safetensors file.
 
 The file appears whole or not at all: it is written beside its place, forced to the disk, and renamed. It is written
-tensor by tensor, so that a save takes no more memory than the largest of them.
+tensor by tensor, so that a save takes no more memory than the largest of them. A checksum of the whole file, itself
+taken as zeros, stands in its header.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .step import TrainingStep
 
 KEY = "ampgraph.checkpoint"
 VERSION = 2
+CHECKSUM, ZEROS = "checksum", "0" * 32
 HISTORY = "history/"  # tensors beside the state
 WORDS = "bfloat16"  # stored as 16-bit words: numpy's reader of the format does not know the type
 CODES = {"bool": "BOOL"} | {f"{word}{n}": f"{word[0].upper()}{n}" for word in ("int", "uint") for n in (8, 16, 32, 64)}
@@ -98,6 +100,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
     head = {"version": VERSION, "step": checkpoint.digest, "position": asdict(checkpoint.position), WORDS: words}
+    head[CHECKSUM] = ZEROS
     if path.is_dir():
         raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
     if not path.parent.is_dir():
@@ -167,12 +170,37 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
         header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    made = hashlib.blake2b(digest_size=16)
     with open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        front = len(text).to_bytes(8, "little") + text
+        made.update(front)
+        file.write(front)
         for name in order:
-            file.write(_words(np.asarray(tensors[name])))
+            words = _words(np.asarray(tensors[name]))
+            made.update(words)
+            file.write(words)
+            del words  # before the next one is fetched
+        file.seek(front.index(_MARK) + len(_MARK))
+        file.write(made.hexdigest().encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+_MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # in front of it: JSON as a text in JSON
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Raises ValueError for a file whose checksum is another; OSError."""
+    with open(path, "rb") as file:
+        size = file.read(8)
+        start = size + file.read(min(int.from_bytes(size, "little"), os.path.getsize(path)))
+        place = start.find(_MARK) + len(_MARK)
+        told = start[place : place + len(ZEROS)]
+        made = hashlib.blake2b(start.replace(_MARK + told, _MARK + ZEROS.encode(), 1), digest_size=16)
+        while block := file.read(1 << 20):
+            made.update(block)
+    if _MARK not in start or made.hexdigest().encode() != told:
+        raise ValueError("its checksum is another one")
 
 
 def _words(array: np.ndarray) -> memoryview:
@@ -200,9 +228,10 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             head = json.loads((file.metadata() or {})[KEY])
+            if head["version"] != VERSION:
+                raise ValueError(f"version {head['version']}")
+            _refuse_damaged(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-        if head["version"] != VERSION:
-            raise ValueError(f"version {head['version']}")
         for name in head[WORDS]:
             tensors[name] = tensors[name].view(_bfloat16())
         place = head["position"]
@@ -216,8 +245,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         why = f"cannot be read: {error.strerror or error}"
         raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from error
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        told = f"is no checkpoint of a training, or is cut short: {first_line(error)}"
-        raise AmpError("AMP108", told, where=str(path), hint="take an earlier one") from error
+        told = f"is no checkpoint of a training, or is damaged: {first_line(error)}"
+        raise AmpError("AMP108", told, where=str(path), hint="take another one, or begin anew") from error
 
 
 def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:
