@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import done, progress, show, show_json, signals_wait
+from .console import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
     from .training.fitting import History
 
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
-SCALES = (
-    "dynamic[:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch], static:1024 or none; "
-    "dynamic with float16 at O1, O2 and auto if not given."
+OPTIMIZERS = (
+    "sgd, with lr, momentum, nesterov, weight_decay; adam or adamw, with lr, beta1, beta2, eps, weight_decay: "
+    "sgd:lr=0.1,momentum=0.9."
 )
-SCHEDULES = "constant, linear, cosine or step, each with warmup: cosine:warmup=100; constant if not given."
+SCALES = (
+    "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, mindspore, mindspore-cell, "
+    "mindspore-manager), init, growth, backoff, interval, floor, cap, hysteresis, refill, patience: "
+    "dynamic:init=2^16,interval=2000. Not given: dynamic with float16 at O1, O2 and auto, else none."
+)
+SCHEDULES = "constant, linear (with end), cosine (end) or step (every, gamma), each with warmup: cosine:warmup=100."
+FROZEN = (
+    "Globs of parameter names not to train; repeatable. Running statistics too: their BatchNormalization then "
+    "computes as in inference."
+)
 
 
 def _text(option: str, metavar: str, told: str) -> Any:
@@ -32,9 +43,7 @@ CheckpointArgument = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-OptimizerOption = Annotated[
-    str, _text("--optimizer", "KIND[:KEY=VALUE,...]", "sgd, adam or adamw: sgd:lr=0.1,momentum=0.9.")
-]
+OptimizerOption = Annotated[str, _text("--optimizer", "KIND[:KEY=VALUE,...]", OPTIMIZERS)]
 StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
 TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
 LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
@@ -42,7 +51,7 @@ LevelOption = Annotated[str, _text("--level", "LEVEL", "O0, O1, O2, O3 or auto."
 DtypeOption = Annotated[str, _text("--dtype", "TYPE", "float16 or bfloat16.")]
 LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
 ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
-FreezeOption = Annotated[list[str] | None, _text("--freeze", "PATTERN", "Parameters not to train; repeatable.")]
+FreezeOption = Annotated[list[str] | None, _text("--freeze", "NAMES", FROZEN)]
 Fp32Option = Annotated[list[str] | None, _text("--fp32", "PATTERN", "Keep these nodes in float32; repeatable.")]
 LowOption = Annotated[list[str] | None, _text("--low", "PATTERN", "Make these nodes low; repeatable.")]
 TargetOption = Annotated[str | None, _text("--target", "TARGET", "cuda (the default), tensorrt, cann or cpu.")]
@@ -63,6 +72,7 @@ EveryOption = Annotated[int, _text("--checkpoint-every", "STEPS", "And after eve
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on from the checkpoint in DIR, with the same data and options.")
 ]
+ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
 SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
@@ -135,6 +145,7 @@ def train(
     lr_schedule: ScheduleOption = None,
     device: DeviceOption = "auto",
     strict: StrictOption = False,
+    threads: ThreadsOption = 0,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -158,27 +169,42 @@ def train(
         check_plot(plot)
     with progress() as told:
         told.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict)
+        trainer = Trainer(step, device, strict=strict, threads=threads)
         told.stage("training")
-        history: History = trainer.fit(
-            data,
-            epochs=epochs,
-            batch_size=batch_size,
-            validate=validate,
-            lr_schedule=lr_schedule,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            seed=seed,
-            on_step=lambda count, total, result: told.part("training", count, total),
-            on_epoch=None if as_json else lambda epoch: told.line(epoch_line(epoch, epochs)),
-        )
+        with _told_where_it_stopped(checkpoint):
+            history: History = trainer.fit(
+                data,
+                epochs=epochs,
+                batch_size=batch_size,
+                validate=validate,
+                lr_schedule=lr_schedule,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                seed=seed,
+                on_step=lambda count, total, result: told.part("training", count, total),
+                on_epoch=None if as_json else lambda epoch: told.line(epoch_line(epoch, epochs)),
+            )
         done()
     if plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
         draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
     show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+
+
+@contextlib.contextmanager
+def _told_where_it_stopped(folder: str | None) -> Iterator[None]:
+    """Ctrl-C ends a training with the place of its last checkpoint."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        from .training.fitting import FILE
+
+        done()
+        if folder is None or not (Path(folder) / FILE).is_file():
+            fail(INTERRUPTED, "interrupted: there is no checkpoint (--checkpoint DIR keeps them)")
+        fail(INTERRUPTED, f"interrupted: the last checkpoint is {Path(folder) / FILE}", "hint: go on with --resume")
 
 
 def _closing(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:

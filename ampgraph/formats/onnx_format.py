@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ..dataflow import Dataflow, Op
 from ..errors import AmpError
 from . import onnx_io
-from .base import Census, Progress
+from .base import Census, Progress, is_mindir
 from .onnx_census import census
 from .onnx_dataflow import DataflowBuilder, declared_type, dtype_name
 from .onnx_editor import OnnxEditor
@@ -122,6 +122,9 @@ class OnnxGraph:
         return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+        if is_mindir(path):
+            hint = "give it a name that ends in .onnx"
+            raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
         onnx_io.save(self.model, path, told)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

@@ -35,6 +35,7 @@ class StepReport:
     output: str
     options: dict[str, Any]
     trained: int
+    parameters: list[str]
     trained_numbers: int
     frozen: list[str]
     state_bytes: int
@@ -64,6 +65,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
         output=output,
         options=dict(step.layout.options),
         trained=len(trained),
+        parameters=step.parameters,
         trained_numbers=sum(array.size for array in trained),
         frozen=_frozen(step),
         state_bytes=sum(array.nbytes for array in state.values()),
@@ -97,15 +99,19 @@ def step_lines(report: StepReport) -> list[str]:
         ("loss scale", re.sub(r",\w+=none", "", str(told.get("loss_scale")))),
         ("clip norm", "none" if told.get("clip_norm") is None else str(told.get("clip_norm"))),
         ("trained", f"{_plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
+        ("", _first(report.parameters)),
     ]
     if report.frozen:
-        more = f" and {len(report.frozen) - 4} more" if len(report.frozen) > 4 else ""
-        rows.append(("frozen", ", ".join(report.frozen[:4]) + more))
+        rows.append(("frozen", _first(report.frozen)))
     rows.append(("state", f"{report.state_bytes:,} bytes"))
     for part in PARTS:
         rows.append((part, _counted(report.nodes[part], report.heavy[part])))
     rows.append(("inputs", ", ".join(report.inputs)))
     return _rows(rows)
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:

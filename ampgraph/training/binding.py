@@ -42,7 +42,7 @@ class Binding:
         known = self.device in ("cpu", "cuda")
         safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
         self.in_place = safe - {step.layout.scale}
-        self._session = _opened(proto, folder, providers, strict, threads)
+        self._session = _opened(proto, folder, self.device, providers, strict, threads)
         self._places: dict[str, tuple[Any, Any]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
@@ -216,7 +216,9 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
     return proto, str(next(iter(outside), ""))
 
 
-def _opened(proto: onnx.ModelProto, folder: str, providers: Sequence[str], strict: bool, threads: int) -> Any:
+def _opened(
+    proto: onnx.ModelProto, folder: str, device: str, providers: Sequence[str], strict: bool, threads: int
+) -> Any:
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = QUIET
@@ -229,7 +231,9 @@ def _opened(proto: onnx.ModelProto, folder: str, providers: Sequence[str], stric
         return ort.InferenceSession(proto.SerializeToString(), options, providers=list(providers))
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         told = f"ONNX Runtime refuses the step: {first_line(error)}"
-        hint = "build it for another --target, or choose another --device, or strict, which needs no low kernels"
+        hint = (
+            f"build it with --target {device}, or train with --strict, which runs on the CPU and needs no low kernels"
+        )
         raise AmpError("AMP502", told, hint=hint) from error
 
 

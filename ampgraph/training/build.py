@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ..errors import AmpError, nearest
 from .buffers import buffer_values, read_buffers
-from .forward import FLOATS, find_parameters, frozen_names, infer
+from .forward import FLOATS, described, find_parameters, frozen_names, infer
 from .given import Given, chosen, forward_part, read_given, refuse_copies, start_from
 from .loss_scale import LossScale
 from .losses import cross_entropy, mse
@@ -99,13 +99,16 @@ class Joint:
             raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
         result = next(iter(outputs.values()))
         if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
-            told = f"cannot take {name} of output '{result.name}': {result.dtype} {result.shape}"
+            told = f"cannot take {name} of output '{result.name}', {described(result)}"
             raise AmpError("AMP213", told, hint="name an output that is the loss")
         dims, dtype = list(result.shape), result.dtype
         axis = 1 if len(dims) > 3 else len(dims) - 1
         if name == "cross_entropy":
             size = dims.pop(axis)
             self.classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
+            if self.classes == 1:
+                told = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
+                raise AmpError("AMP213", told, hint="compute BCEWithLogitsLoss in the module, and name its output")
         labels = ir.Value(
             name=self.states.builder.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims)
         )

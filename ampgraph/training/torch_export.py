@@ -62,7 +62,8 @@ def export_for_training(
             )
         except Exception as error:  # torch.export raises many kinds
             told = f"torch cannot export the module: {first_line(_root(error))}"
-            hint = "dynamic_batch=False exports at the size of the examples" if dynamic_batch else "see torch.export"
+            hint = "does module(*args) run, without branches on numbers that it computes?"
+            hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
             raise AmpError("AMP214", told, hint=hint) from error
     model: ir.Model = program.model
     _untie(model.graph, parameters)

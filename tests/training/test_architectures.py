@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from training.architectures import LOW, SEEDS, Measured, build
+from training.kernels import without_cuda_kernel
 from training.models import MAKERS, make
 
 NAMES = [*MAKERS, "BERT/eager"]  # whose mask is the least float32 where others have a bool
@@ -34,6 +35,12 @@ def test_gradients(name):
         band = found.autocast(dtype)
         for level in ("O1", "O2") if "/" not in name else ("O2",):
             assert 1e-5 < np.median(found.ours(level, dtype)) <= max(band), f"{level} {dtype}"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_operator_has_a_cuda_kernel(name):
+    for level, dtype in (("O0", "float16"), ("O2", "float16"), ("O2", "bfloat16")):
+        assert not without_cuda_kernel(build(measured(name).forward, level, dtype)), (level, dtype)
 
 
 @pytest.mark.parametrize("name", TIED)

@@ -124,6 +124,11 @@ def test_losses_that_are_none():
     assert "there are: cross_entropy, mse, loss" in refused("AMP213", regression(), loss="qqq")
     assert "no float32 scalar" in refused("AMP213", linear((7, 6)), loss="y")
     assert "cannot take cross_entropy" in refused("AMP213", regression(), loss="cross_entropy")
+    single = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 20]> g (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}>
+        { y = MatMul (x, w) }"""
+    )
+    assert "it has one class" in refused("AMP213", single, loss="cross_entropy")
     whole = linear((7, 6), product="m = MatMul (x, w)  y = Cast <to = 7> (m)")
     whole.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     for loss in ("mse", "cross_entropy", "y"):

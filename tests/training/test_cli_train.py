@@ -185,6 +185,7 @@ def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, c
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == code and "Traceback" not in err
+    assert (number == signal.SIGINT) == (f"the last checkpoint is {tmp_path / 'run' / FILE}\nhint:" in err)
     assert os.listdir(tmp_path / "run") == [FILE]
     ampgraph.Trainer(made / "step.onnx").load(tmp_path / "run" / FILE)
 
@@ -232,6 +233,7 @@ REFUSED = {
     "an unknown optimizer": (changed(BUILD, optimizer="adamm"), "AMP322", "adam"),
     "an unknown option of it": (changed(BUILD, optimizer="adam:rate=1"), "AMP322", "rate=1"),
     "a wrong loss scale": (changed(BUILD, loss_scale="dynamic:init=x"), "AMP320", "init=x"),
+    "a result that is no .onnx": (changed(BUILD, o="new.mindir"), "AMP105", "cannot be written as MindIR"),
     "an unknown level": (changed(BUILD, level="O9"), "AMP3", ""),
     "a pattern without a parameter": (changed(BUILD, freeze="encoder.*"), "AMP305", "--freeze encoder.*"),
     "everything frozen": (changed(BUILD, freeze="*"), "AMP211", "nothing is left to train"),
