@@ -61,10 +61,11 @@ class Encoder(nn.Module):
     """Two layers of width 128 over 64 tokens."""
 
     shape, classes, batch = (64, 128), 10, 32
+    dropout = 0.0
 
     def __init__(self) -> None:
         super().__init__()
-        layer = [nn.TransformerEncoderLayer(128, 4, 512, 0.0, "gelu", batch_first=True) for _ in range(2)]
+        layer = [nn.TransformerEncoderLayer(128, 4, 512, self.dropout, "gelu", batch_first=True) for _ in range(2)]
         self.layers, self.head = nn.ModuleList(layer), nn.Linear(128, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,7 +74,13 @@ class Encoder(nn.Module):
         return self.head(x.mean(1))
 
 
-MODELS: dict[str, Any] = {"mlp": Mlp, "cnn": Cnn, "encoder": Encoder}
+class Dropped(Encoder):
+    """The encoder with Dropout, four in a layer."""
+
+    dropout = 0.1
+
+
+MODELS: dict[str, Any] = {"mlp": Mlp, "cnn": Cnn, "encoder": Encoder, "dropout": Dropped}
 
 
 def torch_step(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
