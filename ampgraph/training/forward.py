@@ -18,6 +18,7 @@ from .lower_residues import lower_residues
 
 OLDEST = 18  # the opset that gradients are written in
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+AS_DATA = frozenset({"GroupNormalization"})  # onnx tells nothing of it: its result is like its first input
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -45,8 +46,16 @@ def read_forward(model: Any) -> ir.Model:
 
 
 def infer(model: ir.Model) -> None:
-    """Types and shapes of what has none, where onnx can tell."""
-    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    """Types and shapes of what has none, where onnx can tell, or where the type is that of the data."""
+    tell = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+    tell(model)
+    again = [node for node in model.graph if node.op_type in AS_DATA and node.outputs[0].dtype is None]
+    for node in again:
+        x, y = node.inputs[0], node.outputs[0]
+        if x is not None:
+            y.type, y.shape = x.type, x.shape
+    if again:
+        tell(model)
 
 
 def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Value]:

@@ -110,6 +110,7 @@ def _lower(b: Builder, node: ir.Node, running: dict[ir.Value, ir.Value]) -> None
     old_mean, old_variance = (initializer_of(value) or value for value in given)
     assert x is not None and old_mean is not None and old_variance is not None
     axes = [0, *range(2, _rank(b, node, x))]
+    x = b.cast(x, FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
     count = b.typed(b.count(x, axes), FLOAT)
     mean = b.typed(b.op("Div", b.sum(x, axes, keep=False), count), old_mean)
     along = b.op("Unsqueeze", mean, b.ints(*axes)) if len(axes) > 1 else mean

@@ -94,3 +94,20 @@ def test_tokens_positions_and_tables_are_trained():
 def test_running_statistics_are_not_trained():
     body = "y = BatchNormalization (x, w, c, m, v)"
     assert names(body, **{name: np.ones(4) for name in "wcmv"}) == ["w", "c"]
+
+
+@pytest.mark.parametrize("opset", [18, 20, 21])
+def test_the_type_of_a_group_normalization_is_that_of_its_data(opset):
+    """onnx's inference tells nothing of it, and so nothing of what comes behind."""
+    width = 4 if opset >= 21 else 2
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : {opset}]> g (float[N,4,3] x) => (float[N,4,3] y) {{
+          n = GroupNormalization <num_groups = 2> (x, s, s)  h = Cast <to = 10> (n)  y = Cast <to = 1> (h)
+        }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(width, np.float32), "s"))
+    norm, down, _ = read_forward(model).graph
+    assert [(v.dtype, list(v.shape)) for node in (norm, down) for v in node.outputs] == [
+        (ir.DataType.FLOAT, ["N", 4, 3]),
+        (ir.DataType.FLOAT16, ["N", 4, 3]),
+    ]

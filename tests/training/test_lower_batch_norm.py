@@ -150,3 +150,18 @@ def test_data_of_unknown_rank_is_told():
     model.graph.inputs[0].shape = None
     with pytest.raises(AmpError, match="AMP212.*rank of 'x'"):
         lower_batch_norm(model.graph)
+
+
+def test_low_data_is_raised_for_its_statistics():
+    """A part of the forward that is float16 in the file."""
+    x = (6, 3, 4)
+    body = f"h = Cast <to = 10> (x)  n = {NODE} (h, w, c, m, v)  y = Cast <to = 1> (n)"
+    given = arrays(x)
+    seed = normal(*x, seed=9)
+    found = trained(model_of(x, body), given, seed)
+    module, data = module_of(given), torch.tensor(given["x"].astype(np.float64)).requires_grad_()
+    y = module(data)
+    (y * torch.tensor(seed.astype(np.float64))).sum().backward()
+    for mine, theirs in zip(found, (y, data.grad, module.weight.grad, module.bias.grad), strict=False):
+        theirs = theirs.detach().numpy()
+        assert np.abs(mine - theirs).max() < 3e-3 * np.abs(theirs).max()
