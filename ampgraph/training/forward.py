@@ -68,7 +68,9 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
     trained = [name for name in parameter_names(model) if name not in frozen]
     missing = [name for name in trained if name not in stored]
     if missing:
-        told = f"parameter '{missing[0]}' is not in the graph: an exporter merges parameters that start out equal"
+        told = (
+            f"parameter '{missing[0]}' is not in the graph: nothing reads it, or an exporter merged it with another one"
+        )
         raise AmpError("AMP211", told, hint="export with ampgraph.export_for_training, or --freeze it")
     if not trained:
         raise AmpError("AMP211", "nothing is left to train", hint="freeze less, or export the model with its weights")

@@ -20,34 +20,42 @@ import onnx_ir as ir
 
 from ..errors import AmpError, first_line
 from ..formats.onnx_format import OnnxGraph
-from .export_check import warn_of_differences
+from .export_check import check_export
 from .forward import SIGNATURE
 from .onnx_backward.builder import Builder
+from .torch_marks import detached_apart, mark_padding
 
 STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
 PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
 
 
 def export_for_training(
-    module: Any, args: Sequence[Any], path: str | os.PathLike[str], *, dynamic_batch: bool = True
+    module: Any,
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    dynamic_batch: bool = True,
+    check: bool = True,
 ) -> None:
     """Writes a torch module as ``path``, a forward graph for `ampgraph.build_training_step`.
 
     The graph keeps the names of the parameters. Dropout is exported as it trains; BatchNormalization trains by the
     statistics of its batch, and its running statistics become state of the step. Parameters with ``requires_grad``
     false are weights like any other and are not trained. Tied weights are one parameter, under the first of its names.
-    `Trainer.export_weights` and ``ampgraph export-weights`` write the model of inference again, trained. The graph and
-    the module are run on the examples in evaluation mode, and a warning says where they differ.
+    `Trainer.export_weights` and ``ampgraph export-weights`` write the model of inference again, trained. What
+    is detached gets no gradient, and the padding row of an embedding gets none from it.
 
     Args:
         module: a torch.nn.Module in float32. Its own training mode is put back afterwards.
         args: example arguments; the inputs of the graph are called as those of ``forward``.
         path: where the graph goes, whole or not at all.
         dynamic_batch: the first axis of every tensor in ``args`` may have any size; examples need two rows or more.
+        check: run graph and module on the examples, both in evaluation mode, and refuse an export whose outputs or
+            gradients differ: torch.no_grad(), hooks and some arguments are not part of a graph.
 
     Raises:
-        AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export or that is not
-            float32, AMP501 without torch or onnxscript.
+        AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
+            float32, or of which the exporter leaves something out, AMP501 without torch or onnxscript.
     """
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -66,13 +74,15 @@ def export_for_training(
             hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
             raise AmpError("AMP214", told, hint=hint) from error
     model: ir.Model = program.model
+    mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
     _optimize(model, parameters)
     _tell(model, parameters)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
-    warn_of_differences(module, args, model)
+    if check:
+        check_export(module, args, model)
     OnnxGraph(model).save(path)
 
 
@@ -167,7 +177,7 @@ def _optimize(model: ir.Model, parameters: Mapping[str, Any]) -> None:
         held.append((value, value.const_value))
         value.const_value = None
         graph.inputs.append(value)
-    with warnings.catch_warnings():
+    with detached_apart(graph), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, of constants that are folded
         onnxscript.optimizer.optimize(model)
     for value, tensor in held:

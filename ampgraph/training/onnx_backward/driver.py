@@ -15,7 +15,7 @@ from ...errors import AmpError
 from . import rules  # noqa: F401  (declares the rules)
 from .broadcast import sum_to
 from .builder import Builder
-from .registry import Rule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, Rule, Unsupported, kind_of, place_of, rule_of
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -38,6 +38,16 @@ def differentiate(
     return _Differentiation(graph, wanted).run(loss, seed)
 
 
+def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
+    """Values that the loss depends on through float values, but for what is detached; the graph is sorted."""
+    found = {loss}
+    for node in reversed(list(graph)):
+        if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
+            inputs = [value for value in (*node.inputs, *_read_inside(node)) if value is not None]
+            found.update(value for value in inputs if value.dtype is None or value.dtype in FLOATS)
+    return found
+
+
 class _Differentiation:
     def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
         self.graph, self.wanted = graph, wanted
@@ -51,6 +61,8 @@ class _Differentiation:
         """Values that a wanted one reaches through float values."""
         active = set(self.wanted)
         for node in self.nodes:
+            if DETACHED in node.metadata_props:
+                continue
             if any(value in active for value in (*node.inputs, *_read_inside(node)) if value is not None):
                 active.update(out for out in node.outputs if out.dtype is None or out.dtype in FLOATS)
         return active

@@ -29,6 +29,10 @@ Gradients = Sequence["ir.Value | None"] | ir.Value | None
 RuleFunction = Callable[..., Gradients]
 
 ALL = range(sys.maxsize)
+DETACHED = "ampgraph.detached"
+"""The metadata of a node through which nothing flows back, as torch's detach() wants it."""
+PADDING = "ampgraph.padding"
+"""The metadata of a Gather that names the row that gets no gradient from it: torch's padding_idx."""
 
 
 class Unsupported(Exception):

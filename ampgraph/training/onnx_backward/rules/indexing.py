@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..builder import Builder
-from ..registry import Unsupported, attribute, gradient
+from ..registry import PADDING, Unsupported, attribute, gradient
 
 Value = ir.Value
 
@@ -27,6 +27,11 @@ def gather(b: Builder, node: ir.Node, g: Value) -> Value:
     if x.shape is None and b.rank(indices) == 0:
         return _one_row(b, node, g, x, indices)
     axis, rank, count = b.axis(node, x, 0), b.rank(x), b.rank(indices)
+    padding = node.metadata_props.get(PADDING, "")
+    if padding.isdecimal() and axis == 0:
+        kind = np.int64 if indices.dtype is None else indices.dtype.numpy()
+        left = b.op("Equal", indices, b.constant(np.array(int(padding), kind)))
+        g = b.op("Where", b.op("Unsqueeze", left, b.ints(*range(-1, -rank, -1))), b.number(0, x), g)
     rows = g if count == 1 else _as_rows(b, g, x, indices, axis)
     given = b.given(indices)
     if given is not None and given.size == 1:
