@@ -21,6 +21,11 @@ NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
 
 
+CRASHING = ["FuseFp16InitializerToFp32NodeTransformer"]
+"""ONNX Runtime 1.31 dies of a segmentation fault where it moves a Transpose past a MatMul whose float16 weight this
+optimizer of its CPU has widened."""
+
+
 @dataclass(frozen=True)
 class Port:
     """An input or output: its element type, ``""`` for what is no tensor, and its sizes, a name or None for any."""
@@ -50,7 +55,12 @@ class Session:
         source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
         self.where = source if isinstance(source, str) else "model"
         try:
-            self._session = ort.InferenceSession(source, options, providers=list(providers))
+            self._session = ort.InferenceSession(
+                source,
+                options,
+                providers=list(providers),
+                disabled_optimizers=CRASHING if self.device == "cpu" else None,
+            )
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             raise _refused(error, self.where) from error
         self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}

@@ -110,7 +110,11 @@ def _cast(port: Port, value: Any) -> Any:
         return array.astype(np.int64)
     if array is not None and port.dtype == "float32" and array.dtype in (np.float64, np.float16):
         with np.errstate(over="ignore"):
-            return array.astype(np.float32)
+            made = array.astype(np.float32)
+        if np.isinf(made).any() and not np.isinf(array).any():
+            told = f"'{port.name}' reaches {np.abs(array).max():.3g}, and float32 ends at 3.4e38"
+            raise AmpError("AMP503", told, hint="scale the data down")
+        return made
     return value
 
 
@@ -119,7 +123,9 @@ def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, 
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
     if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
         told = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
-        raise AmpError("AMP503", told, hint=f"{layout.labels}.argmax(-1)")
+        one = f"{layout.labels}[..., 0] if the row is that number"
+        hint = one if labels.shape[-1] == 1 else f"{layout.labels}.argmax(-1) if the row is chances"
+        raise AmpError("AMP503", told, hint=hint)
 
 
 def _check_labels(labels: np.ndarray, row: ClassInput) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ..errors import AmpError, first_line
 from ..formats import onnx_io
 from ..runtime.devices import choose, import_onnxruntime
-from ..runtime.onnxruntime import QUIET, as_numpy, out_of_memory
+from ..runtime.onnxruntime import CRASHING, QUIET, as_numpy, out_of_memory
 from .aliasing import in_place
 from .packing import ORIGINAL
 from .step import TrainingStep
@@ -228,7 +228,10 @@ def _opened(
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     try:
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=list(providers))
+        crashing = CRASHING if device == "cpu" else None
+        return ort.InferenceSession(
+            proto.SerializeToString(), options, providers=list(providers), disabled_optimizers=crashing
+        )
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
         told = f"ONNX Runtime refuses the step: {first_line(error)}"
         hint = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import ampgraph
 from ampgraph import cli
@@ -361,3 +362,19 @@ def test_a_full_disk_keeps_the_old_outputs(amp: Any, folder: Path, monkeypatch: 
     words = ("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", folder / "out.npz")
     refused(amp(*words), "AMP105", "the disk is full")
     assert contents(folder) == before
+
+
+def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
+    """In a process of its own: ONNX Runtime 1.31 died of it, with all of its optimizers."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 20]> g (float[N,5,16] x) => (float16[5,N,48] y) {
+          c = Cast <to = 10> (x)  d = Transpose <perm = [1, 0, 2]> (c)  y = MatMul (d, w)
+        }"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 48), np.float16), "w"))
+    onnx.save(model, tmp_path / "net.onnx")
+    code = (
+        "import numpy, sys, ampgraph; print(ampgraph.run(sys.argv[1], {'x': numpy.ones((2, 5, 16), 'f')})['y'].sum())"
+    )
+    made = subprocess.run([sys.executable, "-c", code, str(tmp_path / "net.onnx")], capture_output=True, timeout=60)
+    assert (made.returncode, made.stdout.split()) == (0, [b"7680.0"])

@@ -78,6 +78,13 @@ def test_windows_side_by_side(kernel):
     assert all(len(node.output) == 1 for node in made if node.op_type == "MaxPool")
 
 
+def test_windows_side_by_side_in_padding():
+    """An element of the border is in a window with elements that are not there."""
+    x = spaced(2, 2, 6, 4)
+    given = window([2, 2], [2, 2], [1, 1, 1, 1])
+    check(text("MaxPool", x.shape, "static", given), {"x": x}, lambda x: F.max_pool2d(x, 2, 2, 1))
+
+
 def test_the_gradient_of_nan_is_not_lost():
     """A step must see it: the finite check looks at gradients."""
     x = np.zeros((1, 1, 4, 4), np.float32)

@@ -143,6 +143,8 @@ WRONG = {
     "sizes": (lambda b: b.update(x=b["x"][:, :3]), r"shape \[16, 3\]"),
     "rank": (lambda b: b.update(x=b["x"][0]), r"shape \[4\]"),
     "type": (lambda b: b.update(x=b["x"].astype(np.int32)), "int32 was fed"),
+    "beyond float32": (lambda b: b.update(x=b["x"] * np.float64(1e300)), "float32 ends at"),
+    "a column": (lambda b: b.update(labels=b["labels"][:, None]), r"labels\[..., 0\]"),
     "one-hot": (lambda b: b.update(labels=np.eye(3, dtype=np.int64)[b["labels"]]), r"labels.argmax\(-1\)"),
     "rows": (lambda b: b.update(labels=b["labels"][:8]), "'batch' is 16 in input 'x' and 8"),
     "too great": (lambda b: b.update(labels=b["labels"] + 1), "label 3 at"),
