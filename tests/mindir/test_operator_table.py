@@ -234,9 +234,11 @@ def test_slots_are_independent_of_each_other(ms: Any, tmp_path: Path) -> None:
 
 @pytest.mark.mindspore
 def test_a_type_that_is_not_admitted_does_not_compile(ms: Any, tmp_path: Path) -> None:
+    """Of an operator that admits neither low type one is tried, turn by turn: each takes a compilation."""
     wrongly = []
-    for name in CASES:
-        for low in sorted(LOW_TYPES - _entry(name).admits):
+    for number, name in enumerate(CASES):
+        refused = sorted(LOW_TYPES - _entry(name).admits)
+        for low in refused if len(refused) < 2 else [refused[number % 2]]:
             lowered = dict.fromkeys(_entry(name).slots, low)
             if not _check(ms, tmp_path, [name], lowered):
                 wrongly.append(f"{name} takes {low}")

@@ -73,7 +73,7 @@ def export(name: str) -> ModelProto:
     inputs = [torch.tensor(array) for key, array in batch(name).items() if key != "labels"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "forward.onnx"
-        ampgraph.export_for_training(make(name), inputs, path)
+        ampgraph.export_for_training(make(name), inputs, path, check=False)  # gradients are what is compared here
         return onnx.load(path)
 
 
