@@ -16,7 +16,7 @@ from conformance.checks import LEVELS
 CHUNKS = 8
 WAYS = [("bfloat16", "cpu"), ("bfloat16", "cuda"), ("float16", "cuda"), ("float16", "tensorrt")]
 FEWER = {("bfloat16", "cuda"), ("float16", "tensorrt")}
-"""Decide by tables that differ little from those of the other two: at O2 and auto only."""
+"""Decide by tables that differ little from those of the other two: every other case, at O2 and auto only."""
 
 
 def _valid(model: onnx.ModelProto) -> bool:
@@ -52,4 +52,6 @@ def test_sample(dtype: str, target: str) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize(("dtype", "target"), WAYS)
 def test_all(dtype: str, target: str, chunk: int) -> None:
-    assert [f for name in sorted(index().ops)[chunk::CHUNKS] for f in _faults(name, dtype, target)] == []
+    names = sorted(index().ops)[chunk::CHUNKS]
+    chosen = names[::2] if (dtype, target) in FEWER else names
+    assert [f for name in chosen for f in _faults(name, dtype, target)] == []

@@ -328,7 +328,7 @@ def _large() -> list[str]:
 @pytest.mark.parametrize("low", LOWS)
 def test_every_node_of_the_larger_cases(low: int) -> None:
     count, wrong = 0, []
-    for name in _large():
+    for name in _large()[LOWS.index(low) :: 2]:  # half of them in either type
         found = steps(name, low)
         count += found[0]
         wrong += found[1]
