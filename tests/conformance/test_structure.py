@@ -15,8 +15,8 @@ from conformance.checks import LEVELS
 
 CHUNKS = 8
 WAYS = [("bfloat16", "cpu"), ("bfloat16", "cuda"), ("float16", "cuda"), ("float16", "tensorrt")]
-FEWER = {("bfloat16", "cuda"), ("float16", "tensorrt")}
-"""Decide by tables that differ little from those of the other two: every other case, at O2 and auto only."""
+FEWER = {("bfloat16", "cpu"), ("bfloat16", "cuda"), ("float16", "tensorrt")}
+"""Decide by tables that differ little from those of the other: every other case, at O2 and auto only."""
 
 
 def _valid(model: onnx.ModelProto) -> bool:
