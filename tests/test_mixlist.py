@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from ampgraph import cli
 from ampgraph.errors import AmpError
 from ampgraph.formats.mindir_operators import operators
 from ampgraph.mixlist import ascend_names, build_mixlist, write_mixlist
@@ -14,19 +13,6 @@ from ampgraph.oplists_validate import LEVELS, data_folder
 from cli_helpers import contents, process, refused
 
 EXPORTS = [("ampgraph", level) for level in LEVELS] + [("mindspore", level) for level in ("O0", "O1", "auto")]
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 def test_the_names_are_sorted_and_many():

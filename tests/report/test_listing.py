@@ -4,25 +4,11 @@ import json
 
 import pytest
 
-from ampgraph import cli
 from ampgraph.errors import AmpError
 from ampgraph.oplists import load_level, load_op_lists
 from ampgraph.oplists_mindspore import load_mindspore_rules
 from ampgraph.oplists_validate import LEVELS, data_folder
 from ampgraph.report.listing import list_rows, listed, mindspore_rows
-
-
-@pytest.fixture
-def amp(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
 
 
 def rows(level, wanted=""):
