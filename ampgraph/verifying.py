@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ def _compared(pair: _Pair, drawn: Any, told: Told | None) -> list[Agreement]:
 # -- the two sides ----------------------------------------------------------------------------------------------------
 
 
-class _Pair:
+class _Pair(ABC):
     """A reference and its model, opened for runs."""
 
     device = ""
@@ -156,13 +157,13 @@ class _Pair:
         if low:
             self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
 
+    @abstractmethod
     def open(self) -> None:
         """Opens the sessions; the interfaces were compared before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def both(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The outputs of both on one sample."""
-        raise NotImplementedError
 
     def tracer(self) -> Any:
         """A Tracer, or None where nodes cannot be told apart."""

@@ -7,7 +7,8 @@ our guards, regions or cuts applies. Source of the rules: mindspore/train/amp.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 
 from ..dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ..oplists_mindspore import MindsporeRules, load_mindspore_rules
@@ -20,10 +21,11 @@ Cell = tuple[tuple[str, str], ...]
 
 def decide_like_mindspore(flow: Dataflow, options: Options) -> State:
     """Every unit as MindSpore would type it, and in ``state.roundings`` what it rounds and widens again."""
-    return {"O1": _O1, "O2": _O2, "O3": _O3, "auto": _Auto}[options.level.name](flow, options).decide()
+    levels: dict[str, Callable[[Dataflow, Options], Rules]] = {"O1": _O1, "O2": _O2, "O3": _O3, "auto": _Auto}
+    return levels[options.level.name](flow, options).decide()
 
 
-class Rules:
+class Rules(ABC):
     """One level. ``low`` holds the type of every unit while it is not settled."""
 
     entry = False  # whether float inputs are rounded on entry
@@ -87,9 +89,9 @@ class Rules:
                 changed |= self._raise(unit, why)
         return changed
 
+    @abstractmethod
     def _high(self, op: Op, slot: str, unit: int) -> str:
         """Why a slot is float32, or an empty text."""
-        raise NotImplementedError
 
     def _borders(self) -> bool:
         """What is passed into and out of functions has the type that comes, float32 where two differ."""
