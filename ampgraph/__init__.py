@@ -30,46 +30,46 @@ __all__ = [
 ]
 
 _HOME = {
-    "Adam": "training.optimizers",
-    "AdamW": "training.optimizers",
-    "AmpError": "errors",
-    "DynamicLossScale": "training.loss_scale",
-    "Plan": "plans",
-    "Ranges": "numerics.ranges",
-    "SGD": "training.optimizers",
-    "StaticLossScale": "training.loss_scale",
-    "Trainer": "training.trainer",
-    "TrainingStep": "training.step",
-    "apply": "api",
-    "build_training_step": "building",
-    "calibrate": "numerics.calibrate",
-    "convert": "api",
-    "export_for_training": "training.torch_export",
-    "gradient": "training.gradients",
+    "Adam": "training.step.optimizers",
+    "AdamW": "training.step.optimizers",
+    "AmpError": "core.errors",
+    "DynamicLossScale": "training.step.loss_scale",
+    "Plan": "core.plan",
+    "Ranges": "core.ranges",
+    "SGD": "training.step.optimizers",
+    "StaticLossScale": "training.step.loss_scale",
+    "Trainer": "training.run.trainer",
+    "TrainingStep": "training.step.training_step",
+    "apply": "api.convert",
+    "build_training_step": "api.build_step",
+    "calibrate": "numerics.ranges.calibrate",
+    "convert": "api.convert",
+    "export_for_training": "training.forward.torch_export",
+    "gradient": "training.gradients.declare",
     "inspect": "report.inspect",
-    "plan": "api",
-    "run": "running",
-    "tune": "tuning",
-    "verify": "verifying",
+    "plan": "api.convert",
+    "run": "api.run",
+    "tune": "api.tune",
+    "verify": "api.verify",
 }
 
 if TYPE_CHECKING:
-    from .api import apply, convert, plan
-    from .building import build_training_step
-    from .errors import AmpError
-    from .numerics.calibrate import calibrate
-    from .numerics.ranges import Ranges
-    from .plans import Plan
+    from .api.build_step import build_training_step
+    from .api.convert import apply, convert, plan
+    from .api.run import run
+    from .api.tune import tune
+    from .api.verify import verify
+    from .core.errors import AmpError
+    from .core.plan import Plan
+    from .core.ranges import Ranges
+    from .numerics.ranges.calibrate import calibrate
     from .report.inspect import inspect
-    from .running import run
-    from .training.gradients import gradient
-    from .training.loss_scale import DynamicLossScale, StaticLossScale
-    from .training.optimizers import SGD, Adam, AdamW
-    from .training.step import TrainingStep
-    from .training.torch_export import export_for_training
-    from .training.trainer import Trainer
-    from .tuning import tune
-    from .verifying import verify
+    from .training.forward.torch_export import export_for_training
+    from .training.gradients.declare import gradient
+    from .training.run.trainer import Trainer
+    from .training.step.loss_scale import DynamicLossScale, StaticLossScale
+    from .training.step.optimizers import SGD, Adam, AdamW
+    from .training.step.training_step import TrainingStep
 
 
 def __getattr__(name: str) -> Any:
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name == "mindspore":  # a module, and not an attribute of it
         import importlib
 
-        return importlib.import_module(".mindspore", __name__)
+        return importlib.import_module(".training.mindspore.train_step", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'ampgraph' has no attribute '{name}'")
     import importlib

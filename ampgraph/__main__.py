@@ -1,5 +1,5 @@
 """`python -m ampgraph`."""
 
-from .console import main
+from .cli.console import main
 
 main()

@@ -53,7 +53,7 @@ def run_plain(path: Path, feeds: Mapping[str, np.ndarray], report: dict[str, Any
 
 def run_strict(path: Path, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Run with every low value really rounded; plain CPU runs skip most of the rounding."""
-    from ampgraph.numerics import strict
+    from ampgraph.numerics.strict import session as strict
 
     outputs = strict.run_strict(str(path), dict(feeds))
     return list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)

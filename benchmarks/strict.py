@@ -22,9 +22,9 @@ import synthetic
 from measure import markdown, number
 
 import ampgraph
-from ampgraph.numerics.samples import load_samples
-from ampgraph.numerics.strict import StrictSession
-from ampgraph.runtime.onnxruntime import Session
+from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.runtime.onnxruntime_session import Session
 
 DIGITS = Path(__file__).resolve().parents[1] / "models" / "digits_transformer.onnx"
 LEAST = 5  # runs of each kind

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..numerics.strict import StrictSession
+from ..numerics.strict.session import StrictSession
 
 
 def held_out() -> dict[str, np.ndarray]:

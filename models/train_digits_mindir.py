@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-import ampgraph.mindspore
+import ampgraph.training.mindspore.train_step
 from ampgraph.models import digits
 
 BATCH, EPOCHS, SEED = 64, 6, 3

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..plans import CastEdge, Plan, Rounding, WeightEdit
-from .base import foreign
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ..core.pass_ import foreign
+from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
 
 
 @dataclass(frozen=True)

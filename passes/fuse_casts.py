@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataflow import Dataflow, Op
-from .base import Change
+from ..core.dataflow import Dataflow, Op
+from ..core.pass_ import Change
 
 
 @dataclass(frozen=True)

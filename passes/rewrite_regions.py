@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataflow import NONE, Dataflow
-from ..plans import Rewrite
-from .base import Change, foreign
+from ..core.dataflow import NONE, Dataflow
+from ..core.pass_ import Change, foreign
+from ..core.plan import Rewrite
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AmpError
-from .base import Change
+from ..core.errors import AmpError
+from ..core.pass_ import Change
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampgraph import cli
+from ampgraph.cli import app as cli
 
 
 @pytest.fixture

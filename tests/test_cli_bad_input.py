@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ampgraph import console
-from ampgraph.formats import onnx_io
+from ampgraph.cli import console
+from ampgraph.formats.onnx import io as onnx_io
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
 

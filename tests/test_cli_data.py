@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.numerics.ranges import Ranges
+from ampgraph.core.ranges import Ranges
 from ampgraph.runtime.data import save_npz
 from cli_helpers import MODELS, contents, process, refused
 

@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.formats import mindir_view as view
+from ampgraph.formats.mindir import schema, view
 from cli_helpers import MODELS, contents, process, refused
 
 NAME = "digits_cnn.mindir"

@@ -141,7 +141,7 @@ def test_time_left_is_told_on_a_terminal():
     """The column itself: rich draws it only where it knows a speed."""
     from rich.console import Console
 
-    from ampgraph.console import _TerminalProgress, bars
+    from ampgraph.cli.console import _TerminalProgress, bars
 
     screen = Console(force_terminal=True, width=120)
     clock = iter(float(n) for n in range(1000))
@@ -154,7 +154,7 @@ def test_time_left_is_told_on_a_terminal():
 
 
 def test_the_public_name():
-    assert ampgraph.tune is __import__("ampgraph.tuning", fromlist=["tune"]).tune
+    assert ampgraph.tune is __import__("ampgraph.api.tune", fromlist=["tune"]).tune
 
 
 def test_a_graph_without_nodes_is_told(amp, tmp_path):

@@ -10,10 +10,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ..errors import AmpError
-from . import onnx_io
-from .base import Graph, is_mindir
-from .onnx_format import OnnxGraph
+from ..core.errors import AmpError
+from ..core.graph import Graph, is_mindir
+from .onnx import io as onnx_io
+from .onnx.graph import OnnxGraph
 
 Back = Callable[[Any, bool], Any]
 """Turns a graph into the caller's kind of model; told whether anything changed."""
@@ -27,7 +27,7 @@ def load(model: Any) -> tuple[Graph, Back]:
     as it was. Raises AmpError AMP104 for anything else.
     """
     if is_mindir(model):
-        from .mindir_format import MindirGraph
+        from .mindir.graph import MindirGraph
 
         return MindirGraph.load(model), lambda graph, changed: graph
     if isinstance(model, (str, os.PathLike)):
@@ -54,7 +54,7 @@ def at_opset(graph: Graph, opset: int) -> Graph:
     """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
-    from .onnx_opset import at_opset
+    from .onnx.opset import at_opset
 
     return at_opset(graph, opset)
 

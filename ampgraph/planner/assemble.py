@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..dataflow import FLOAT32, NONE, Value
-from ..plans import CastEdge, Decision, Note, Plan, WeightEdit, Why
+from ..core.dataflow import FLOAT32, NONE, Value
+from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
 from .state import LOW, State
 

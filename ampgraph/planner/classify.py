@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..dataflow import NONE, Dataflow, Op, Unit
-from ..oplists import Kernels
-from ..plans import Note, Why
+from ..core.dataflow import NONE, Dataflow, Op, Unit
+from ..core.plan import Note, Why
+from ..oplists.lists import Kernels
 from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
 
 VERDICT = {"low": LOW, "float32": HIGH, "cut": FREE}

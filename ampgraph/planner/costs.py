@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow
 from .cut import INFINITE, LAUNCH, Net, Problem, Tally
 from .state import FREE, LOW, State
 

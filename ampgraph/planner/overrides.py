@@ -6,9 +6,9 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-from ..dataflow import NONE, Dataflow, Op
-from ..errors import AmpError, nearest
-from ..plans import Note, Why
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.errors import AmpError, nearest
+from ..core.plan import Note, Why
 from .state import HIGH, LOW, USER, State, describe
 
 

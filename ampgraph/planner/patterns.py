@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from .state import CONVERSIONS, INVERSE_ROOT, SQUARE
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..dataflow import NONE, Dataflow
-from ..plans import Rewrite, Why
+from ..core.dataflow import NONE, Dataflow
+from ..core.plan import Rewrite, Why
 from .classify import VERDICT
 from .overrides import touched
 from .patterns import Region, find_biases, find_regions, reduced_axes

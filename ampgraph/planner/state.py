@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..dataflow import NONE, Dataflow, Op
-from ..errors import AmpError
-from ..oplists import Kernels, Level, Listing, OpLists
-from ..plans import Note, Rounding, Why
-from .borders import Borders
+from ..core.borders import Borders
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.errors import AmpError
+from ..core.plan import Note, Rounding, Why
+from ..oplists.lists import Kernels, Level, Listing, OpLists
 
 if TYPE_CHECKING:
-    from ..numerics.ranges import Ranges
+    from ..core.ranges import Ranges
 
 CONVERSIONS = ("Cast", "CastLike")
 SQUARE, INVERSE_ROOT = "mindspore::Square", "mindspore::Rsqrt"  # one operator there, two of the standard

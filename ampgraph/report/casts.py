@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Op
-from ..formats.base import LOW
-from ..oplists import OpLists
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.graph import LOW
+from ..oplists.lists import OpLists
 
 NAMED = 2  # readers named in a reason; the others are counted
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Op
-from ..errors import AmpError, nearest
-from ..oplists import Listing
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.errors import AmpError, nearest
+from ..core.plan import Rewrite
+from ..oplists.lists import Listing
 from ..planner.costs import Costs, add_extra, net_of
 from ..planner.cut import INFINITE, Problem
 from ..planner.state import CUT, HIGH, LOW, State
-from ..plans import Rewrite
 from .casts import label
 
 SHOWN = 5  # names in a hint

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.graph import LOW, Census, Stored
 from ..formats import adapters
-from ..formats.base import LOW, Census, Stored
-from ..formats.onnx_format import quiet_collector
-from ..oplists import OpLists, load_op_lists
+from ..formats.onnx.graph import quiet_collector
+from ..oplists.lists import OpLists, load_op_lists
 from .casts import CastReport, cast_reports
 from .fusions import Fusions, fused_operators
 

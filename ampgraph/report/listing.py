@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import AmpError, nearest
-from ..oplists import TARGETS, Level, OpLists, load_kernels, load_op_lists
-from ..oplists_validate import data_folder, known_operators, plain, read_file
+from ..core.errors import AmpError, nearest
+from ..oplists.lists import TARGETS, Level, OpLists, load_kernels, load_op_lists
+from ..oplists.validate import data_folder, known_operators, plain, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def list_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
 
 def _mindspore_roles() -> Mapping[str, str]:
     """MindSpore's operators -> what the lists call them."""
-    from ..formats.mindir_operators import operators
+    from ..oplists.mindspore_schemas import operators
 
     return {name: operator.kind for name, operator in operators().items() if not operator.structural}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AmpError
+from ..core.errors import AmpError
 
 KINDS = (".png", ".svg", ".pdf")
 WINDOW = 50  # of how many points a smoothed curve consists at least

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..dataflow import FLOAT32, NONE, Dataflow
-from ..formats.base import LOW, Census, Stored
-from ..oplists import OpLists
-from ..plans import Decision, Plan, Why
+from ..core.dataflow import FLOAT32, NONE, Dataflow
+from ..core.graph import LOW, Census, Stored
+from ..core.plan import Decision, Plan, Why
+from ..oplists.lists import OpLists
 from .casts import label
 
 ORDINARY = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..dataflow import FLOAT32
+from ..core.dataflow import FLOAT32
 from .casts import CastReport
 from .explain import Choice, Explanation, SlotReport
 from .fusions import Fusions

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from .text import _plural, _rows
 
 if TYPE_CHECKING:
-    from ..training.fitting import Epoch, History
-    from ..training.step import TrainingStep
+    from ..training.run.fitting import Epoch, History
+    from ..training.step.training_step import TrainingStep
 
 FLOATS = {
     ir.DataType.FLOAT: "float32",
@@ -77,9 +77,9 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 def _frozen(step: TrainingStep) -> list[str]:
     """Parameters of the forward graph that are not trained."""
-    from ..training.evaluation import trained_model
-    from ..training.forward import parameter_names
-    from ..training.packing import FORWARD
+    from ..training.forward.read import parameter_names
+    from ..training.run.evaluation import trained_model
+    from ..training.step.packing import FORWARD
 
     if FORWARD not in step.model.metadata_props:
         return []

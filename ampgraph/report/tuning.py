@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .text import _plural, _rows
 
 if TYPE_CHECKING:
-    from ..tuning import Candidate, Tuning
+    from ..api.tune import Candidate, Tuning
 
 PATTERNS = 24  # shown; --json has all
 METRICS = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from .text import _rows
 
 if TYPE_CHECKING:
-    from ..numerics.agreement import Agreement
-    from ..numerics.suspects import Operand, Suspect
-    from ..verifying import Verification
+    from ..api.verify import Verification
+    from ..numerics.metrics.agreement import Agreement
+    from ..numerics.trace.suspects import Operand, Suspect
 
 REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
 

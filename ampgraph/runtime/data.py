@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..errors import AmpError, first_line
-from ..output_files import refuse_output, unwritable
+from ..core.errors import AmpError, first_line
+from ..core.files import refuse_output, unwritable
 
 _HOW = "np.savez('data.npz', x=array) makes one"
 

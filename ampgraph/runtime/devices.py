@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import AmpError, nearest
+from ..core.errors import AmpError, nearest
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),

@@ -24,7 +24,7 @@ import onnx
 from onnx import ModelProto, TypeProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from ampgraph.numerics import compare
+from ampgraph.numerics.metrics import compare
 
 # Opsets that the runtime knows but that onnx has not released when it was built; their new operators are wanted too.
 os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"

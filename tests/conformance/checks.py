@@ -14,9 +14,9 @@ import onnx
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.numerics import value_types as vt
-from ampgraph.numerics.compare import difference
-from ampgraph.numerics.strict import StrictSession, inlined
+from ampgraph.numerics.metrics.compare import difference
+from ampgraph.numerics.strict import value_types as vt
+from ampgraph.numerics.strict.session import StrictSession, inlined
 from conformance.cases import Case
 from conformance.reference import Reference, run, session
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from ampgraph.numerics.compare import Tolerance, difference
+from ampgraph.numerics.metrics.compare import Tolerance, difference
 from conformance.cases import Case, cache_folder, case, read, write
 
 FLOAT16_MAX = 65504.0

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import ampgraph
-from ampgraph.numerics.strict import run_strict
+from ampgraph.numerics.strict.session import run_strict
 from ampgraph.report.inspect import inspect
 from exports.architectures import architectures
 

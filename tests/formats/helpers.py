@@ -15,9 +15,9 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 import ampgraph
-from ampgraph.numerics import value_types as vt
-from ampgraph.numerics.compare import Tolerance, difference
-from ampgraph.numerics.strict import StrictSession, inlined
+from ampgraph.numerics.metrics.compare import Tolerance, difference
+from ampgraph.numerics.strict import value_types as vt
+from ampgraph.numerics.strict.session import StrictSession, inlined
 
 ort = pytest.importorskip("onnxruntime")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.formats.mindir import schema
 
 NUMBERS = {name: number for number, name in reversed(schema.ELEMENT_TYPES.items())}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.formats.mindir_operators import operators
+from ampgraph.formats.mindir import schema
+from ampgraph.oplists.mindspore_schemas import operators
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 NAMES = {42: "float16", 43: "float32", 44: "float64", 45: "bfloat16"}

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_io
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import io as mindir_io
 
 LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits_transformer.onnx"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampgraph.dataflow import NONE, Dataflow, Op
+from ampgraph.core.dataflow import NONE, Dataflow, Op
 from formats.mindir_parse import graph_of, parse
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import mindir_build
 
-from ampgraph.formats import mindir_io
+from ampgraph.formats.mindir import io as mindir_io
 
 ROWS, COLUMNS = 4096, 1024  # 16 MB each
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from ampgraph import pipeline
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.formats.mindir_format import MindirGraph
-from ampgraph.formats.mindir_weights import MindirFile
-from ampgraph.plans import Plan
+from ampgraph.api import pipeline
+from ampgraph.core.plan import Plan
+from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir.graph import MindirGraph
+from ampgraph.formats.mindir.weights import MindirFile
 from mindir import text as mindir_text
 
 TYPES = {"f32": 1, "f16": 10, "bf16": 16, "f64": 11, "i64": 7, "i32": 6, "bool": 9, "u8": 2}

@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.numerics.compare import difference
+from ampgraph.numerics.metrics.compare import difference
 from formats.helpers import code, data, kinds, low_kinds, model, run_plain, x
 
 TEXT = "g (float[N,4] x) => (float[N,4] y) { a = MatMul (x, w)  b = Add (a, v)  y = Softmax (b) }"

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
-from ampgraph.numerics.compare import Tolerance
+from ampgraph.numerics.metrics.compare import Tolerance
 from formats.helpers import LEVELS, casts, convert_everywhere, kinds, low_kinds, model, nodes, x
 
 MS = '"com.microsoft" : 1'

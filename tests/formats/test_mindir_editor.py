@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_view as view
-from ampgraph.plans import Rewrite
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Rewrite
+from ampgraph.formats.mindir import view
 from formats.mindir_checker import faults, interface
 from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import ampgraph
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.formats.mindir import schema
 from ampgraph.models import digits
 from formats.mindir_parse import data, dump, parse
 from formats.mindir_random import random_texts

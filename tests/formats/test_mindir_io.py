@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_io, mindir_weights
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import weights as mindir_weights
 from formats import mindir_build
 from formats.mindir_build import Build, write, write_split
 from formats.mindir_files import DIGITS, LOW, UNKNOWN, parameter, refused, rounded_all, tree, values
@@ -222,7 +223,7 @@ def test_memory(tmp_path):
 
 
 def test_reading_needs_neither_onnx_nor_mindspore():
-    code = "import sys, ampgraph.formats.mindir_io; sys.exit(bool({'onnx', 'onnx_ir', 'mindspore'} & set(sys.modules)))"
+    code = "import sys, ampgraph.formats.mindir.io; sys.exit(bool({'onnx', 'onnx_ir', 'mindspore'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_io
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import io as mindir_io
 from formats.mindir_build import dense, write, write_split
 
 pytestmark = pytest.mark.mindspore

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.formats.mindir_operators import LOW_TYPES, Place, is_slot, operator, operators, parse
-from ampgraph.oplists import load_op_lists
-from ampgraph.oplists_validate import data_folder, known_operators, tomllib
+from ampgraph.core.errors import AmpError
+from ampgraph.oplists.lists import load_op_lists
+from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Place, is_slot, operator, operators, parse
+from ampgraph.oplists.validate import data_folder, known_operators, tomllib
 
 PATH = data_folder() / "schemas" / "mindspore.toml"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_io
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import schema
 from formats.mindir_build import dense, write, write_split
 from formats.mindir_files import DIGITS, refused, rounded_all
 

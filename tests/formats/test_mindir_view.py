@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ampgraph.dataflow import NONE
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_view as view
+from ampgraph.core.dataflow import NONE
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import view
 from formats.mindir_flows import fixed, flow_of, names, op_of, units
 from formats.mindir_parse import convert, dump, graph_of, parse
 

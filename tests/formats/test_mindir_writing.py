@@ -7,7 +7,8 @@ import stat
 import numpy as np
 import pytest
 
-from ampgraph.formats import mindir_io, mindir_weights
+from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import weights as mindir_weights
 from formats.mindir_build import dense, write
 from formats.mindir_files import refused, rounded_all, tree, values
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import onnx_io
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.onnx import io as onnx_io
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 VALUES = np.arange(4096 * 4, dtype=np.float32).reshape(4096, 4)

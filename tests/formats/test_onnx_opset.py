@@ -5,9 +5,9 @@ import onnx_ir as ir
 import pytest
 from onnx import ModelProto, parser
 
-from ampgraph.errors import AmpError
-from ampgraph.formats.onnx_format import OnnxGraph
-from ampgraph.formats.onnx_opset import at_opset
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.onnx.graph import OnnxGraph
+from ampgraph.formats.onnx.opset import at_opset
 from formats.helpers import run_plain
 
 X = {"x": np.arange(7, dtype=np.float32).reshape(1, 1, 1, 7)}

@@ -12,8 +12,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
-from ampgraph.numerics.compare import difference
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.numerics.metrics.compare import difference
+from ampgraph.numerics.strict.session import StrictSession
 from formats.helpers import LEVELS, Feeds, array, convert_everywhere, data, model, nodes, run_plain, stored, x
 
 SIDE = 600  # a square of this side passes 1 MB

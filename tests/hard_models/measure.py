@@ -12,7 +12,7 @@ import onnx
 from onnx import GraphProto, ModelProto
 
 import ampgraph
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.numerics.strict.session import StrictSession
 
 HEAVY_ONLY = Path(__file__).with_name("heavy_only.toml")
 HEAVY = ("MatMul", "Gemm", "Conv", "LSTM")

@@ -17,8 +17,8 @@ from onnx import ModelProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
-from ampgraph.numerics.ranges import Ranges
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.core.ranges import Ranges
+from ampgraph.numerics.strict.session import StrictSession
 
 from . import HARD_MODELS, SAMPLES, decoder, encoders, measure
 

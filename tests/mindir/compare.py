@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.formats.mindir import schema
 from mindir import text
 
 NOT_COMPUTE = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ampgraph.formats.mindir_operators import LOW_TYPES, Operator, is_slot, operator, operators
-from ampgraph.formats.mindir_schema import ELEMENT_TYPES, Model
+from ampgraph.formats.mindir.schema import ELEMENT_TYPES, Model
+from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Operator, is_slot, operator, operators
 from mindir.operator_cases import CASES, Dtype, Tensor
 
 FLOATS = {"float32", *LOW_TYPES}

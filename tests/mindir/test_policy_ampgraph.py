@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from ampgraph import convert
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.formats import mindir_view as view
+from ampgraph.formats.mindir import schema, view
 from mindir import cases, compare, parity, text
 from mindir.conftest import once
 

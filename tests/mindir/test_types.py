@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from ampgraph import pipeline
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.formats import mindir_view as view
-from ampgraph.formats.mindir_operators import NO_SLOT, Operator, is_slot, operators
-from ampgraph.formats.mindir_training import UPDATE
-from ampgraph.oplists import load_op_lists
+from ampgraph.api import pipeline
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import schema, view
+from ampgraph.formats.mindir.training import UPDATE
+from ampgraph.oplists.lists import load_op_lists
+from ampgraph.oplists.mindspore_schemas import NO_SLOT, Operator, is_slot, operators
 from ampgraph.passes.verify_types import VerifyTypes
 from ampgraph.report.summary import Summary, choices, summarize
 from formats.mindir_checker import faults, types_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ampgraph.formats import mindir_schema as schema
+from ampgraph.formats.mindir import schema
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int64": "i64", "int32": "i32"}
 ORDER_ONLY = ("UpdateState", "Load", "Depend")

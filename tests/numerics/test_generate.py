@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from ampgraph.errors import AmpError
-from ampgraph.numerics.generate import HIDDEN, Numbers, Port, Sizes, numpy_type
-from ampgraph.numerics.samples import Samples, load_samples
+from ampgraph.core.errors import AmpError
+from ampgraph.numerics.inputs.generate import HIDDEN, Numbers, Port, Sizes, numpy_type
+from ampgraph.numerics.inputs.samples import Samples, load_samples
 
 ort = pytest.importorskip("onnxruntime")
 TABLE = np.ones((7, 4), np.float32)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.numerics.ranges import PART, Range, Ranges, measure
+from ampgraph.core.errors import AmpError
+from ampgraph.core.ranges import PART, Range, Ranges, measure
 
 LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)

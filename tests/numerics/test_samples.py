@@ -12,8 +12,8 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.numerics.samples import MOST, load_samples
+from ampgraph.core.errors import AmpError
+from ampgraph.numerics.inputs.samples import MOST, load_samples
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
-from ampgraph.numerics.shadow import GrownErrors, LocalErrors
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.numerics.tune.shadow import GrownErrors, LocalErrors
 from hard_models import HARD_MODELS
 
 pytest.importorskip("onnxruntime")
@@ -203,8 +203,8 @@ import sys
 import numpy as np
 import ampgraph
 from onnx import TensorProto, helper, numpy_helper
-from ampgraph.numerics.shadow import GrownErrors, LocalErrors
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.numerics.tune.shadow import GrownErrors, LocalErrors
+from ampgraph.numerics.strict.session import StrictSession
 
 names = ["x", *(f"v{i}" for i in range(200))]
 nodes = [helper.make_node(("Add", "Mul")[i % 2], [a, "w"], [b]) for i, (a, b) in enumerate(zip(names, names[1:]))]

@@ -14,8 +14,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ampgraph.errors import AmpError
-from ampgraph.numerics.strict import StrictSession, run_strict, strict_model
+from ampgraph.core.errors import AmpError
+from ampgraph.numerics.strict.session import StrictSession, run_strict, strict_model
 
 ort = pytest.importorskip("onnxruntime")
 X = np.array([1.0009765625, -3.0, 0.333251953125, 60000.0], np.float16)

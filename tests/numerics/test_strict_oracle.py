@@ -14,10 +14,10 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
-from ampgraph.numerics import value_types as vt
-from ampgraph.numerics.segments import SegmentedModel
-from ampgraph.numerics.strict import StrictSession, inlined
-from ampgraph.numerics.strict_rewrite import rewrite
+from ampgraph.numerics.ranges.segments import SegmentedModel
+from ampgraph.numerics.strict import value_types as vt
+from ampgraph.numerics.strict.rewrite import rewrite
+from ampgraph.numerics.strict.session import StrictSession, inlined
 from conformance.cases import case, index
 from conformance.reference import reference
 

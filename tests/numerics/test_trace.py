@@ -10,9 +10,9 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.numerics.suspects import Inquest
-from ampgraph.numerics.trace import Tracer, compared
-from ampgraph.verifying import verify
+from ampgraph.api.verify import verify
+from ampgraph.numerics.trace.suspects import Inquest
+from ampgraph.numerics.trace.values import Tracer, compared
 from hard_models import HARD_MODELS
 
 from . import planted
@@ -129,7 +129,7 @@ def test_layers_are_those_of_the_exporter() -> None:
 MEASURE = """
 import resource, numpy as np, onnx, sys
 from onnx import helper, TensorProto as T
-from ampgraph.numerics.trace import Tracer
+from ampgraph.numerics.trace.values import Tracer
 def build(low):
     nodes, last = [], "x"
     if low:

@@ -13,10 +13,10 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.numerics.agreement import Agreement, apart
+from ampgraph.api.verify import Verification, _MindirPair, verify
+from ampgraph.numerics.metrics.agreement import Agreement, apart
 from ampgraph.report.verification import verification_lines
 from ampgraph.runtime import devices
-from ampgraph.verifying import Verification, _MindirPair, verify
 from hard_models import HARD_MODELS
 
 from . import planted
@@ -362,7 +362,7 @@ def test_mistakes_are_told(arguments: dict[str, Any], code: str) -> None:
 
 
 def test_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ampgraph.numerics.strict import StrictSession
+    from ampgraph.numerics.strict.session import StrictSession
 
     class Full:
         def run(self, *_: Any) -> None:

@@ -12,9 +12,9 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.core.plan import Plan
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import signatures
-from ampgraph.plans import Plan
 from formats.helpers import LEVELS, code, data, model
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
-from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.fuse_casts import FuseCasts
 from ampgraph.passes.verify_types import VerifyTypes

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from ampgraph.errors import AmpError
-from ampgraph.formats import mindir_schema as schema
-from ampgraph.plans import Plan
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
+from ampgraph.formats.mindir import schema
 from formats.mindir_checker import faults, interface
 from formats.mindir_parse import convert, data, dump, followed, parse, plan_of
 from formats.mindir_random import random_texts

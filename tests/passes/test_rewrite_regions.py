@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
-from ampgraph.formats.onnx_format import OnnxGraph
-from ampgraph.numerics.compare import Tolerance
+from ampgraph.formats.onnx.graph import OnnxGraph
+from ampgraph.numerics.metrics.compare import Tolerance
 from ampgraph.passes.rewrite_regions import RewriteRegions
 from formats.helpers import convert_everywhere, kinds, model, nodes, x
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
-from ampgraph.formats.onnx_format import OnnxGraph
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.verify_types import VerifyTypes
 from formats.helpers import model
 

@@ -11,8 +11,8 @@ import onnx.parser
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
-from ampgraph.numerics.strict import run_strict
-from ampgraph.plans import Plan
+from ampgraph.core.plan import Plan
+from ampgraph.numerics.strict.session import run_strict
 
 LEVELS = ("O1", "O2", "O3", "auto")
 SHORT = {TensorProto.FLOAT: "f32", TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16", TensorProto.BOOL: "bool"}

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import ampgraph
+from ampgraph.api.pipeline import build_options as options_of
 from ampgraph.formats import adapters
-from ampgraph.numerics.strict import run_strict
-from ampgraph.pipeline import build_options as options_of
-from ampgraph.planner import judge
+from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.costs import Costs, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.state import FREE, HIGH, LOW
+from ampgraph.planner.steps import judge
 from planner.graphs import random_models
 from planner.support import LEVELS, converted, decisions, parse
 

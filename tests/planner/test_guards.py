@@ -10,10 +10,10 @@ import pytest
 from onnx import numpy_helper
 
 import ampgraph
-import ampgraph.planner
-from ampgraph.numerics.compare import difference
-from ampgraph.numerics.strict import run_strict
-from ampgraph.planner import guards_accuracy
+import ampgraph.planner.steps
+from ampgraph.numerics.metrics.compare import difference
+from ampgraph.numerics.strict.session import run_strict
+from ampgraph.planner.guards import accuracy as guards_accuracy
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, parse, topics
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-import ampgraph.planner
-from ampgraph.numerics.strict import run_strict
+import ampgraph.planner.steps
+from ampgraph.numerics.strict.session import run_strict
 from planner.support import casts, converted, decisions, dtype_of, parse
 
 WIDTH = 64

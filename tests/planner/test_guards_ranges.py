@@ -9,10 +9,10 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.numerics.ranges import Ranges
-from ampgraph.numerics.strict import run_strict
-from ampgraph.plans import Plan
+from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
+from ampgraph.core.ranges import Ranges
+from ampgraph.numerics.strict.session import run_strict
 from planner.support import decisions, dtype_of, parse, topics
 
 pytest.importorskip("onnxruntime")

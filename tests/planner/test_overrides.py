@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, helper
 
 import ampgraph
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from planner.support import converted, decisions, kinds, parse
 
 W = np.eye(8, dtype=np.float32)

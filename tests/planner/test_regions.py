@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 
 from ampgraph.formats import adapters
-from ampgraph.numerics.compare import difference
+from ampgraph.numerics.metrics.compare import difference
 from ampgraph.planner.patterns import Region, find_regions
 from planner.support import casts, converted, decisions, float32_and_low, kinds, parse
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.oplists import load_level, load_op_lists
-from ampgraph.oplists_mindspore import load_mindspore_rules
-from ampgraph.oplists_validate import LEVELS, data_folder
+from ampgraph.core.errors import AmpError
+from ampgraph.oplists.lists import load_level, load_op_lists
+from ampgraph.oplists.mindspore_lists import load_mindspore_rules
+from ampgraph.oplists.validate import LEVELS, data_folder
 from ampgraph.report.listing import list_rows, listed, mindspore_rows
 
 

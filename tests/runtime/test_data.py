@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from ampgraph.runtime import data
 from ampgraph.runtime.data import load_npz, save_npz
 

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.runtime.mindspore import Port, Session, Signature, fault, import_mindspore, select_device
+from ampgraph.core.errors import AmpError
+from ampgraph.runtime.mindspore_session import Port, Session, Signature, fault, import_mindspore, select_device
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 needs_mindspore = pytest.mark.mindspore
@@ -208,7 +208,7 @@ def test_an_error_of_mindspore_in_one_line() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("mindspore") is None, reason="only where it could be imported")
 def test_nothing_imports_mindspore_before_it_is_needed() -> None:
     code = (
-        "import sys, ampgraph, ampgraph.mindspore, ampgraph.runtime.data, ampgraph.training.loss_scale\n"
+        "import sys, ampgraph, ampgraph.mindspore, ampgraph.runtime.data, ampgraph.training.step.loss_scale\n"
         "ampgraph.convert, ampgraph.mindspore.train_step\n"
         "print('mindspore' in sys.modules)"
     )

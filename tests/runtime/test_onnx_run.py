@@ -16,13 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ampgraph
-from ampgraph import cli
-from ampgraph.errors import AmpError
+from ampgraph.api.run import opened
+from ampgraph.cli import app as cli
+from ampgraph.core.errors import AmpError
 from ampgraph.report.outputs import describe_outputs
-from ampgraph.running import opened
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
-from ampgraph.runtime.onnxruntime import Port, Session, check_feeds
+from ampgraph.runtime.onnxruntime_session import Port, Session, check_feeds
 from cli_helpers import MODELS, contents, refused
 
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)

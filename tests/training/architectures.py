@@ -20,8 +20,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import ampgraph
-from ampgraph.numerics.strict import StrictSession
-from ampgraph.training.step import TrainingStep
+from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.training.step.training_step import TrainingStep
 from training.models import MAKERS, Arrays, batch, make
 
 SCALE = 1024.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.optimizers import Adam
-from ampgraph.training.trainer import Trainer
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import Adam
 from training.steps import blobs, linear_step
 
 DATA = blobs(100)

@@ -17,7 +17,7 @@ from onnx import ModelProto, parser
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.training.gradients.driver import differentiate
 
 Arrays = Mapping[str, np.ndarray]
 STEP = 1e-5  # of numerical differences: their error is near 1e-10 for values near 1

@@ -9,11 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ampgraph.building import build_training_step
-from ampgraph.errors import AmpError
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.onnx_backward.driver import differentiate
-from ampgraph.training.trainer import Trainer
+from ampgraph.api.build_step import build_training_step
+from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients.driver import differentiate
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
 from training.small_steps import WEIGHTS, batches, regression
 
 SCALE = DynamicLossScale(init=1024.0, interval=3)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ampgraph.oplists import load_kernels
-from ampgraph.training.onnx_backward.registry import kind_of
-from ampgraph.training.step import TrainingStep
+from ampgraph.oplists.lists import load_kernels
+from ampgraph.training.gradients.registry import kind_of
+from ampgraph.training.step.training_step import TrainingStep
 
 WHOLE = {"And", "Not", "Or", "Xor", "Shape", "Size", "GreaterOrEqual", "LessOrEqual"}
 """Operators without a float type in them, or whose table of floats has none: the table of kernels lists floats only."""

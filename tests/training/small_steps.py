@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 from onnx import ModelProto, numpy_helper, parser
 
-from ampgraph.training.step import TrainingStep
+from ampgraph.training.step.training_step import TrainingStep
 
 INPUTS, HIDDEN, OUTPUTS, BATCH = 6, 8, 3, 16
 WEIGHTS = {"w1": (INPUTS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, OUTPUTS), "b2": (OUTPUTS,)}

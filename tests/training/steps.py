@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ampgraph.training.onnx_backward.builder import Builder
-from ampgraph.training.optimizers import SGD
-from ampgraph.training.packing import FORWARD, pack
-from ampgraph.training.state import COUNTER, PARAMETER, RUNNING, States
-from ampgraph.training.step import KEY, Layout, TrainingStep
-from ampgraph.training.update import add_scale, add_update
+from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.step.optimizers import SGD
+from ampgraph.training.step.packing import FORWARD, pack
+from ampgraph.training.step.state import COUNTER, PARAMETER, RUNNING, States
+from ampgraph.training.step.training_step import KEY, Layout, TrainingStep
+from ampgraph.training.step.update import add_scale, add_update
 
 FLOAT, CLASSES = ir.DataType.FLOAT, 3
 

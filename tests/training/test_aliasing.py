@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ampgraph.training import binding as bindings
-from ampgraph.training.aliasing import in_place
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.optimizers import SGD, AdamW
-from ampgraph.training.state import Entry
-from ampgraph.training.trainer import Trainer
+from ampgraph.training.run import binding as bindings
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.aliasing import in_place
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import SGD, AdamW
+from ampgraph.training.step.state import Entry
 from training.steps import blobs, linear_step
 
 ENTRIES = [Entry("s", "parameter", "next/s"), Entry("t", "slot", "next/t")]

@@ -13,10 +13,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.optimizers import Adam
-from ampgraph.training.trainer import Trainer
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import Adam
 from training.steps import blobs, linear_step
 
 DATA = blobs()

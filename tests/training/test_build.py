@@ -12,9 +12,9 @@ import torch
 from onnx import helper, numpy_helper, parser
 
 import ampgraph
-from ampgraph.building import build_training_step
-from ampgraph.errors import AmpError
-from ampgraph.training.onnx_backward import registry
+from ampgraph.api.build_step import build_training_step
+from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients import registry
 from training.small_steps import WEIGHTS, Runner, batches, regression, torch_loss, weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

@@ -9,9 +9,9 @@ from onnx import numpy_helper, parser
 from torch import nn
 
 import ampgraph
-from ampgraph.building import build_training_step
-from ampgraph.training.evaluation import trained_model
-from ampgraph.training.trainer import Trainer
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.run.evaluation import trained_model
+from ampgraph.training.run.trainer import Trainer
 
 VECTORS = {"scale": [1.0, 0.5, 2.0], "shift": [0.1, 0, -0.1], "mean": [0.2, 0, -0.2], "variance": [1.0, 2.0, 0.5]}
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import ampgraph
-from ampgraph.building import build_training_step
+from ampgraph.api.build_step import build_training_step
 from training.small_steps import Runner
 
 WIDTH, HEADS, LENGTH, ROWS = 8, 2, 5, 4

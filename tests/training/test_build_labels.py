@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from ampgraph.building import build_training_step
-from ampgraph.errors import AmpError
-from ampgraph.training.step import ClassInput, Layout
-from ampgraph.training.trainer import Trainer
+from ampgraph.api.build_step import build_training_step
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.training_step import ClassInput, Layout
 
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
 

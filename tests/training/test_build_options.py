@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ampgraph.building import build_training_step
-from ampgraph.errors import AmpError
-from ampgraph.training.optimizers import SGD
+from ampgraph.api.build_step import build_training_step
+from ampgraph.core.errors import AmpError
+from ampgraph.training.step.optimizers import SGD
 from training.small_steps import Runner, batches, regression
 
 

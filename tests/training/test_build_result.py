@@ -16,9 +16,9 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from ampgraph.building import build_training_step
-from ampgraph.training.packing import FORWARD, unpack
-from ampgraph.training.trainer import Trainer
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.packing import FORWARD, unpack
 from training.kernels import without_cuda_kernel
 from training.small_steps import batches, regression
 
@@ -32,7 +32,7 @@ def build(model, **options):
 
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = (
-        "import sys; from ampgraph.building import build_training_step as build;"
+        "import sys; from ampgraph.api.build_step import build_training_step as build;"
         "build(sys.argv[1], loss='cross_entropy', optimizer='adamw', clip_norm=1.0, output=sys.argv[2])"
     )
     source, told = MODELS / "digits_cnn_forward.onnx", []

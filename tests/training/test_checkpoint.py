@@ -16,12 +16,12 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from ampgraph.errors import AmpError
-from ampgraph.training import checkpoint as files
-from ampgraph.training.fitting import FILE
-from ampgraph.training.optimizers import SGD, Adam, AdamW
-from ampgraph.training.step import TrainingStep
-from ampgraph.training.trainer import Trainer
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run import checkpoint as files
+from ampgraph.training.run.fitting import FILE
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.optimizers import SGD, Adam, AdamW
+from ampgraph.training.step.training_step import TrainingStep
 from training.fits import DATA, FIT, make_step, make_trainer
 from training.steps import linear_step
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.training import checkpoint as files
-from ampgraph.training.fitting import FILE
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run import checkpoint as files
+from ampgraph.training.run.fitting import FILE
 from training.fits import DATA, FIT, make_trainer
 
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import ampgraph
-from ampgraph.cli import app
-from ampgraph.training import batches
-from ampgraph.training.fitting import FILE
+from ampgraph.cli.app import app
+from ampgraph.training.run import batches
+from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 
 SIZES = (8, 48, 3)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import ampgraph
-from ampgraph.building import build_training_step
+from ampgraph.api.build_step import build_training_step
 from ampgraph.models import digits
 from ampgraph.models.make_digits_forward import Cnn, Mlp, Transformer
-from ampgraph.training.trainer import Trainer
+from ampgraph.training.run.trainer import Trainer
 
 RUNS = {
     "mlp": (Mlp, "sgd:lr=0.1,momentum=0.9", 8),

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import ampgraph
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 
 
 class Smoothed(nn.Module):

@@ -7,11 +7,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.optimizers import SGD, Adam
-from ampgraph.training.packing import FORWARD
-from ampgraph.training.trainer import Trainer
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import SGD, Adam
+from ampgraph.training.step.packing import FORWARD
 from training.steps import blobs, linear_step
 
 DATA = blobs()

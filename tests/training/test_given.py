@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 import ampgraph
-from ampgraph.cli import app
-from ampgraph.errors import AmpError
-from ampgraph.training.evaluation import trained_model
-from ampgraph.training.forward import read_forward
-from ampgraph.training.given import parse_gradients, read_given
-from ampgraph.training.trainer import Trainer
+from ampgraph.cli.app import app
+from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.joint import parse_gradients, read_given
+from ampgraph.training.forward.read import read_forward
+from ampgraph.training.run.evaluation import trained_model
+from ampgraph.training.run.trainer import Trainer
 from training.joint_graphs import build, joint, refused, trajectory, types
 from training.small_steps import WEIGHTS, Runner, batches, regression
 

@@ -9,8 +9,8 @@ from onnx import parser
 from torch import nn
 
 import ampgraph
-from ampgraph.training.evaluation import trained_model
-from ampgraph.training.trainer import Trainer
+from ampgraph.training.run.evaluation import trained_model
+from ampgraph.training.run.trainer import Trainer
 from training.joint_graphs import build, refused
 
 KEY = "pkg.torch.export.ExportedProgram.graph_signature"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampgraph.errors import AmpError
-from ampgraph.training.loss_scale import (
+from ampgraph.core.errors import AmpError
+from ampgraph.training.step.loss_scale import (
     MINDSPORE,
     RULES,
     DynamicLossScale,

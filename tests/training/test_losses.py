@@ -8,11 +8,11 @@ import torch
 from onnx import checker, parser, shape_inference
 from torch.nn import functional as F
 
-from ampgraph.errors import AmpError
-from ampgraph.training.losses import cross_entropy, mse
-from ampgraph.training.lower_losses import lower_losses
-from ampgraph.training.onnx_backward.builder import Builder
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.lower_losses import lower_losses
+from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.gradients.driver import differentiate
+from ampgraph.training.step.losses import cross_entropy, mse
 from training.gradients import normal
 
 FLOAT = ir.DataType.FLOAT

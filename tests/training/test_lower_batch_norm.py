@@ -8,9 +8,9 @@ import torch
 from onnx import numpy_helper, parser, shape_inference
 from torch import nn
 
-from ampgraph.errors import AmpError
-from ampgraph.training.lower_batch_norm import lower_batch_norm
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.lower_batch_norm import lower_batch_norm
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import normal
 
 MODULES = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}

@@ -6,10 +6,10 @@ import onnxruntime
 import pytest
 from onnx import checker, parser, shape_inference
 
-from ampgraph.errors import AmpError
-from ampgraph.training.lower_dropout import lower_dropout, random_numbers, stream_key
-from ampgraph.training.onnx_backward.builder import Builder
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.lower_dropout import lower_dropout, random_numbers, stream_key
+from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import normal
 
 INT64 = ir.DataType.INT64

@@ -11,8 +11,8 @@ from onnx import parser, shape_inference
 from torch import nn
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.training.lower_random import lower_random
+from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.lower_random import lower_random
 from training.small_steps import Runner
 
 SIZE = 40_000

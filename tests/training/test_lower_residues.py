@@ -12,7 +12,7 @@ from onnx import parser
 from torch import nn
 
 import ampgraph
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from training.small_steps import Runner
 
 

@@ -17,9 +17,9 @@ import mindspore as ms
 from mindspore import amp, nn
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.mindspore import TrainStep, train_step
-from ampgraph.training.loss_scale import DynamicLossScale, StaticLossScale
+from ampgraph.core.errors import AmpError
+from ampgraph.training.mindspore.train_step import TrainStep, train_step
+from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
 from mindir import training_nets as nets
 
 pytestmark = pytest.mark.mindspore

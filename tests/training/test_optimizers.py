@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ampgraph import AmpError
-from ampgraph.building import build_training_step
-from ampgraph.training.optimizers import SGD, Adam, AdamW, parse_optimizer, spelled
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.step.optimizers import SGD, Adam, AdamW, parse_optimizer, spelled
 from training.small_steps import Runner, batches, regression, torch_loss, weights
 
 STEPS = 60

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.training.packing import pack, unpack
+from ampgraph.core.errors import AmpError
+from ampgraph.training.step.packing import pack, unpack
 from training.small_steps import regression, weights
 
 

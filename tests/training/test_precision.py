@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
-import ampgraph.planner
-from ampgraph.building import build_training_step
-from ampgraph.training.step import TrainingStep
+import ampgraph.planner.steps
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.step.training_step import TrainingStep
 
 WIDTH = 8
 WEIGHTS = {"scale": (WIDTH,), "w": (WIDTH, WIDTH), "w0": (WIDTH, WIDTH), "w1": (WIDTH, WIDTH)}

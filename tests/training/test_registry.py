@@ -6,8 +6,8 @@ import pytest
 from onnx import parser
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.training.onnx_backward import registry, rules  # noqa: F401  (declares the rules before they are copied)
+from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients import registry, rules  # noqa: F401
 from training.small_steps import regression
 
 ROOT = Path(__file__).resolve().parents[2]

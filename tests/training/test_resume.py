@@ -7,13 +7,13 @@ import pytest
 from onnx import load
 
 import ampgraph
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from ampgraph.models import digits
-from ampgraph.training import checkpoint as files
-from ampgraph.training.fitting import FILE
-from ampgraph.training.loss_scale import DynamicLossScale, StaticLossScale
-from ampgraph.training.optimizers import SGD
-from ampgraph.training.trainer import Trainer
+from ampgraph.training.run import checkpoint as files
+from ampgraph.training.run.fitting import FILE
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
+from ampgraph.training.step.optimizers import SGD
 from cli_helpers import MODELS
 from training.steps import blobs, linear_step
 from training.test_checkpoint import DATA, FIT, Killed, _kill_at, make_trainer, same

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampgraph.errors import AmpError
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import check, model_of, normal, with_gradients
 
 Shape = tuple[int, ...]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

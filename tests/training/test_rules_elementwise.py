@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ampgraph.errors import AmpError
-from ampgraph.training.onnx_backward import registry
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients import registry
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 UNARY = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 KNOWN = pytest.mark.parametrize("dims", ["4,3,2", "A,3,2", "A,B,C"])

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from training.gradients import check, model_of, normal, with_gradients
 
 SHAPES = [

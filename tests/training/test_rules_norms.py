@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch.nn import functional as F
 
-from ampgraph.dataflow import HELD
-from ampgraph.training.onnx_backward.driver import differentiate
+from ampgraph.core.dataflow import HELD
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 SYMBOLS = ["N", "C", "S", "T"]

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from ampgraph.training.onnx_backward.builder import HELD
+from ampgraph.training.gradients.builder import HELD
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 REDUCTIONS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 X = normal(2, 3, 4)

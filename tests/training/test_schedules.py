@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ampgraph.errors import AmpError
-from ampgraph.training.schedules import Schedule, described, parse_schedule, rates
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.schedules import Schedule, described, parse_schedule, rates
 
 STEPS, RATE = 50, 0.3
 

@@ -7,11 +7,11 @@ import json
 import onnx
 import pytest
 
-from ampgraph.errors import AmpError
-from ampgraph.training.loss_scale import DynamicLossScale
-from ampgraph.training.optimizers import Adam
-from ampgraph.training.step import KEY, TrainingStep
-from ampgraph.training.trainer import Trainer
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale
+from ampgraph.training.step.optimizers import Adam
+from ampgraph.training.step.training_step import KEY, TrainingStep
 from training.steps import blobs, linear_step
 
 

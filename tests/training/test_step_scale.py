@@ -7,10 +7,10 @@ import onnxruntime
 import pytest
 import torch
 
-from ampgraph.building import build_training_step
-from ampgraph.training.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
-from ampgraph.training.onnx_backward.builder import Builder
-from ampgraph.training.scale_graph import ScaleValues, next_scale
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.step.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
+from ampgraph.training.step.scale_graph import ScaleValues, next_scale
 from training.small_steps import Runner, batches, regression, torch_loss, weights
 from training.test_loss_scale import real_cell, real_scaler, steps_of
 
@@ -148,7 +148,7 @@ def test_one_element_among_many_is_found():
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="check")
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([33]))
     graph.inputs.append(x)
-    from ampgraph.training.update import all_finite
+    from ampgraph.training.step.update import all_finite
 
     made = all_finite(Builder(graph), [x])
     made.type, made.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])

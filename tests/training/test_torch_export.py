@@ -11,9 +11,9 @@ import torch
 from onnx import numpy_helper
 
 import ampgraph
-from ampgraph.errors import AmpError
+from ampgraph.core.errors import AmpError
 from ampgraph.models.digits import load_split
-from ampgraph.training.forward import find_parameters, read_forward
+from ampgraph.training.forward.read import find_parameters, read_forward
 
 
 class Net(torch.nn.Module):

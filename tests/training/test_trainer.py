@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
-from ampgraph.errors import AmpError
-from ampgraph.training.evaluation import trained_model
-from ampgraph.training.loss_scale import DynamicLossScale, StaticLossScale
-from ampgraph.training.optimizers import SGD, Adam
-from ampgraph.training.trainer import Trainer
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.evaluation import trained_model
+from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
+from ampgraph.training.step.optimizers import SGD, Adam
 from training.steps import CLASSES, blobs, linear_step
 
 DATA = blobs()
@@ -224,7 +224,9 @@ def test_devices_that_are_not_here_or_unknown():
 
 def test_a_model_that_is_no_step(tmp_path):
     step = linear_step()
-    ampgraph.training.step.TrainingStep(trained_model(step, step.initial_state), step.layout).save(tmp_path / "f.onnx")
+    ampgraph.training.step.training_step.TrainingStep(trained_model(step, step.initial_state), step.layout).save(
+        tmp_path / "f.onnx"
+    )
     with pytest.raises(AmpError, match="AMP206") as found:
         Trainer(tmp_path / "f.onnx")
     assert "build-step" in found.value.hint

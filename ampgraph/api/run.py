@@ -1,0 +1,72 @@
+"""`ampgraph run`: one run of a model of either format, by the runtime that it belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import AmpError
+from ..core.graph import is_mindir
+
+ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "ascend")
+
+
+def run(model: Any, data: Any, *, device: str = "auto", strict: bool = False) -> dict[str, Any]:
+    """Runs a model once.
+
+    Args:
+        model: a path (.onnx or .mindir) or onnx.ModelProto.
+        data: an .npz path (arrays that are no inputs are left out), or arrays by input name.
+        device: auto, cpu, cuda, tensorrt or cann; for MindIR auto, cpu or ascend. ``auto`` takes the best that is here.
+        strict: run on the CPU with every low value really rounded (MindSpore's CPU run rounds by itself).
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        AmpError: for a runtime or device that is not here, and for data that does not fit.
+    """
+    session = opened(model, device, strict)
+    return session.run(feeds_of(data, session))
+
+
+def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
+    """A session of the runtime that a model belongs to; it has ``run(feeds) -> outputs``."""
+    if is_mindir(model):
+        from ..runtime.mindspore_session import Session as MindsporeSession
+
+        refuse_device(device, MINDIR_DEVICES, "MindIR")
+        return MindsporeSession(model, device)
+    refuse_device(device, ONNX_DEVICES, "ONNX")
+    if strict:
+        if device not in ("auto", "cpu"):
+            raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
+        from ..numerics.strict.session import StrictSession
+
+        return StrictSession(model)
+    from ..runtime.onnxruntime_session import Session
+
+    return Session(model, device)
+
+
+def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
+    """Raises AmpError AMP321 for a device of the other format."""
+    others = {*ONNX_DEVICES, *MINDIR_DEVICES} - set(own)
+    if device in others:
+        raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")
+
+
+def feeds_of(data: Any, session: Any) -> Mapping[str, Any]:
+    """The arrays that a session is fed: of a file, those that are inputs (labels may lie beside them)."""
+    if not isinstance(data, (str, os.PathLike)):
+        return data
+    from ..runtime.data import load_npz
+
+    arrays = load_npz(data)
+    missing = [name for name in session.required if name not in arrays]
+    if missing:
+        hint = f"it holds {', '.join(list(arrays)[:8]) or 'nothing'}; the model takes {', '.join(session.required)}"
+        raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=str(data), hint=hint)
+    known = set(session.inputs)
+    return {name: array for name, array in arrays.items() if name in known}

@@ -1,0 +1,256 @@
+"""Commands that build and run training steps: their arguments and printing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
+
+if TYPE_CHECKING:
+    from ..training.run.fitting import History
+
+LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
+OPTIMIZERS = (
+    "sgd, with lr, momentum, nesterov, weight_decay; adam or adamw, with lr, beta1, beta2, eps, weight_decay: "
+    "sgd:lr=0.1,momentum=0.9."
+)
+SCALES = (
+    "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, mindspore, mindspore-cell, "
+    "mindspore-manager), init, growth, backoff, interval, floor, cap, hysteresis, refill, patience: "
+    "dynamic:init=2^16,interval=2000. Not given: dynamic with float16 at O1, O2 and auto, else none."
+)
+SCHEDULES = "constant, linear (with end), cosine (end) or step (every, gamma), each with warmup: cosine:warmup=100."
+FROZEN = (
+    "Globs of parameter names not to train; repeatable. Running statistics too: their BatchNormalization then "
+    "computes as in inference."
+)
+
+
+def _text(option: str, metavar: str, told: str) -> Any:
+    return typer.Option(option, metavar=metavar, help=told)
+
+
+StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
+ForwardArgument = Annotated[
+    str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")
+]
+CheckpointArgument = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+OptimizerOption = Annotated[str, _text("--optimizer", "KIND[:KEY=VALUE,...]", OPTIMIZERS)]
+StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
+TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
+LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
+LevelOption = Annotated[str, _text("--level", "LEVEL", "O0, O1, O2, O3 or auto.")]
+DtypeOption = Annotated[str, _text("--dtype", "TYPE", "float16 or bfloat16.")]
+LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
+ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
+FreezeOption = Annotated[list[str] | None, _text("--freeze", "NAMES", FROZEN)]
+Fp32Option = Annotated[list[str] | None, _text("--fp32", "PATTERN", "Keep these nodes in float32; repeatable.")]
+LowOption = Annotated[list[str] | None, _text("--low", "PATTERN", "Make these nodes low; repeatable.")]
+TargetOption = Annotated[str | None, _text("--target", "TARGET", "cuda (the default), tensorrt, cann or cpu.")]
+GradientOption = Annotated[
+    list[str] | None,
+    _text("--gradient", "PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable."),
+]
+SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
+DataOption = Annotated[str, _text("--data", "TRAIN.npz", "Arrays by input name, labels under labels; samples first.")]
+ValidateOption = Annotated[str | None, _text("--validate", "VAL.npz", "Measured in float32 after each epoch.")]
+EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one step.")]
+ScheduleOption = Annotated[str | None, _text("--lr-schedule", "SCHEDULE", SCHEDULES)]
+DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
+CheckpointOption = Annotated[str | None, _text("--checkpoint", "DIR", "Keep a checkpoint there after every epoch.")]
+EveryOption = Annotated[int, _text("--checkpoint-every", "STEPS", "And after every so many steps of an epoch.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on from the checkpoint in DIR, with the same data and options.")
+]
+ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
+SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
+PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
+
+
+def build_step(
+    model: ForwardArgument,
+    optimizer: OptimizerOption,
+    output: StepOption,
+    loss: LossOption = None,
+    level: LevelOption = "O2",
+    dtype: DtypeOption = "float16",
+    loss_scale: LossScaleOption = None,
+    clip_norm: ClipOption = None,
+    freeze: FreezeOption = None,
+    fp32: Fp32Option = None,
+    low: LowOption = None,
+    target: TargetOption = None,
+    gradient: GradientOption = None,
+    seed_input: SeedInputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
+
+    \b
+    ampgraph build-step model.onnx --loss cross_entropy --optimizer adam:lr=0.001 -o step.onnx
+    ampgraph build-step model.onnx --loss mse --optimizer sgd:lr=0.1,momentum=0.9 --clip-norm 1 -o step.onnx
+    ampgraph build-step model.onnx --loss loss --optimizer adamw --freeze 'encoder.*' -o step.onnx
+    """
+    with signals_wait():
+        from ..api.build_step import DEFAULT, build_training_step
+        from ..core.graph import is_mindir
+        from ..formats.checks import faults_told, refuse_overwriting
+        from ..formats.onnx.graph import OnnxGraph
+        from ..report.training import describe_step, step_lines
+        from ..training.forward.joint import parse_gradients
+
+    with progress() as told, faults_told(model):
+        told.stage("reading")
+        if not is_mindir(model):
+            refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
+        told.stage("building the step")
+        step = build_training_step(
+            model,
+            loss=loss,
+            optimizer=optimizer,
+            level=level,
+            dtype=dtype,
+            loss_scale=DEFAULT if loss_scale is None else loss_scale,
+            clip_norm=clip_norm,
+            freeze=freeze or (),
+            fp32=fp32 or (),
+            low=low or (),
+            target=target,
+            gradients=parse_gradients(gradient or ()),
+            seed=seed_input,
+        )
+        told.stage("writing")
+        report = describe_step(step, model, output)
+        step.save(output)
+        done()
+    show_json(report.to_dict()) if as_json else show(step_lines(report))
+
+
+def train(
+    step: StepArgument,
+    data: DataOption,
+    validate: ValidateOption = None,
+    epochs: EpochsOption = 10,
+    batch_size: BatchSizeOption = 64,
+    lr_schedule: ScheduleOption = None,
+    device: DeviceOption = "auto",
+    strict: StrictOption = False,
+    threads: ThreadsOption = 0,
+    checkpoint: CheckpointOption = None,
+    checkpoint_every: EveryOption = 0,
+    resume: ResumeOption = False,
+    seed: SeedOption = 0,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train: run a step over data, epoch by epoch. A last batch that is not full is left out.
+
+    \b
+    ampgraph train step.onnx --data train.npz --validate held_out.npz --epochs 10 --checkpoint run1
+    ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
+    ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
+    """
+    with signals_wait():
+        from ..report.plot import check_plot, draw_losses
+        from ..report.training import epoch_line, history_dict
+        from ..training.run.trainer import Trainer
+
+    if plot is not None:
+        check_plot(plot)
+    with progress() as told:
+        told.stage("opening the step")
+        trainer = Trainer(step, device, strict=strict, threads=threads)
+        told.stage("training")
+        with _told_where_it_stopped(checkpoint):
+            history: History = trainer.fit(
+                data,
+                epochs=epochs,
+                batch_size=batch_size,
+                validate=validate,
+                lr_schedule=lr_schedule,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                resume=resume,
+                seed=seed,
+                on_step=lambda count, total, result: told.part("training", count, total),
+                on_epoch=None if as_json else lambda epoch: told.line(epoch_line(epoch, epochs)),
+            )
+        done()
+    if plot is not None:
+        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
+        draw_losses(plot, history.losses, history.finite, measured)
+    report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
+    show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+
+
+@contextlib.contextmanager
+def _told_where_it_stopped(folder: str | None) -> Iterator[None]:
+    """Ctrl-C ends a training with the place of its last checkpoint."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        from ..training.run.fitting import FILE
+
+        done()
+        if folder is None or not (Path(folder) / FILE).is_file():
+            fail(INTERRUPTED, "interrupted: there is no checkpoint (--checkpoint DIR keeps them)")
+        fail(INTERRUPTED, f"interrupted: the last checkpoint is {Path(folder) / FILE}", "hint: go on with --resume")
+
+
+def _closing(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+    lines = []
+    if history.dropped:
+        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
+    if resume:
+        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
+        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
+    if checkpoint is None:
+        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
+    else:
+        from ..training.run.fitting import FILE
+
+        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
+    return [*lines, f"loss curve   {plot}"] if plot is not None else lines
+
+
+def export_weights(
+    step: StepArgument, checkpoint: CheckpointArgument, output: TrainedOption, as_json: JsonOption = False
+) -> None:
+    """Write the forward model with the weights of a checkpoint: float32, for inference, ready for convert.
+
+    \b
+    ampgraph export-weights step.onnx run1 -o trained.onnx
+    ampgraph convert trained.onnx --level O2
+    """
+    with signals_wait():
+        from ..formats.checks import refuse_overwriting
+        from ..formats.onnx.graph import OnnxGraph
+        from ..training.run import checkpoint as files
+        from ..training.run.evaluation import save_trained
+        from ..training.run.fitting import FILE
+        from ..training.step.training_step import TrainingStep
+
+    place = Path(checkpoint)
+    place = place / FILE if place.is_dir() else place
+    with progress() as told:
+        told.stage("reading")
+        given = TrainingStep.load(step)
+        refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
+        found = files.load(place)
+        files.check_belongs(found, files.digest(given), str(place))
+        told.stage("writing")
+        save_trained(given, found.state, output)
+        done()
+    report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}
+    report["updates"] = int(found.state[given.layout.count])
+    show_json(report) if as_json else show([f"{name:<11} {value}" for name, value in report.items()])

@@ -1,0 +1,64 @@
+"""`ampgraph verify`: its arguments and printing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .console import done, progress, show, show_json, signals_wait
+from .numbers import DeviceOption, JsonOption, parse_dims
+
+
+def verify(
+    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="The float32 .onnx or .mindir file.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="What was made from it.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR|FILE.npz", help="Samples, by input name; generated if not given."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", metavar="N", help="At most N samples; 8 where they are generated.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="For generated samples.")] = 0,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", metavar="X", help="Relative L2 that 9 of 10 samples must meet at every output."),
+    ] = 1e-2,
+    device: DeviceOption = "auto",
+    dim: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension in generated samples; repeatable."),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", help="Name N nodes where the error grows; 5 where it is missed, else none."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a model still computes what its reference does, and which nodes are to blame if not.
+
+    \b
+    ampgraph verify model.onnx model.O2.onnx
+    ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
+
+    On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. The exit
+    code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
+    """
+    with signals_wait():
+        from ..api.verify import verify as compare
+        from ..report.verification import verification_lines
+
+    with progress() as told:
+        found = compare(
+            reference, model, data=data, samples=samples, tolerance=tolerance, device=device, seed=seed,
+            dims=parse_dims(dim or ()), nodes=nodes, told=told.part,
+        )  # fmt: skip
+        done()
+    show_json(found.to_dict()) if as_json else show(verification_lines(found))
+    if not found.ok:
+        sys.stdout.flush()
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""What all of ampgraph speaks of."""

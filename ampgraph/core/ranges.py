@@ -1,0 +1,226 @@
+"""Measured ranges as data: of every float32 value its extremes and how its magnitudes are spread. JSON both ways."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .dataflow import NONE, Dataflow
+from .errors import AmpError
+from .files import text_file
+
+FORMAT = 2  # 1 had keys in which a name could look like a scope
+PART = 1 << 20  # elements looked at together: temporaries stay small
+BIAS = 127  # of float32's exponent
+ZERO, INFINITE = 0, 255  # the exponent fields of zeros and subnormals, and of infinities and NaN
+LOWEST = {"float16": -25, "bfloat16": -134}
+"""The exponent from which down a magnitude is rounded to zero: half the smallest subnormal is 2 to that."""
+HIGHEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+
+
+@dataclass
+class Range:
+    """What was seen of one float32 value, over all samples.
+
+    ``low`` and ``high`` are its finite extremes (0 where there was none). ``exponents`` counts the finite elements that
+    are not zero by exponent: e for magnitudes in [2**e, 2**(e+1)), float32's subnormals under -127.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    elements: int = 0
+    zeros: int = 0
+    nonfinite: int = 0
+    exponents: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def absmax(self) -> float:
+        """The largest finite magnitude."""
+        return max(-self.low, self.high)
+
+    @property
+    def _finite(self) -> bool:
+        return self.elements > self.nonfinite
+
+    def passes(self, dtype: str, margin: float = 2.0) -> bool:
+        """Whether the largest magnitude, ``margin`` times over, leaves a low type."""
+        return self.absmax * margin > HIGHEST[dtype]
+
+    def overflowing(self, dtype: str, margin: float = 1.0) -> float:
+        """The share of the elements that are not zero and, ``margin`` times over, pass the largest number of a low
+        type; to the next power of two."""
+        edge = round(float(np.log2(HIGHEST[dtype] / margin)))
+        return self._share(e >= edge for e in self.exponents)
+
+    def vanishing(self, dtype: str) -> float:
+        """The share of the elements that are not zero and that a low type rounds to zero. For bfloat16 float32's own
+        subnormals count as kept."""
+        return self._share(e < LOWEST[dtype] for e in self.exponents)
+
+    def _share(self, chosen: Any) -> float:
+        total = sum(self.exponents.values())
+        return sum(n for n, hit in zip(self.exponents.values(), chosen, strict=True) if hit) / total if total else 0.0
+
+    def add(self, other: Range) -> None:
+        """Takes in what another run saw."""
+        if other._finite:
+            self.low = min(self.low, other.low) if self._finite else other.low
+            self.high = max(self.high, other.high) if self._finite else other.high
+        self.elements += other.elements
+        self.zeros += other.zeros
+        self.nonfinite += other.nonfinite
+        for exponent, count in other.exponents.items():
+            self.exponents[exponent] = self.exponents.get(exponent, 0) + count
+
+
+def measure(array: np.ndarray) -> Range:
+    """The range of one float32 array of any shape, in one pass over pieces of it."""
+    found = Range()
+    flat = np.ascontiguousarray(array, np.float32).reshape(-1)
+    for start in range(0, flat.size, PART):
+        found.add(_measure(flat[start : start + PART]))
+    return found
+
+
+def _measure(part: np.ndarray) -> Range:
+    fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
+    counts = np.bincount(fields.astype(np.intp), minlength=256)
+    nonfinite = int(counts[INFINITE])
+    nonzero = int(np.count_nonzero(part))
+    zeros = part.size - nonzero
+    low = high = 0.0
+    finite = part[np.isfinite(part)] if nonfinite else part
+    if finite.size:
+        low, high = float(finite.min()), float(finite.max())
+    exponents = {int(e) - BIAS: int(counts[e]) for e in np.flatnonzero(counts[1:INFINITE]) + 1}
+    if counts[ZERO] > zeros:
+        exponents[-BIAS] = int(counts[ZERO]) - zeros
+    return Range(low, high, int(part.size), zeros, nonfinite, exponents)
+
+
+@dataclass
+class Ranges:
+    """The ranges of one model's float32 values, by `value_key`. Reusable for the model that has ``digest``.
+
+    Attributes:
+        digest: of the model that was measured.
+        samples: how many runs it were.
+        values: range by value.
+        notes: where the samples are from, and what could not be observed.
+    """
+
+    digest: str
+    samples: int = 0
+    values: dict[str, Range] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def add(self, key: str, array: np.ndarray) -> None:
+        """Takes in one array of a value."""
+        self.values.setdefault(key, Range()).add(measure(array))
+
+    def check(self, digest: str) -> None:
+        """Raises AmpError AMP403 when a model of another digest is meant."""
+        if self.digest != digest:
+            told = "the ranges were measured on another model"
+            hint = "measure this one (--data), with the same --opset; large weights may differ, all else may not"
+            raise AmpError("AMP403", told, hint=hint)
+
+    # -- JSON ---------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The ranges as text, a value a line; the same ranges give the same text."""
+        head = {"ampgraph_ranges": FORMAT, "digest": self.digest, "samples": self.samples, "notes": list(self.notes)}
+        parts = [f'"{key}": {_text(value)}' for key, value in head.items()]
+        rows = (f"{_text(key)}: {_text(_row(found))}" for key, found in self.values.items())
+        return "{" + ",\n".join([*parts, '"values": {\n' + ",\n".join(rows) + "}"]) + "}\n"
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        with text_file(path, self.to_json):
+            pass
+
+    @staticmethod
+    def from_json(text: str, where: str = "ranges") -> Ranges:
+        """Reads ranges back. Raises AmpError AMP401 for text that is none."""
+        try:
+            data = json.loads(text)
+            if data["ampgraph_ranges"] != FORMAT:
+                told = f"ranges format {data['ampgraph_ranges']} is not {FORMAT}"
+                raise AmpError("AMP401", told, where=where, hint="measure again with this version")
+            values = {str(key): _range(row) for key, row in data["values"].items()}
+            return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            hint = "write them with `ampgraph convert MODEL --data DIR --ranges-out FILE`"
+            raise AmpError("AMP401", "are no ranges of ampgraph", where=where, hint=hint) from error
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Ranges:
+        """Reads a file. Raises AmpError AMP401."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AmpError("AMP401", "cannot be read as ranges", where=str(path), hint="check the path") from error
+        return Ranges.from_json(text, str(path))
+
+
+def _row(found: Range) -> list[Any]:
+    """[low, high, elements, zeros, nonfinite, first exponent, counts from it on]."""
+    first, last = min(found.exponents, default=0), max(found.exponents, default=-1)
+    counts = [found.exponents.get(e, 0) for e in range(first, last + 1)]
+    return [found.low, found.high, found.elements, found.zeros, found.nonfinite, first, counts]
+
+
+def _range(row: Any) -> Range:
+    low, high, elements, zeros, nonfinite, first, counts = row
+    whole = [elements, zeros, nonfinite, first, *counts]
+    if not all(isinstance(n, int) for n in whole) or min(whole[:3]) < 0 or not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError("not a range")
+    exponents = {first + place: count for place, count in enumerate(counts) if count}
+    return Range(float(low), float(high), elements, zeros, nonfinite, exponents)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+# -- which value is meant ---------------------------------------------------------------------------------------------
+
+
+def value_key(flow: Dataflow, value: int) -> str:
+    """How ranges name a value: its name, behind what the calls and control-flow nodes around it make.
+
+    It holds whatever nodes are inserted or replaced around it: no index is in it. A backslash stands before each ">"
+    and "\\" of a name, so that " > " parts scopes alone."""
+    item = flow.values[value]
+    return f"{_scope_key(flow, item.scope)}{escaped(item.name)}"
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a key."""
+    return name.replace("\\", "\\\\").replace(">", "\\>")
+
+
+def _scope_key(flow: Dataflow, scope: int) -> str:
+    here = flow.scopes[scope]
+    if here.op == NONE:
+        return ""
+    op = flow.ops[here.op]
+    made = next((flow.values[v].name for v in op.outputs if flow.values[v].name), op.name)
+    part = here.path.rpartition(".")[2] if here.kind == "body" else ""
+    return f"{_scope_key(flow, here.parent)}{escaped(made)}{f'.{part}' if part else ''} > "
+
+
+def by_value(flow: Dataflow, measured: Mapping[str, Range]) -> dict[int, Range]:
+    """Value id -> range, for the values of a dataflow that were measured."""
+    keys = {key.rpartition(" > ")[2] for key in measured}  # most values need no key of their own
+    found = {}
+    for value in flow.values:
+        if escaped(value.name) in keys and (held := measured.get(value_key(flow, value.id))) is not None:
+            found[value.id] = held
+    return found

@@ -1,0 +1,65 @@
+"""What is checked around a conversion: nothing is written over its input, and a damaged model is told as such."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import AmpError, first_line
+from ..core.files import refuse_output
+from ..core.graph import Graph, is_mindir
+
+
+def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
+    """As `refuse_output`, the model's data files among the sources."""
+    refuse_output(output, [*sources, *graph.data_files()], option)
+
+
+@contextlib.contextmanager
+def faults_told(*models: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Where something fails that should not, tells whether the model was valid to begin with."""
+    import logging
+
+    logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
+            raise
+        for model in models:
+            fault = _fault(model) if model is not None and not is_mindir(model) else ""
+            if fault:
+                raise AmpError(
+                    "AMP204",
+                    f"cannot be used, and a check of the file finds a fault in it: {fault}",
+                    where=str(model),
+                    hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
+                ) from error
+        raise
+
+
+def _fault(model: str | os.PathLike[str]) -> str:
+    """The first thing that onnx.checker says against a model, or an empty string."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model, full_check=True)
+        return "it holds names that are no text" if _no_text(onnx.load(model, load_external_data=False)) else ""
+    except Exception as error:  # the checker raises several kinds
+        return first_line(error)
+
+
+def _no_text(message: Any) -> bool:
+    """Whether a string field of a protobuf message, however deep, is not UTF-8."""
+    for field, value in message.ListFields():
+        items = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        if field.type == field.TYPE_STRING and any(isinstance(item, bytes) for item in items):
+            return True
+        if field.type == field.TYPE_MESSAGE and any(_no_text(item) for item in items):
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""MindIR, through its protobuf."""

@@ -1,0 +1,160 @@
+"""A MindIR model with the two faces that ampgraph works on: a dataflow to read, an editor to change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.dataflow import Dataflow, Op, Value
+from ...core.graph import Census, Progress, Stored
+from . import io as mindir_io
+from . import view
+from .check import check_structure
+from .dataflow import NUMBER, DataflowBuilder
+from .editor import MindirEditor
+from .training import refuse_whole_step
+from .weights import CHUNK, MindirFile, data_files, elements
+
+SMALL = 256  # bytes: constants up to here are part of the digest
+
+
+class MindirGraph:
+    """The native model, never rebuilt."""
+
+    format, suffix = "MindIR", ".mindir"
+
+    def __init__(self, file: MindirFile) -> None:
+        self.file = file
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> MindirGraph:
+        return MindirGraph(mindir_io.load(path))
+
+    def prepare(self) -> None:
+        """MindSpore writes and reads sorted graphs only. Raises AmpError 2xx for what it could not read."""
+        check_structure(self.file)
+
+    def refuse_training(self) -> None:
+        refuse_whole_step(self.file.model)
+
+    def before_edits(self) -> None:
+        """Every MindIR file can hold a Cast."""
+
+    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
+        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
+        flow = Dataflow(MindirWeights(self.file), lambda op, name: None, _layer, lambda value: None)
+        builder = DataflowBuilder(self.file, flow, low, low_io)
+        flow.attribute, flow.parameters_copied = builder.attribute, False
+        flow.cells = _cells
+        return builder.build()
+
+    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> MindirEditor:
+        """An editor over a fresh dataflow."""
+        return MindirEditor(self.file, flow)
+
+    def _graphs(self) -> list[Any]:
+        return [self.file.model.graph, *self.file.model.functions]
+
+    def digest(self) -> str:
+        """Changes with the structure, the types and the small constants; large weights count by type and shape."""
+        digest = hashlib.blake2b(digest_size=16)
+        for graph in self._graphs():
+            for tensor in graph.parameter:
+                small = bytes(tensor.raw_data) if len(tensor.raw_data) <= SMALL else b""
+                digest.update(f"{tensor.name}:{tensor.data_type}:{list(tensor.dims)}:".encode() + small)
+            for part in (*graph.input, *graph.output, *graph.node):
+                digest.update(part.SerializeToString(deterministic=True))
+        for primitive in self.file.model.primitives:
+            digest.update(primitive.SerializeToString(deterministic=True))
+        return digest.hexdigest()
+
+    def version(self) -> str:
+        return f"mind_ir_version {self.file.model.mind_ir_version}"
+
+    def interface(self) -> list[str]:
+        """Names of the inputs, and ``output 0``, ``output 1`` ...: MindIR names no results."""
+        self.prepare()
+        flow = self.dataflow()
+        main = flow.scopes[0]
+        return [flow.values[v].name for v in main.inputs] + [f"output {n}" for n in range(len(main.outputs))]
+
+    def dimensions(self) -> set[str]:
+        """MindIR does not name dimensions."""
+        return set()
+
+    def census(self) -> Census:
+        nodes = casts = 0
+        weights: dict[str, list[int]] = {}
+        known = view.primitives(self.file.model)
+        for graph in self._graphs():
+            nodes += sum(node.op_type != "Constant" for node in graph.node)
+            casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
+        for tensor in _stored(self._graphs()):
+            row = weights.setdefault(view.dtype_of(tensor), [0, 0])
+            row[0] += 1
+            row[1] += elements(self.file, tensor).nbytes
+        return Census(nodes, casts, {name: Stored(*row) for name, row in sorted(weights.items())})
+
+    def data_files(self) -> list[Path]:
+        return data_files(self.file)
+
+    def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+        mindir_io.save(self.file, path, told)
+
+    def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+        mindir_io.copy_unchanged(source, target)
+
+
+def _stored(graphs: list[Any]) -> Iterator[Any]:
+    """Parameters, and the tensors of constants."""
+    for graph in graphs:
+        yield from graph.parameter
+        for node in graph.node:
+            if node.op_type == "Constant":
+                yield from (t for t in view.elements(view.attribute(node, "value")) if t is not None)
+
+
+def _cells(op: Op) -> list[tuple[str, str]]:
+    return view.cells(op.name)
+
+
+def _layer(op: Op) -> str:
+    return view.layer(op.name)
+
+
+class MindirWeights:
+    """The WeightReader of the dataflow."""
+
+    def __init__(self, file: MindirFile) -> None:
+        self.file = file
+
+    def size(self, value: Value) -> int:
+        if value.dtype == NUMBER:
+            array = self.array(value)
+            return 0 if array is None else int(array.size)
+        return int(self._elements(value).size)
+
+    def _elements(self, value: Value) -> np.ndarray:
+        return elements(self.file, value.native)
+
+    def array(self, value: Value, limit: int = 1 << 16) -> np.ndarray | None:
+        """The whole tensor if it has at most ``limit`` elements, else None."""
+        if value.dtype == NUMBER:
+            return view.plain_array(view.number(value.native))
+        data = self._elements(value)
+        if data.size > limit:
+            return None
+        return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
+
+    def chunks(self, value: Value) -> Iterator[np.ndarray]:
+        data = self._elements(value)
+        for start in range(0, data.size, CHUNK):
+            yield data[start : start + CHUNK]
+
+    def key(self, value: Value) -> object:
+        return value.id

@@ -1,0 +1,375 @@
+"""Reading and writing MindIR files: checked before anything is allocated, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError, EncodeError
+
+from ...core.errors import AmpError
+from ...core.files import refuse_output
+from . import schema
+from .weights import (
+    CIPHERS,
+    MindirFile,
+    check_tensors,
+    data_files,
+    elements,
+    is_external,
+    natural,
+    place,
+    round_tensor,
+    tensors,
+    write_padded,
+)
+
+__all__ = ["MindirFile", "copy_unchanged", "data_files", "elements", "is_mindir", "load", "round_tensor", "save"]
+
+EXPORT_AGAIN = "export it again, or compare its size with the original"
+Progress = Callable[[str, int, int], None]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def is_mindir(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is named like a MindIR file, or starts like one; False for what cannot be read."""
+    path = Path(path)
+    if path.suffix == ".mindir":
+        return True
+    try:
+        with _content(path) as data:
+            return _looks_like(data) == "MindIR"
+    except AmpError:
+        return False
+
+
+def load(path: str | os.PathLike[str]) -> MindirFile:
+    """Reads a model; its external tensors stay on disk, mapped when they are read.
+
+    Raises AmpError (AMP101 no such file, AMP102 no model that can be read, AMP103 bad external data).
+    """
+    where, model = str(path), schema.Model()
+    with _content(Path(path)) as data:
+        try:
+            model.ParseFromString(data)
+        except DecodeError:
+            raise _foreign(data, where) from None
+        if not model.HasField("graph") or _looks_like(data) == "ONNX":
+            raise _foreign(data, where)
+    _check_model(model, where)
+    file = MindirFile(model, Path(os.path.realpath(path)))  # MindSpore looks for the data there too
+    check_tensors(file)
+    return file
+
+
+@contextlib.contextmanager
+def _content(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file without a copy of them. Raises AmpError AMP101 for what is not a readable file."""
+    hint = "name the .mindir file in it"
+    try:
+        if path.is_dir():
+            raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint=hint)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise AmpError("AMP101", "is not a file", where=str(path), hint="copy the model into a file first")
+        file = open(path, "rb")  # noqa: SIM115  closed below, whatever the parser does
+    except FileNotFoundError:
+        raise AmpError("AMP101", "no such file", where=str(path), hint="check the path") from None
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from None
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            yield memoryview(b"")
+            return
+        yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
+
+
+def _check_model(model: Any, where: str) -> None:
+    """Refuses what was written for other machines or later readers, and what lacks its end."""
+    if model.mind_ir_version > schema.NEWEST_VERSION or model.mind_ir_version < 0:
+        problem = f"has mind_ir_version {model.mind_ir_version}; ampgraph knows those up to {schema.NEWEST_VERSION}"
+        raise AmpError("AMP102", problem, where=where, hint="export it with MindSpore 2.10 or older")
+    if model.HasField("little_endian") and not model.little_endian:
+        hint = "export it on a little-endian machine"
+        raise AmpError("AMP102", "holds big-endian data", where=where, hint=hint)
+    if not _is_text(model):
+        raise AmpError("AMP102", "holds names that are no text: it is damaged", where=where, hint=EXPORT_AGAIN)
+    if not model.mind_ir_version and _lacks_primitives(model):  # the version stands behind the primitives
+        raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
+
+
+def _is_text(message: Any) -> bool:
+    """Whether every string of a message, however deep, is UTF-8; protobuf gives bytes for one that is not."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            values = [value] if isinstance(value, (str, bytes)) else value
+            if any(isinstance(item, bytes) for item in values):
+                return False
+        elif field.type == field.TYPE_MESSAGE:
+            values = value if isinstance(value, Sequence) else [value]
+            if not all(_is_text(item) for item in values):
+                return False
+    return True
+
+
+def _lacks_primitives(model: Any) -> bool:
+    """Whether a node names a primitive, function or value that is nowhere."""
+    graphs = (model.graph, *model.functions)
+    known = {primitive.name for primitive in model.primitives} | {graph.name for graph in graphs}
+    for graph in graphs:
+        known.update(name for node in graph.node for name in (node.name, *node.output))
+        known.update(entry.name for entry in (*graph.input, *graph.parameter))
+    kinds = (node.op_type.partition("REF::") for graph in graphs for node in graph.node)
+    return any(mark and "::" not in name and name not in known for _, mark, name in kinds)
+
+
+def _foreign(data: memoryview, where: str) -> AmpError:
+    """What to say of a file that is no MindIR model."""
+    start, hint = bytes(data[:64]), "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
+    if not start:
+        return AmpError("AMP102", "is empty", where=where, hint=EXPORT_AGAIN)
+    if start[:4] in CIPHERS:
+        hint = "export it without enc_key; mindspore.load(..., dec_key=...) reads an encrypted one"
+        return AmpError("AMP102", f"is encrypted ({CIPHERS[start[:4]]})", where=where, hint=hint)
+    if start.startswith(b"version https://git-lfs"):
+        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint="run git lfs pull")
+    if start.startswith(b"PK\3\4"):
+        return AmpError("AMP102", "is a zip archive, not a MindIR model", where=where, hint=hint)
+    kind = _looks_like(data)
+    if kind == "ONNX":
+        return AmpError("AMP102", "is an ONNX model, not MindIR", where=where, hint="give it a name that ends in .onnx")
+    if kind == "MindIR":
+        return AmpError("AMP102", "is a MindIR model that is cut short or damaged", where=where, hint=EXPORT_AGAIN)
+    if kind:
+        hint = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
+        return AmpError("AMP102", "holds no MindIR graph", where=where, hint=hint)
+    problem = "is not a MindIR model: encrypted, cut short, or another format"
+    return AmpError("AMP102", problem, where=where, hint="decrypt it, or export it again")
+
+
+def _looks_like(data: memoryview) -> str:
+    """`ONNX`, `MindIR`, `protobuf` or nothing, by the fields at the top of a file, which may be cut short."""
+    position, seen = 0, set()
+    for _ in range(1000):  # far more than either format has before its graph
+        tag, position = _varint(data, position)
+        seen.add((tag >> 3, tag & 7))
+        if (1, 0) in seen and (7, 2) in seen:  # ir_version is a number there
+            return "ONNX"
+        if (1, 2) in seen and (7, 2) in seen:
+            return "MindIR"
+        size, after = _varint(data, position)
+        skip = {0: after, 1: position + 8, 2: after + size, 5: position + 4}.get(tag & 7, -1)
+        if tag < 8 or position < 0 or skip < position:
+            return ""
+        if skip >= len(data):
+            return "protobuf" if skip == len(data) else ""
+        position = skip
+    return ""
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A number and the position behind it; position -1 where there is none."""
+    value = 0
+    for index, byte in enumerate(data[position : position + 10] if position >= 0 else b""):
+        value |= (byte & 127) << 7 * index
+        if byte < 128:
+            return value, position + index + 1
+    return 0, -1
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(file: MindirFile, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+    """Writes the model, and its external data into ``<name>_variables`` beside it, split as it was.
+
+    The data files are named after their content, so that they overwrite none that is in use; the rename of the model
+    file is the commit. Raises AmpError: AMP103 bad external data, AMP105 when the disk is full or the folder cannot be
+    written (nothing stays behind), AMP106 when ``path`` is the input or its data.
+    """
+    path, sources = Path(path), data_files(file)
+    _refuse_overwriting(path, [*([file.path] if file.path else []), *sources])
+    outside = [tensor for tensor in tensors(file.model) if is_external(tensor)]
+    originals = [schema.ExternalData.FromString(tensor.external_data.SerializeToString()) for tensor in outside]
+    with _whole_or_nothing(path) as temporary:
+        try:
+            moves = _write_data(file, outside, path, temporary, told)
+            _write_model(file.model, temporary("model"), path)
+        finally:
+            for tensor, original in zip(outside, originals, strict=True):
+                tensor.external_data.CopyFrom(original)
+        _commit(temporary("model"), path, moves, sources)
+
+
+def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """The same bytes under another name, data files included, for a model in which nothing changes.
+
+    Raises AmpError: AMP101 to AMP103 as `load`, AMP105 for what cannot be written, AMP106 when it is the input.
+    """
+    source, target = Path(source), Path(target)
+    file = load(source)
+    sources = data_files(file)
+    _refuse_overwriting(target, [source, *sources])
+    with _whole_or_nothing(target) as temporary:
+        moves: dict[Path, Path | None] = {}
+        for number, origin in enumerate(sources):
+            location = origin.relative_to(file.path.parent)  # type: ignore[union-attr]
+            place, copy = target.parent / location, temporary(f"data_{number}")
+            if not place.exists():
+                shutil.copyfile(origin, copy)
+            elif not filecmp.cmp(origin, place, shallow=False):
+                problem = f"another model's data file '{location}' is there already"
+                raise AmpError("AMP105", problem, where=str(target.parent), hint="write to another folder")
+            moves[place] = None if place.exists() else copy
+        shutil.copyfile(source, temporary("model"))
+        _commit(temporary("model"), target, moves, sources)
+
+
+def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
+    if any(_same(path, source) for source in sources):
+        hint = "choose another name with -o"
+        raise AmpError("AMP106", "the result would be written over the input", where=str(path), hint=hint)
+    if os.path.isdir(path):
+        raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it with -o")
+    if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
+        hint = "choose another name with -o"
+        raise AmpError("AMP105", "the file name is no text", where=ascii(str(path)), hint=hint)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _variables(path: Path) -> Path:
+    """Where the data files of a model lie: MindSpore writes ``x_graph.mindir`` and ``x_variables``."""
+    return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
+
+
+def _write_model(model: Any, temporary: Path, path: Path) -> None:
+    try:
+        data = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
+        hint = "export it with its weights in data files, as MindSpore does from 1 GB on"
+        raise AmpError("AMP105", f"cannot be written as one file: {error}", where=str(path), hint=hint) from None
+    temporary.write_bytes(data)
+
+
+def _write_data(
+    file: MindirFile, outside: list[Any], path: Path, temporary: Callable[[str], Path], told: Progress | None
+) -> dict[Path, Path | None]:
+    """Streams the tensors to data files, split as they were, and points them there; which is to be moved where."""
+    by_file: dict[str, list[Any]] = {}
+    for tensor in outside:
+        by_file.setdefault(place(file, tensor)[0], []).append(tensor)
+    total, before = sum(tensor.external_data.length for tensor in outside), 0
+    moves: dict[Path, Path | None] = {}
+    for number, location in enumerate(sorted(by_file, key=natural)):
+        held = sorted(by_file[location], key=lambda tensor: place(file, tensor)[1])
+        digest = hashlib.blake2b(path.name.encode(), digest_size=8)
+        with open(temporary(f"data_{number}"), "wb") as stream:
+            places = []
+            for start, length in write_padded(file, held, stream, digest):
+                places.append((start, length))
+                if told:
+                    told("writing weights", min(before + start + length, total), total)
+        before += sum(length for _, length in places)
+        target = _variables(path) / f"data_{number}.{digest.hexdigest()}"
+        moves[target] = temporary(f"data_{number}")
+        for tensor, (start, length) in zip(held, places, strict=True):
+            tensor.external_data.location = f"{target.parent.name}/{target.name}"
+            tensor.external_data.offset, tensor.external_data.length = start, length
+    return moves
+
+
+# -- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
+    """Gives names of temporary files beside ``path`` and removes what is left of them, whatever happens."""
+    made: dict[str, Path] = {}
+
+    def temporary(part: str) -> Path:
+        return made.setdefault(part, path.parent / f".{path.name}.{os.getpid()}.{part}.tmp")
+
+    try:
+        refuse_output(path)
+        yield temporary
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+        hint = "free some space, or choose another place with -o" if full else "choose another place with -o"
+        raise AmpError("AMP105", problem, where=str(path), hint=hint) from error
+    finally:
+        for leftover in made.values():
+            with contextlib.suppress(OSError):  # a name that is too long for the disk
+                leftover.unlink()
+
+
+def _commit(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:
+    """Moves the data files where they belong, then the model; then removes the data of the model that stood there."""
+    old = _own_data(path)
+    with contextlib.ExitStack() as undo:
+        for target, temporary in moves.items():
+            _move(temporary, target, path.parent, sources, undo)
+        os.replace(model, path)
+        undo.pop_all()
+    used = {os.path.realpath(used) for used in (*moves, *sources)}
+    with contextlib.suppress(OSError):  # the output is there, whatever becomes of the old one
+        for retired in old:
+            if os.path.realpath(retired) not in used:
+                retired.unlink(missing_ok=True)
+        if old and not any(_variables(path).iterdir()):
+            _variables(path).rmdir()
+
+
+def _move(temporary: Path | None, target: Path, root: Path, sources: list[Path], undo: contextlib.ExitStack) -> None:
+    """Moves a data file; ``undo`` takes away what was not there before."""
+    real = os.path.realpath(root)
+    if os.path.commonpath([real, os.path.realpath(target.parent)]) != real:
+        problem = f"'{target.parent.name}' is a link that leaves the folder"
+        raise AmpError("AMP105", problem, where=str(root), hint="remove the link, or choose another place with -o")
+    if temporary is None:
+        return
+    for folder in reversed([target.parent, *target.parent.parents]):
+        if not folder.exists():
+            folder.mkdir()
+            undo.callback(folder.rmdir)
+    if any(_same(target, source) for source in sources):
+        if filecmp.cmp(temporary, target, shallow=False):
+            return
+        problem = f"the input reads '{target.name}', which the result would overwrite"
+        raise AmpError("AMP106", problem, where=str(target), hint="choose another name with -o")
+    if not target.exists():
+        undo.callback(target.unlink, missing_ok=True)
+    os.replace(temporary, target)
+
+
+def _own_data(path: Path) -> list[Path]:
+    """Data files that `save` wrote for the model that stands at ``path`` now."""
+    folder, model = _variables(path), schema.Model()
+    if not folder.is_dir() or not path.is_file():
+        return []
+    try:
+        with _content(path) as data:
+            model.ParseFromString(data)
+    except (AmpError, DecodeError):
+        return []  # not a model: nothing of ours is behind it
+    own = re.compile(re.escape(folder.name) + r"/data_\d+\.[0-9a-f]{16}")
+    locations = {tensor.external_data.location for tensor in tensors(model) if tensor.HasField("external_data")}
+    return sorted(path.parent / name for name in locations if isinstance(name, str) and own.fullmatch(name))

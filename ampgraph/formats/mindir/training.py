@@ -1,0 +1,40 @@
+"""What tells a whole training step, exported with its gradients and its optimizer, from a forward graph."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...core.errors import AmpError
+from . import view
+
+UPDATE = re.compile(
+    r"(Sparse|Fused)?Apply(?!Rotary)|(FusedSparse|Cached)?(Lazy)?Adam|FusedSparse|SGD$|Lamb$|LARSUpdate$"
+)
+"""Operators that update parameters by gradients."""
+
+
+def refuse_whole_step(model: Any, where: str = "") -> None:
+    """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
+    found = _sign(model)
+    if found:
+        told = f"holds a whole training step ({found}): its gradients are in it already"
+        hint = "export forward and loss alone, in training mode; ampgraph.mindspore.train_step trains it"
+        raise AmpError("AMP205", told, where=where, hint=hint)
+
+
+def _sign(model: Any) -> str:
+    """The optimizer, or ``gradients``, or nothing."""
+    known = view.primitives(model)
+    gradients = False
+    for graph in (model.graph, *model.functions):
+        for node in graph.node:
+            cells = node.domain.split("/")
+            for cell in cells:
+                if cell.startswith("optimizer-"):
+                    return cell.removeprefix("optimizer-")
+            kind = view.kind_of(node, known)
+            if UPDATE.match(kind):
+                return kind
+            gradients |= cells[0] == "Gradients"
+    return "gradients" if gradients else ""

@@ -1,0 +1,187 @@
+"""How the parts of a MindIR file are read: constants, abstracts, scopes, and where an operand stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import schema
+
+SEQUENCES = (schema.TUPLE, schema.LIST)
+MONADS = (schema.UMONAD, schema.IOMONAD)
+TUPLES = ("MakeTuple", "MakeList", "make_list", "make_tuple")  # nodes that put values together
+OTHER = "it meets another type in the file, which MindSpore promotes"
+CALL = "call"  # the kind of a node that calls a function or a function value
+
+Item = Any
+"""What a name stands for: a value's id, a tuple of items, a Closure, a Written, or None (a state, nothing)."""
+
+
+@dataclass(frozen=True)
+class Closure:
+    """Functions of which one is called, each with the number of arguments that it was given already."""
+
+    targets: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A parameter that the model writes: every Load of it is a value of its own."""
+
+    tensor: Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operand stands: an input of a node, or output ``position`` of the graph when ``node`` is None.
+
+    ``via``: where the result of ``node`` is read, when ``node`` is a MakeTuple or Depend that is read through.
+    """
+
+    node: Any
+    position: int
+    via: Place | None = None
+
+
+@dataclass
+class MindirOp:
+    """The native side of an Op. For each operand of the dataflow ``places`` says where it stands, None where nothing
+    can be put, and ``slots`` its slot."""
+
+    node: Any
+    operator: Any = None  # its entry in the table of operators, None when there is none
+    places: list[Place | None] = field(default_factory=list)
+    slots: list[str] = field(default_factory=list)
+
+
+@dataclass
+class MindirScope:
+    """The native side of a Scope."""
+
+    graph: Any
+    names: dict[int, str] = field(default_factory=dict)  # value id -> the first name that stands for it here
+    ordered: set[str] = field(default_factory=set)  # names that are read through a Depend, which keeps an order
+    held: dict[int, tuple[Any, int]] = field(default_factory=dict)  # value id -> the message that shows its type, where
+    outputs: list[Place] = field(default_factory=list)
+
+
+def shown(name: str) -> str:
+    """A name as messages show it."""
+    return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"
+
+
+def primitives(model: Any) -> dict[str, Any]:
+    """Primitives by the name that nodes refer to."""
+    return {primitive.name: primitive for primitive in model.primitives}
+
+
+def reference(node: Any) -> str:
+    """The primitive, function or function value that a node refers to, or its plain operator."""
+    return node.op_type.removeprefix("REF::")
+
+
+def kind_of(node: Any, known: dict[str, Any]) -> str:
+    """The operator of a node, by the primitives of its model; ``call`` for a function or a function value."""
+    name = reference(node)
+    if name in known:
+        return known[name].op_type
+    return CALL if node.op_type.startswith("REF::") else name
+
+
+def attribute(node: Any, name: str) -> Any:
+    """An attribute of a node or a primitive by name, or None."""
+    return next((item for item in node.attribute if item.name == name), None)
+
+
+def elements(abstract: Any) -> Iterator[Any]:
+    """The Tensor messages of an abstract, tuples opened; None for what is no tensor."""
+    if abstract is None:
+        yield None
+    elif abstract.type in SEQUENCES:
+        for item in abstract.values:
+            yield from elements(item)
+    elif abstract.type in (schema.TENSORS, schema.TENSOR) and abstract.tensors:
+        yield from abstract.tensors
+    else:
+        yield None
+
+
+def nested(abstract: Any, made: Iterator[Item]) -> Item:
+    """Items, one for each of `elements`, in the shape of an abstract."""
+    if abstract is not None and abstract.type in SEQUENCES:
+        return tuple(nested(item, made) for item in abstract.values)
+    if abstract is not None and abstract.type in (schema.TENSORS, schema.TENSOR) and len(abstract.tensors) > 1:
+        return tuple(next(made, None) for _ in abstract.tensors)
+    return next(made, None)
+
+
+def flat(item: Item) -> Iterator[Item]:
+    """An item with its tuples opened."""
+    if isinstance(item, tuple):
+        for part in item:
+            yield from flat(part)
+    else:
+        yield item
+
+
+def dtype_of(tensor: Any) -> str:
+    """The element type of a Tensor message, or an empty string."""
+    return schema.ELEMENT_TYPES.get(tensor.data_type, "") if tensor is not None else ""
+
+
+def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
+    """Dimensions of a Tensor message; an unknown one (-1) is None, an unknown rank (-2) None in all."""
+    if tensor is None or any(dim == -2 for dim in tensor.dims):
+        return None
+    return tuple(int(dim) if dim >= 0 else None for dim in tensor.dims)
+
+
+def number(item: Any) -> Any:
+    """The Python value of a Constant that is no tensor: a number, a text, None, or a list of these."""
+    if item is None or item.type == schema.NONE_TYPE:
+        return None
+    if item.type in SEQUENCES:
+        return [number(value) for value in item.values] if item.values else list(item.ints)
+    if item.type == schema.BOOL:
+        return bool(_integer(item))
+    if item.type == schema.STRING:
+        return item.s.decode("utf-8", "replace")
+    if item.type in (schema.FLOAT, 11):
+        return item.f if item.HasField("f") else item.d
+    return _integer(item)
+
+
+def _integer(item: Any) -> int:
+    """Items of a tuple carry their number in ``ints``, others in ``i``."""
+    return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
+
+
+def plain_array(value: Any) -> np.ndarray | None:
+    """Numbers as an array, None for anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        return None
+    return array if array.dtype.kind in "ifb" else None
+
+
+_CLASS = re.compile(r"-[^-/]*$")
+
+
+def cells(domain: str) -> list[tuple[str, str]]:
+    """(attribute, class) of the cells around a node: ``Default/seq-SequentialCell/0-Dense/MatMul-op0``."""
+    parts = domain.split("/")[:-1]
+    found = []
+    for part in parts[1:] if parts[:1] in (["Default"], ["Gradients"]) else parts:
+        name, _, kind = part.rpartition("-")
+        found.append((name, kind) if name else (part, ""))
+    return found
+
+
+def layer(domain: str) -> str:
+    """The cells around a node, dot separated: ``seq.0``."""
+    return ".".join(name for name, _ in cells(domain) if name != "Default")

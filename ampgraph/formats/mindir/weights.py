@@ -1,0 +1,324 @@
+"""Stored tensors of a MindIR model: where their bytes lie, checked before they are touched, rounded piece by piece."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...core.errors import AmpError
+from . import schema
+
+ALIGN = 64  # MindSpore's data files have a header of this size, and pad each parameter to it
+CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
+LOW_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+CIPHERS = {b"\xd8^:\x7f": "AES-GCM", b"\xd9^:\x7f": "AES-CBC", b"\xda^:\x7f": "SM4-CBC"}  # how MindSpore marks a block
+LITTLE = b"\1"  # first byte of a data file; MindSpore's loader compares it with its own byte order
+DAMAGED = "the file is damaged: export it again"
+FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A float32 tensor in a data file that becomes ``dtype`` when it is read or saved."""
+
+    location: str
+    offset: int
+    length: int
+    dtype: str
+    floor: float | None
+
+
+@dataclass
+class MindirFile:
+    """A MindIR model in memory; large weights are not in it when they are external."""
+
+    model: Any
+    path: Path | None
+    """Where it was read from; external data lies beside it."""
+    rounded: dict[str, Rounding] = field(default_factory=dict)
+    """Pending roundings, by what stands as the location of their tensors until they are saved."""
+
+    @property
+    def where(self) -> str:
+        return str(self.path or "model")
+
+
+def is_external(tensor: Any) -> bool:
+    """Whether the bytes of a Tensor message lie in a data file."""
+    return tensor.HasField("external_data") and not (tensor.HasField("raw_data") and tensor.raw_data)
+
+
+def tensors(model: Any) -> Iterator[Any]:
+    """Every Tensor message that may hold data: parameters, and the values of attributes at any depth."""
+    for graph in (model.graph, *model.functions):
+        yield from graph.parameter
+        for node in graph.node:
+            for attributes in (node.attribute, node.node_attr, node.primal_attr):
+                yield from _attribute_tensors(attributes)
+        yield from _attribute_tensors(graph.attribute)
+    for primitive in model.primitives:
+        yield from _attribute_tensors(primitive.attribute)
+
+
+def _attribute_tensors(attributes: Any) -> Iterator[Any]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        yield from _attribute_tensors(attribute.values)
+
+
+def data_files(file: MindirFile) -> list[Path]:
+    """The external data files that a model reads."""
+    if file.path is None:
+        return []
+    locations = {place(file, tensor)[0] for tensor in tensors(file.model) if is_external(tensor)}
+    return [file.path.parent / location for location in sorted(locations, key=natural)]
+
+
+def natural(location: str) -> list[Any]:
+    """Sorts data_10 behind data_9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
+
+
+def place(file: MindirFile, tensor: Any) -> tuple[str, int, int]:
+    """Location, offset and length of an external tensor in its file, as it was read."""
+    pending = file.rounded.get(tensor.external_data.location)
+    if pending is not None:
+        return pending.location, pending.offset, pending.length
+    return tensor.external_data.location, tensor.external_data.offset, tensor.external_data.length
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_tensors(file: MindirFile) -> None:
+    """Refuses tensors whose bytes are missing, too many, or outside the model's folder.
+
+    Raises AmpError (AMP102 the model contradicts itself, AMP103 bad external data).
+    """
+    sizes: dict[str, int] = {}
+    for tensor in tensors(file.model):
+        if tensor.HasField("external_data") and not is_external(tensor) and tensor.external_data.location:
+            raise AmpError("AMP102", f"{_named(tensor)} holds its data twice", where=file.where, hint=DAMAGED)
+        if is_external(tensor):
+            _check_external(file, tensor, sizes)
+        elif tensor.HasField("raw_data"):
+            expected, held = _expected_bytes(file, tensor), len(tensor.raw_data)
+            if expected is not None and held and held != expected:
+                problem = f"{_named(tensor)} says {expected:,} bytes and holds {held:,}"
+                raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
+
+
+def _check_external(file: MindirFile, tensor: Any, sizes: dict[str, int]) -> None:
+    location, offset, length = place(file, tensor)
+    if location not in sizes:
+        sizes[location] = _data_size(file, location, tensor)
+    expected = 4 * _count(file, tensor) if _is_pending(file, tensor) else _expected_bytes(file, tensor)
+    expected = length if expected is None else expected
+    if offset < 0 or length != expected or offset + length > sizes[location]:
+        raise AmpError(
+            "AMP103",
+            f"{_named(tensor)} wants {length:,} bytes at {offset:,} of '{location}', which has {sizes[location]:,}; "
+            f"its shape needs {expected:,}",
+            where=file.where,
+            hint=FOREIGN_DATA,
+        )
+
+
+def _data_size(file: MindirFile, location: str, tensor: Any) -> int:
+    """The size of a data file that may be read. Raises AmpError AMP103."""
+    if file.path is None:
+        problem = f"{_named(tensor)} lies in a data file, and the model in no folder"
+        raise AmpError("AMP103", problem, where=file.where, hint="load the model from its file")
+    folder = file.path.parent
+    root = os.path.realpath(folder)
+    real = "" if "\0" in location else os.path.realpath(os.path.join(folder, location))
+    if not location or os.path.isabs(location) or not real or os.path.commonpath([root, real]) != root:
+        problem = f"external data of {_named(tensor)} lies outside the model's folder: '{location}'"
+        raise AmpError("AMP103", problem, where=file.where, hint="move the data file beside the model")
+    if not os.path.isfile(real):
+        problem = f"external data file '{location}' is missing"
+        raise AmpError("AMP103", problem, where=file.where, hint="copy it beside the model")
+    try:
+        with open(real, "rb") as data:
+            start = data.read(4)
+    except OSError as error:
+        problem = f"external data file '{location}' cannot be read: {error.strerror}"
+        raise AmpError("AMP103", problem, where=file.where, hint="check its permissions") from None
+    if start in CIPHERS:
+        problem = f"external data file '{location}' is encrypted ({CIPHERS[start]})"
+        raise AmpError("AMP103", problem, where=file.where, hint="export the model without enc_key")
+    if start[:1] != LITTLE:
+        problem = f"external data file '{location}' is not little endian, or no data file of MindSpore's"
+        raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA)
+    return os.path.getsize(real)
+
+
+def _expected_bytes(file: MindirFile, tensor: Any) -> int | None:
+    """What the shape needs; None where the type has no fixed size."""
+    kind = schema.ELEMENT_TYPES.get(tensor.data_type, "string")
+    count = _count(file, tensor)
+    return None if kind == "string" or tensor.compression_type else count * _numpy_type(kind).itemsize
+
+
+def _is_pending(file: MindirFile, tensor: Any) -> bool:
+    return tensor.external_data.location in file.rounded
+
+
+def _count(file: MindirFile, tensor: Any) -> int:
+    count = 1
+    for dim in tensor.dims:
+        count = count * dim if dim >= 0 else -1
+        if not 0 <= count <= 1 << 50:
+            problem = f"{_named(tensor)} has an absurd shape {list(tensor.dims)}"[:300]
+            raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
+    return count
+
+
+def _numpy_type(kind: str) -> np.dtype:
+    return LOW_TYPES.get(kind) or np.dtype(kind)
+
+
+def _named(tensor: Any) -> str:
+    return f"parameter '{str(tensor.ref_key or tensor.name)[:200]}'"
+
+
+# -- elements ---------------------------------------------------------------------------------------------------------
+
+
+def elements(file: MindirFile, tensor: Any) -> np.ndarray:
+    """The flat elements of a Tensor message in its element type; read-only, mapped where they are external.
+
+    Raises AmpError (AMP102 no data, text, compressed or damaged, AMP103 bad external data).
+    """
+    kind = schema.ELEMENT_TYPES.get(tensor.data_type, "")
+    if kind in ("", "string") or tensor.compression_type:
+        problem = f"{_named(tensor)} holds no numbers that can be read (type {tensor.data_type}" + (
+            f", compression {tensor.compression_type})" if tensor.compression_type else ")"
+        )
+        raise AmpError("AMP102", problem, where=file.where, hint="export the model without compression")
+    if is_external(tensor):
+        pending = file.rounded.get(tensor.external_data.location)
+        if pending is None:
+            return _mapped(file, tensor, _numpy_type(kind))
+        source = _mapped(file, tensor, np.dtype(np.float32))
+        return rounded(source, pending.dtype, pending.floor)
+    data = _inline(tensor, _numpy_type(kind))
+    if data.size != _count(file, tensor):
+        problem = f"{_named(tensor)} holds {data.size:,} elements; its shape says {list(tensor.dims)}"
+        raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
+    return data
+
+
+def _mapped(file: MindirFile, tensor: Any, dtype: np.dtype) -> np.ndarray:
+    _check_external(file, tensor, {})
+    location, offset, length = place(file, tensor)
+    if not length:
+        return np.empty(0, dtype)
+    assert file.path is not None
+    try:
+        return np.memmap(file.path.parent / location, np.uint8, "r", offset, (length,)).view(np.ndarray).view(dtype)
+    except (OSError, ValueError) as error:
+        problem = f"external data file '{location}' cannot be mapped: {error}"
+        raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA) from None
+
+
+def _inline(tensor: Any, dtype: np.dtype) -> np.ndarray:
+    if raw := tensor.raw_data:
+        return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
+    if tensor.float_data:
+        return np.asarray(tensor.float_data, np.float32).astype(dtype, copy=False)
+    if tensor.int64_data:
+        return np.asarray(tensor.int64_data, np.int64).astype(dtype, copy=False)
+    data = np.asarray(tensor.int32_data, np.int32)
+    if dtype in LOW_TYPES.values():
+        return data.astype(np.uint16).view(dtype)  # their bits, as ONNX does
+    return data.astype(dtype, copy=False)
+
+
+# -- rounding ---------------------------------------------------------------------------------------------------------
+
+
+def round_tensor(file: MindirFile, tensor: Any, dtype: str, floor: float | None = None) -> None:
+    """A float32 Tensor message becomes float16 or bfloat16, rounded to nearest even; external data when it is saved.
+
+    Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. Raises AmpError
+    (AMP102 damaged, AMP103 bad external data), and ValueError for what is not float32.
+    """
+    if schema.ELEMENT_TYPES.get(tensor.data_type) != "float32" or dtype not in LOW_TYPES:
+        raise ValueError(f"{_named(tensor)} of type {tensor.data_type} cannot become {dtype}")
+    if is_external(tensor):
+        _check_external(file, tensor, {})
+        pending = Rounding(*place(file, tensor), dtype, floor)
+        token = f"\0rounded {len(file.rounded)}"  # no file has such a name
+        file.rounded[token] = pending
+        tensor.external_data.location = token
+        tensor.external_data.length = pending.length // 2
+    else:
+        tensor.raw_data = rounded(elements(file, tensor), dtype, floor).tobytes()
+        tensor.ClearField("float_data")
+    tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
+
+
+def rounded(data: np.ndarray, dtype: str, floor: float | None) -> np.ndarray:
+    """float32 elements in a low type."""
+    result = np.empty(data.size, LOW_TYPES[dtype])
+    for start in range(0, data.size, CHUNK):
+        part = data[start : start + CHUNK]
+        result[start : start + CHUNK] = _rounded_part(part, dtype, floor)
+    return result
+
+
+def _rounded_part(part: np.ndarray, dtype: str, floor: float | None) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if floor is not None:
+            part = np.where(np.isfinite(part) & (part < floor), np.float32(floor), part)
+        return part.astype(LOW_TYPES[dtype])
+
+
+def stored_chunks(file: MindirFile, tensor: Any) -> Iterator[bytes]:
+    """The bytes of an external tensor as they are saved, in pieces. Raises AmpError AMP103 for bad external data."""
+    pending = file.rounded.get(tensor.external_data.location)
+    step = CHUNK * 4
+    data = _mapped(file, tensor, np.dtype(np.uint8 if pending is None else np.float32))
+    if pending is None:
+        for start in range(0, data.size, step):
+            yield data[start : start + step].tobytes()
+    else:
+        for start in range(0, data.size, CHUNK):
+            yield _rounded_part(data[start : start + CHUNK], pending.dtype, pending.floor).tobytes()
+
+
+def write_padded(file: MindirFile, held: list[Any], stream: Any, digest: Any) -> Iterator[tuple[int, int]]:
+    """Writes a data file in MindSpore's layout; offset and length of each tensor. What is shared is written once.
+
+    Raises AmpError AMP103 for bad external data, and OSError.
+    """
+    written: dict[object, tuple[int, int]] = {}
+    stream.write(LITTLE + bytes(ALIGN - 1))
+    position = ALIGN
+    for tensor in held:
+        key = (place(file, tensor), _rounding(file, tensor))
+        if key not in written:
+            start = position
+            for chunk in stored_chunks(file, tensor):
+                digest.update(chunk)
+                position += stream.write(chunk)
+            written[key] = start, position - start
+            padding = bytes(-position % ALIGN)
+            digest.update(padding + start.to_bytes(8, "little"))
+            position += stream.write(padding)
+        yield written[key]
+
+
+def _rounding(file: MindirFile, tensor: Any) -> object:
+    pending = file.rounded.get(tensor.external_data.location)
+    return pending and (pending.dtype, pending.floor)

@@ -1,0 +1,66 @@
+"""Moves a model to another opset, by onnx's version converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ...core.errors import AmpError, first_line
+from . import io as onnx_io
+from .graph import OnnxGraph
+
+
+def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
+    """The model in another opset. Raises AmpError AMP307 where there is no way."""
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise AmpError("AMP307", f"opset {opset} does not exist here", hint=f"1 to {newest} with the installed onnx")
+    if graph.model.functions:
+        raise AmpError(
+            "AMP307",
+            "a model with functions of its own cannot be moved to another opset",
+            hint="leave --opset away, or inline the functions first (onnx.inliner)",
+        )
+    before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
+    folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
+    try:
+        proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
+    except Exception as error:  # the converter raises many kinds for operators it cannot move
+        raise AmpError(
+            "AMP307",
+            f"cannot be moved to opset {opset}: {first_line(error)}",
+            hint="leave --opset away, or export the model at that opset",
+        ) from error
+    moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
+    layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
+    for node in moved.graph.all_nodes():
+        if not node.metadata_props and node.name in layers:
+            node.metadata_props.update(layers[node.name])  # the converter forgets the exporter's scopes
+    if before < 11 <= opset:
+        enlarging = {node.outputs[0].name for node in graph.model.graph.all_nodes() if node.op_type == "Upsample"}
+        for node in moved.graph.all_nodes():
+            if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
+                _keep_old_resize(node, node.outputs[0].name in enlarging)
+    return OnnxGraph(moved)
+
+
+def _keep_old_resize(node: ir.Node, enlarges: bool) -> None:
+    """Tells a Resize how it worked before opset 11; the converter leaves it to the newer defaults, which differ.
+
+    Coordinates were divided by the scale, and "nearest" was rounded down; ONNX Runtime rounds up where it shrinks.
+    """
+    node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
+    mode = node.attributes.get("mode")
+    if mode is not None and mode.as_string() != "nearest":
+        return
+    scales = ir.convenience.get_const_tensor(node.inputs[2]) if node.inputs[2] is not None else None
+    numbers = None if scales is None else scales.numpy()
+    larger = enlarges if numbers is None else (numbers >= 1).all()
+    if not larger and (numbers is None or (numbers > 1).any()):
+        told = (
+            f"Resize, which writes '{node.outputs[0].name}', may shrink and enlarge: newer ones round in one direction"
+        )
+        raise AmpError("AMP307", told, hint="export the model at opset 11 or later")
+    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor" if larger else "ceil")

@@ -1,0 +1,1 @@
+"""Samples, the user's or generated."""

@@ -1,0 +1,257 @@
+"""What a model does with each of its inputs, read from the graph: indices and their bounds, masks, sizes, lengths.
+
+An input is followed through what moves or shifts it to the operators that say what it is for. Names decide only where
+the graph does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...core.borders import Borders
+from ...core.dataflow import NONE, Dataflow, Op
+
+MOVES = {
+    *("Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Expand", "Flatten", "Tile", "Split"),
+    *("Cast", "CastLike", "Pad", "Gather", "GatherElements", "Clip", "Trilu"),
+}
+"""Their first input goes on as it is."""
+JOINS = {"Concat", "And", "Or", "Max", "Min"}
+SIZES = {
+    **{"Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 3), "TopK": (1,)},
+    **{"ConstantOfShape": (0,), "Range": (0, 1, 2), "Unsqueeze": (1,), "Squeeze": (1,), "Resize": (3,), "Split": (1,)},
+    **{"OneHot": (1,), "Loop": (0,), "ReduceSum": (1,), "ReduceMean": (1,), "Trilu": (1,), "CumSum": (1,)},
+}
+"""Positions where an operator reads a size, a count or an axis."""
+LENGTHS = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1}
+TABLES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "GatherND": 1, "ScatterND": 1, "OneHot": 0}
+ATTENTION = {"Attention": 3, "com.microsoft::Attention": 3, "com.microsoft::MultiHeadAttention": 4}
+SCORES = {"MatMul", "Einsum", "Gemm", "BatchMatMul", "FusedMatMul"}
+VERY_NEGATIVE = -1e3
+LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
+
+Size = Callable[["int | str | None"], int]
+
+
+@dataclass
+class Reading:
+    """What was seen of one input. ``bounds``: the first and the last value that every reader admits."""
+
+    first: int = -(1 << 62)
+    last: int = 1 << 62
+    table: str = ""  # what it indexes, or is compared with
+    equals: int | None = None  # a number that it is compared with: a padding token, maybe
+    size: str = ""  # the operator that takes it for a size
+    length: int = 0  # the longest sequence that it may be the length of
+    masks: bool = False
+    one_masks: bool = False  # a one hides its place instead of keeping it
+    added: bool = False  # a float mask that is added to scores
+    positive: bool = False  # the argument of a logarithm or a root
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def bounded(self) -> bool:
+        return self.last < 1 << 62
+
+    def bound(self, first: float, last: float, table: str) -> None:
+        """Narrows the range; an empty one is left to its first number."""
+        if math.ceil(first) > self.first:
+            self.first = math.ceil(first)
+        if math.floor(last) < self.last:
+            self.last, self.table = max(math.floor(last), 0), table
+
+
+@dataclass(frozen=True)
+class _State:
+    """A value on the way: ``scale * input + [low, high]``, and whether ones became zeros."""
+
+    value: int
+    scale: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+    flipped: bool = False
+
+
+class InputReader:
+    """Follows inputs through a dataflow. ``size`` gives the size of a dimension, symbolic ones included."""
+
+    def __init__(self, flow: Dataflow, size: Size) -> None:
+        self.flow, self.size, self.borders = flow, size, Borders(flow)
+
+    def read(self, source: int) -> Reading:
+        """What the readers of a graph input say of it."""
+        seen: set[int] = set()
+        found, work = Reading(), [_State(source)]
+        while work:
+            state = work.pop()
+            for value in self.borders.copies(state.value) - seen:
+                seen.add(value)
+                here = _State(value, state.scale, state.low, state.high, state.flipped)
+                for use in self.flow.uses[value]:
+                    if use.op != NONE:
+                        work += self._step(self.flow.ops[use.op], use.index, here, source, found)
+        return found
+
+    def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+        """Notes what an operator says of the input, and gives the values to go on with."""
+        role = op.role
+        if index in SIZES.get(role, ()):
+            found.size = found.size or op.kind
+            return []
+        if TABLES.get(role) == index:
+            self._table(op, at, found)
+            return []
+        if LENGTHS.get(role) == index:
+            found.length = self._dimension(op.inputs[0], 0) or 16
+            return []
+        if ATTENTION.get(role) == index:
+            found.masks, found.one_masks = True, at.flipped
+            found.added = self.flow.values[source].dtype.startswith(("float", "bfloat"))
+            return []
+        if role in ("Log", "Sqrt"):
+            found.positive = True
+            return []
+        if role == "Where" and index == 0:
+            return self._where(op, at, found)
+        if role in ("Equal", "Add", "Sub", "Mul", "Div"):
+            return self._arithmetic(op, index, at, source, found)
+        if role == "Not":
+            return [_State(v, at.scale, at.low, at.high, not at.flipped) for v in op.outputs]
+        if (role in MOVES and index == 0) or role in JOINS or (role == "Where" and index):
+            return [_State(v, at.scale, at.low, at.high, at.flipped) for v in op.outputs]
+        return []
+
+    # -- indices ------------------------------------------------------------------------------------------------------
+
+    def _table(self, op: Op, at: _State, found: Reading) -> None:
+        """``0 <= scale * x + offset < size`` for every offset."""
+        flow = self.flow
+        if op.role == "OneHot":
+            depth = flow.scalar(op.inputs[1])
+            size, name = int(depth) if depth else 0, f"the depth of {op.kind}"
+        else:
+            size, name = self._table_size(op), f"'{flow.values[op.inputs[0]].name}'"
+        if at.scale and size > 0:
+            first, last = sorted(((0 - at.low) / at.scale, (size - 1 - at.high) / at.scale))
+            found.bound(first, last, name)
+        elif size <= 0:
+            found.bound(0, 0, f"{name} of unknown size")
+
+    def _table_size(self, op: Op) -> int:
+        """The size of what an index runs over, 0 when nothing says it."""
+        if op.role in ("GatherND", "ScatterND"):
+            deep = self.flow.shape(op.inputs[1])
+            count = deep[-1] if deep and isinstance(deep[-1], int) else 1
+            batch = int(self.flow.attribute(op, "batch_dims") or 0)
+            return min((self._dimension(op.inputs[0], batch + k) for k in range(count)), default=0)
+        axis = self.flow.attribute(op, "axis")
+        if axis is None and len(op.inputs) > 2:  # MindIR gives it as an input
+            axis = self.flow.scalar(op.inputs[2])
+        return self._dimension(op.inputs[0], int(axis or 0))
+
+    def _dimension(self, value: int, axis: int) -> int:
+        shape = self.flow.shape(value)
+        if not shape or not -len(shape) <= axis < len(shape):
+            return 0
+        return 0 if shape[axis] is None else self.size(shape[axis])
+
+    # -- arithmetic and masks -----------------------------------------------------------------------------------------
+
+    def _arithmetic(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
+        other = self._numbers(op.inputs[1 - index]) if len(op.inputs) > 1 and index < 2 else None
+        role = op.role
+        if other is None:
+            if role == "Add" and self._is_added_mask(op, op.inputs[1 - index], source):
+                found.masks = found.added = True
+            return []
+        low, high = float(other.min()), float(other.max())
+        if role == "Equal":
+            if other.size > 1 and at.scale:
+                first, last = sorted(((low - at.low) / at.scale, (high - at.high) / at.scale))
+                found.bound(first, last, "the numbers that it is compared with")
+            elif other.size == 1 and at.scale == 1 and at.low == at.high:
+                found.equals = int(low - at.low)
+            return []
+        if role == "Mul" and high <= VERY_NEGATIVE:
+            found.masks, found.one_masks = True, not at.flipped
+        if role in ("Mul", "Div"):
+            if low != high or not low or (role == "Div" and index):
+                return []
+            k = low if role == "Mul" else 1 / low
+            low, high = sorted((at.low * k, at.high * k))
+            return [_State(v, at.scale * k, low, high, at.flipped) for v in op.outputs]
+        if role == "Sub" and index:  # a constant minus the input
+            return [_State(v, -at.scale, low - at.high, high - at.low, not at.flipped) for v in op.outputs]
+        low, high = (-high, -low) if role == "Sub" else (low, high)
+        return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
+
+    def _numbers(self, value: int) -> np.ndarray | None:
+        """The finite numbers in a constant, through moves and a constant Range; None for what is computed."""
+        flow = self.flow
+        for _ in range(6):
+            item = flow.values[value] if value != NONE else None
+            if item is None:
+                return None
+            if item.weight:
+                array = flow.weights.array(item) if 0 < flow.weights.size(item) <= LARGE else None
+                if array is None or array.dtype.kind not in "iufb":
+                    return None
+                return np.nan_to_num(np.asarray(array, np.float64), posinf=1e38, neginf=-1e38)
+            op = flow.writer(value)
+            if op is None or not op.inputs:
+                return None
+            if op.role == "Range":
+                ends = [flow.scalar(v) for v in op.inputs]
+                known = [e for e in ends if e is not None]
+                return np.arange(*known) if len(known) == 3 and 0 < abs(known[1] - known[0]) <= LARGE else None
+            if op.role not in MOVES:
+                return None
+            value = op.inputs[0]
+        return None
+
+    def _where(self, op: Op, at: _State, found: Reading) -> list[_State]:
+        """A condition; which branch hides says what a one means."""
+        found.masks = True
+        for branch in (1, 2):
+            numbers = self._numbers(op.inputs[branch])
+            if numbers is not None and float(numbers.max()) <= VERY_NEGATIVE:
+                found.one_masks = (branch == 1) != at.flipped
+        return []
+
+    def _is_added_mask(self, op: Op, other: int, source: int) -> bool:
+        """Whether an Add puts the input upon scores that it had no part in, before a Softmax."""
+        if not self.flow.values[source].dtype.startswith(("float", "bfloat")):
+            return False
+        return self._reaches_softmax(op) and self._are_scores(other, source)
+
+    def _reaches_softmax(self, op: Op) -> bool:
+        for _ in range(8):
+            readers = [r for v in op.outputs for r in self.flow.readers(v)]
+            if any(r.role in ("Softmax", "LogSoftmax") for r in readers):
+                return True
+            following = [r for r in readers if r.role in MOVES or r.role in ("Add", "Where")]
+            if len(following) != 1:
+                return False
+            op = following[0]
+        return False
+
+    def _are_scores(self, value: int, source: int) -> bool:
+        """Whether a product made a value, and the input is not what it was made of."""
+        seen: set[int] = set()
+        work, product = [value], False
+        while work and len(seen) < 64:
+            current = work.pop()
+            if current == source:
+                return False
+            op = self.flow.writer(current)
+            if op is None or op.id in seen:
+                continue
+            seen.add(op.id)
+            product |= op.role in SCORES
+            if op.role not in SCORES:
+                work += [v for v in op.inputs if v != NONE]
+        return product

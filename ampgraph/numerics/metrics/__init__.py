@@ -1,0 +1,1 @@
+"""How far two outputs are apart."""

@@ -1,0 +1,1 @@
+"""What values reach, measured."""

@@ -1,0 +1,1 @@
+"""Runs in which every low value is really rounded."""

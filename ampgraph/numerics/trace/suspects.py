@@ -1,0 +1,271 @@
+"""Which nodes are to blame: where an infinity or NaN is born, where the error grows, and what repairs it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from .sites import Site
+from .values import HUGE, Range, Seen, Trace
+
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
+AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
+FLOOR = 1e-6  # a growth below it is float32's own noise
+MASK = -1e30
+LOW = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A value that a node reads or makes: its range here and in the reference, and its error."""
+
+    name: str
+    dtype: str
+    range: Range
+    reference: Range | None
+    error: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node, what it reads and makes, why it is named, and patterns that repair it, the first one naming itself.
+
+    ``inside``: the function calls and If nodes around it, from the outside in; ``hints`` are other ways."""
+
+    node: str
+    operator: str
+    layer: str
+    inside: str
+    dtype: str
+    reads: tuple[Operand, ...]
+    makes: tuple[Operand, ...]
+    why: str
+    repair: tuple[str, ...]
+    hints: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+class Inquest:
+    """Asks one trace; ``weights`` gives the stored tensors that a node reads."""
+
+    def __init__(self, trace: Trace, weights: Callable[[Site], Mapping[str, TensorProto]], inside: str = "") -> None:
+        self.trace, self._weights, self.inside = trace, weights, inside
+        self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
+        self.readers: dict[str, list[int]] = {}
+        for i, site in enumerate(trace.sites):
+            for name in site.inputs:
+                self.readers.setdefault(name, []).append(i)
+        self.low_type = next((d for d in trace.dtypes.values() if d in LOW), "float16")
+
+    # -- infinities and NaN -------------------------------------------------------------------------------------------
+
+    def birthplace(self) -> int | None:
+        """The first node, in the order of the file, whose inputs are finite and whose result is not, as it should."""
+        for i, site in enumerate(self.trace.sites):
+            if any(self._astray(out) for out in site.outputs) and not any(self._astray(name) for name in site.inputs):
+                return self._upstream(i)
+        return None
+
+    def born_in_input(self) -> Suspect | None:
+        """An input that is infinite as soon as it is low."""
+        for name in self.trace.inputs:
+            seen = self.trace.values.get(name)
+            if seen is not None and seen.astray and seen.reference is not None:
+                dtype = self.trace.dtypes[name]
+                why = f"the input itself reaches {seen.reference.absmax:.4g}; {dtype} ends at {LARGEST[dtype]:,.0f}"
+                made = (self._operand(name, seen),)
+                hint = f"keep it in float32: convert without --io {name}=low"
+                return Suspect(name, "input", "", self.inside, dtype, (), made, why, (), (hint,))
+        return None
+
+    def born_at(self, i: int) -> Suspect:
+        """The report on a birthplace."""
+        site, limit = self.trace.sites[i], LARGEST[self.low_type]
+        spoiled = self._spoiled_weight(site)
+        reached = max((self._reach(out) for out in site.outputs), default=0.0)
+        hints = ("--dtype bfloat16",) if self.low_type == "float16" else ()
+        if spoiled:
+            return self._suspect(i, f"its weight '{spoiled}' holds infinities or NaN", [i])
+        if reached > limit:
+            ends = (HUGE, float("inf")) if reached >= HUGE else (limit, HUGE)  # masks, or numbers
+            carriers = (j for j in range(len(self.trace.sites)) if self._is_low(j) and self._reaches(j, *ends))
+            nodes = sorted(carriers, key=lambda j: j != i)
+            why = f"its result reaches {reached:.4g} in the reference; {self.low_type} ends at {limit:,.0f}"
+            lowest = min((self._lowest(out) for out in site.outputs), default=0.0)
+            if lowest < MASK:
+                hints = ("write the mask as -inf, or as half of the low type's minimum", *hints)
+            return self._suspect(i, why, nodes, hints)
+        gone = [name for name in site.inputs if (seen := self.trace.values.get(name)) and seen.vanished]
+        if gone:
+            count, size = self.trace.values[gone[0]].vanished, SMALLEST[self.low_type]
+            why = f"'{gone[0]}' has become zero in {count:,} places: {self.low_type} ends at {size:.1g}"
+            hint = f"an eps of at least {size:.1g} before it, if the model is yours"
+            return self._suspect(i, why, [i, *self._vanishing(gone)], (hint,))
+        return self._suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
+
+    def _astray(self, name: str) -> bool:
+        seen = self.trace.values.get(name)
+        return seen is not None and seen.reference is not None and seen.astray > 0
+
+    def _upstream(self, i: int) -> int:
+        """Back through values that the reference does not have, to where the first of them stops being finite."""
+        for name in self.trace.sites[i].inputs:
+            seen, j = self.trace.values.get(name), self.maker.get(name)
+            odd = seen is not None and seen.reference is None and (seen.range.infinite or seen.range.nan)
+            if odd and j is not None:
+                return self._upstream(j)
+        return i
+
+    def _spoiled_weight(self, site: Site) -> str:
+        for name, tensor in self._weights(site).items():
+            if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type not in (1, 10, 11, 16):
+                continue
+            array = numpy_helper.to_array(tensor).astype(np.float32)
+            if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
+                return name
+        return ""
+
+    def _reach(self, name: str) -> float:
+        seen = self.trace.values.get(name)
+        return seen.reference.absmax if seen is not None and seen.reference is not None else 0.0
+
+    def _lowest(self, name: str) -> float:
+        seen = self.trace.values.get(name)
+        return (seen.reference.smallest or 0.0) if seen is not None and seen.reference is not None else 0.0
+
+    def _reaches(self, i: int, least: float, most: float) -> bool:
+        """Whether a node reads or makes a value that reaches that far."""
+        site = self.trace.sites[i]
+        return any(least < self._reach(name) <= most for name in (*site.inputs, *site.outputs))
+
+    def _vanishing(self, names: list[str]) -> list[int]:
+        """The nodes that made them zero, back to where the first one did."""
+        found: list[int] = []
+        waiting = deque(names)
+        while waiting:
+            name = waiting.popleft()
+            i, seen = self.maker.get(name), self.trace.values.get(name)
+            if i is None or i in found or seen is None or not seen.vanished:
+                continue
+            found.append(i)
+            waiting.extend(self.trace.sites[i].inputs)
+        return found
+
+    # -- errors -------------------------------------------------------------------------------------------------------
+
+    def growth(self, count: int, least: float = FLOOR) -> list[Suspect]:
+        """The nodes behind which the relative error is larger than before by most, and by more than ``least``."""
+        gains = []
+        for i, site in enumerate(self.trace.sites):
+            if self._added(i):
+                continue
+            after = [e for out in site.outputs if (e := self._error(out)) is not None and not self._astray(out)]
+            if not after or any(self._astray(name) for name in site.inputs):
+                continue
+            gain = max(after) - self._error_in(site)
+            if gain > max(least, FLOOR):
+                gains.append((-gain, i))
+        return [self._grown(i) for _, i in sorted(gains)[:count]]
+
+    def _grown(self, i: int) -> Suspect:
+        site = self.trace.sites[i]
+        before = self._error_in(site)
+        after = max(e for out in site.outputs if (e := self._error(out)) is not None)
+        why = f"relative error {before:.2g} in, {after:.2g} out"
+        widest = max((self._reach(name) for name in site.inputs), default=0.0)
+        narrow = max((self._reach(out) for out in site.outputs), default=0.0)
+        amplified = after > AMPLIFIES * before and before > FLOOR
+        if amplified and site.kind in ("Add", "Sub", "Sum") and widest > AMPLIFIES * narrow:
+            why += f": it cancels {widest:.3g} down to {narrow:.3g}"
+        nodes = [i] if self._is_low(i) else []
+        if amplified or not nodes:
+            nodes += self._causes(i)
+        return self._suspect(i, why, nodes)
+
+    def _error(self, name: str) -> float | None:
+        seen = self.trace.values.get(name)
+        return None if seen is None else seen.error
+
+    def _error_in(self, site: Site) -> float:
+        """The largest error of what a node reads, before Casts that were added round it."""
+        return max((self._error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
+
+    def _source(self, name: str) -> str:
+        i = self.maker.get(name)
+        while i is not None and self._added(i):
+            name = self.trace.sites[i].inputs[0]
+            i = self.maker.get(name)
+        return name
+
+    def _causes(self, i: int, most: int = 4) -> list[int]:
+        """The nearest low nodes before a node, those with the largest error first."""
+        found: list[int] = []
+        waiting, met = deque([i]), {i}
+        while waiting and len(found) < most:
+            names = sorted(self.trace.sites[waiting.popleft()].inputs, key=lambda n: -(self._error(n) or 0.0))
+            for j in (self.maker.get(name) for name in names):
+                if j is None or j in met:
+                    continue
+                met.add(j)
+                if self._is_low(j):
+                    found.append(j)
+                else:
+                    waiting.append(j)
+        return found[:most]
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def _added(self, i: int) -> bool:
+        """Whether a node is a Cast that the reference does not have."""
+        site, twins = self.trace.sites[i], self.trace.twins
+        return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
+
+    def _is_low(self, i: int) -> bool:
+        site = self.trace.sites[i]
+        names = (*site.inputs, *site.outputs)
+        return not self._added(i) and any(self.trace.dtypes.get(name) in LOW for name in names)
+
+    def _suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
+        site = self.trace.sites[i]
+        inside = "/".join(filter(None, (self.inside, site.scope)))
+        label = site.label
+        if self._added(i):
+            named = [self.trace.sites[j].label for j in self.readers.get(site.outputs[0], [])]
+            label = f"{label}, the Cast before {named[0]}" if named else label
+        used = [name for name in (*site.outputs, *site.inputs) if name in self.trace.dtypes]
+        dtype = next((self.trace.dtypes[n] for n in used if self.trace.dtypes[n] in LOW), "float32")
+        patterns = dict.fromkeys(pattern for j in nodes for pattern in self._pattern(j))
+        return Suspect(
+            label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
+            tuple(patterns), hints,
+        )  # fmt: skip
+
+    def _pattern(self, i: int) -> Iterator[str]:
+        """What names a node of the reference to `convert`."""
+        site = self.trace.sites[i]
+        for out in site.outputs:
+            origin = self.trace.origins.get(self.trace.twins.get(out, out))
+            if origin is not None:
+                written = next(filter(None, origin.written), "")
+                yield f"--fp32 {shlex.quote(origin.node or f'value:{written}')}"
+                return
+
+    def _operands(self, names: tuple[str, ...]) -> tuple[Operand, ...]:
+        return tuple(self._operand(n, self.trace.values[n]) for n in dict.fromkeys(names) if n in self.trace.values)
+
+    def _operand(self, name: str, seen: Seen) -> Operand:
+        return Operand(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)

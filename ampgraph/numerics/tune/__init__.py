@@ -1,0 +1,1 @@
+"""As little float32 as meets a tolerance."""

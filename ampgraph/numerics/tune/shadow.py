@@ -1,0 +1,111 @@
+"""What each low node adds to the error, and how it grows: two runs of one graph that holds both models.
+
+Nothing is exposed but two numbers for each value, so memory stays that of an ordinary run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import AmpError
+from ...runtime.devices import import_onnxruntime
+from ...runtime.onnxruntime_session import QUIET, _refused, _stopped
+from ..strict import value_types as vt
+from ..strict.protos import folder_of, load_proto
+from ..strict.rewrite import rewrite
+from ..strict.session import inlined
+from .shadow_graph import Combined
+
+
+class LocalErrors:
+    """Every low node's own error: its operator computed strictly on the float32 reference's own values.
+
+    The node's inputs are the reference's values, rounded as the other model reads them; control-flow nodes are computed
+    whole. Opened once and run often.
+
+    Attributes:
+        outputs: the node outputs that have an error, in the order of the reference.
+    """
+
+    chained = False
+
+    def __init__(self, reference: Any, low: Any, *, threads: int = 0) -> None:
+        """``reference``, ``low``: paths or onnx.ModelProto, the second made from the first.
+
+        Raises AmpError AMP1xx for files, AMP208 for models of different opsets, AMP502 where the runtime refuses.
+        """
+        self._folder, self._threads = folder_of(reference), threads
+        self._models = inlined(load_proto(reference)), inlined(load_proto(low))
+        self._low_folder = folder_of(low)
+        ours, theirs = (vt.opsets(model).get("", 0) for model in self._models)
+        if ours != theirs:
+            told = f"the models are of opset {ours} and {theirs}: their operators cannot be compared one by one"
+            raise AmpError("AMP208", told, hint="convert the reference to that opset first")
+        self._masked: frozenset[str] = frozenset()
+        self._open()
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, float]:
+        """Output of a low node -> norm of its error over norm of the reference, elements that are masks left out.
+
+        Infinite where the low result is not finite. ``feeds`` are the reference's. Raises AmpError AMP504.
+        """
+        return {name: _ratio(error, norm) for name, (error, norm) in self.measured(feeds).items()}
+
+    def measured(self, feeds: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+        """(norm of the error, norm of the reference) of each output."""
+        sums, norms = self._run(feeds)
+        unmasked = {o for o, n in zip(self.outputs, norms, strict=True) if not np.isfinite(n)} - self._masked
+        if unmasked:  # infinities of the reference: those outputs are compared without them from now on
+            self._masked |= unmasked
+            self._open()
+            sums, norms = self._run(feeds)
+        found = zip(self.outputs, sums, norms, strict=True)
+        return {o: (float(s), float(n)) for o, s, n in found if np.isfinite(n)}
+
+    def _open(self) -> None:
+        combined = Combined(*self._models, self._low_folder, self._masked, self.chained)
+        proto = combined.build()
+        self.outputs = combined.outputs
+        ort = import_onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = QUIET
+        options.intra_op_num_threads = self._threads
+        options.enable_mem_reuse = (
+            False  # planning it takes time in the square of the nodes; arrays are freed all the same
+        )
+        # Nodes run in the order of the graph, each comparison behind what it compares: else they pile up for the end.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        if self._folder:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
+        try:
+            proto = rewrite(proto, keep_border=False, folder=self._folder)
+            self._session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+        except AmpError:
+            raise
+        except Exception as error:  # onnxruntime raises kinds of its own for every fault
+            raise _refused(error, "model") from error
+
+    def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+        wanted = [f"{o}{sort}" for sort in ("@error", "@norm") for o in self.outputs]
+        fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
+        try:
+            found = self._session.run(wanted, fed)
+        except Exception as error:
+            raise _stopped(error, "cpu") from error
+        return found[: len(self.outputs)], found[len(self.outputs) :]
+
+
+class GrownErrors(LocalErrors):
+    """The error of every value that both models make, the other model running on its own values throughout."""
+
+    chained = True
+
+
+def _ratio(error: float, norm: float) -> float:
+    if not np.isfinite(error):
+        return float("inf")
+    return error / norm if norm else float(error > 0)

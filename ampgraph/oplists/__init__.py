@@ -1,0 +1,1 @@
+"""Reads the lists, levels, kernels and schemas of op_lists."""

@@ -1,0 +1,1 @@
+"""Whose rules decide."""

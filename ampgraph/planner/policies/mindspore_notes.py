@@ -1,0 +1,156 @@
+"""Where MindSpore's choice cannot be read from a file: what the policy ``mindspore`` tells of.
+
+Each note names one thing in the file that MindSpore would type from what it knows of the network's Python objects, and
+only where the two types are really in question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
+from ...core.plan import Note
+
+if TYPE_CHECKING:
+    from .mindspore import Rules
+
+LOW_TYPES = ("float16", "bfloat16")
+TOPIC = "mindspore"
+
+
+def notes(rules: Rules) -> list[Note]:
+    """Everything to tell of a model whose units are settled."""
+    level = rules.options.level.name
+    found = list(_given_low(rules, level)) if level != "O1" else []
+    if level in ("O1", "O2"):
+        found += _unplaced(rules, level)
+    if level in ("O2", "O3"):
+        found += [*_made_tensors(rules), *_parameters_of_functions(rules)]
+    if level != "O1":
+        found += _numbers(rules)
+    return found
+
+
+def _name(op: Op) -> str:
+    return op.name or op.kind
+
+
+def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
+    """Operators that a listed cell may have made, in a file that does not say which cell did."""
+    lists = rules.rules
+    cells = lists.white_cells if level == "O1" else lists.black_cells
+    kinds = {kind for made in cells.values() for kind in made} - lists.white_operators
+    kinds -= {"Reshape"} if level == "O2" else set()
+    words = "float16 in a white cell" if level == "O1" else "float32 in a black cell"
+    words = words.replace("float16", rules.options.dtype)
+    bare = []
+    for op in rules.flow.ops:
+        if op.kind not in kinds or not op.slots or rules.cell(op, cells):
+            continue
+        path = [name for name, _ in rules.cells[op.id]]
+        if not op.name:
+            bare.append(op)
+        elif any(_is_below(owner, path) for owner, _ in rules.parameters(op)):
+            yield Note(
+                TOPIC, op.name, f"the scope leaves out the cell of its parameters: in MindSpore {op.kind} is {words}"
+            )
+    if bare:
+        text = f"{len(bare)} of these have no scope: if a listed cell made them, they are {words}"
+        yield Note(TOPIC, bare[0].kind, text)
+
+
+def _is_below(owner: str, path: list[str]) -> bool:
+    """Whether a cell that owns a parameter is inside the cell ``path``."""
+    names = owner.split(".") if owner else []
+    return len(names) > len(path) and names[: len(path)] == path
+
+
+def _given_low(rules: Rules, level: str) -> Iterator[Note]:
+    """What the file computes low, and MindSpore would compute in float32 from the network itself."""
+    flow = rules.flow
+    for op in flow.ops:
+        if any(flow.values[source].dtype in LOW_TYPES for source in op.inputs if source != NONE) and rules.black(op):
+            yield Note(
+                TOPIC, _name(op), "is low in the file and stays so; MindSpore computes it in float32 at this level"
+            )
+    if level != "auto":
+        for number, value in enumerate(flow.scopes[0].outputs):
+            if flow.values[value].dtype in LOW_TYPES:
+                yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
+
+
+def _made_tensors(rules: Rules) -> Iterator[Note]:
+    """Constants such as `ops.ones` or `ops.arange` make, which keep a type that was asked for."""
+    for value in rules.flow.values:
+        if not value.weight or value.parameter or not value.shape or value.dtype != FLOAT32:
+            continue
+        uses = [use for use in rules.flow.uses[value.id] if rules.reads_low(use)]
+        if uses and not _inside(rules, uses) and _is_even(rules, value):
+            text = "a constant in even steps: float32 in MindSpore if the network makes it, low if it is an attribute"
+            yield Note(TOPIC, f"{_name(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
+
+
+def _inside(rules: Rules, uses: list[Use]) -> bool:
+    """Whether MindSpore's own code alone reads a constant: layers, and norms that were given no scale and shift."""
+    ops = [rules.flow.ops[use.op] for use in uses]
+    layers = rules.rules.layers
+    return all("Norm" in op.kind or any(kind in layers for _, kind in rules.cells[op.id]) for op in ops)
+
+
+def _is_even(rules: Rules, value: Value) -> bool:
+    array = rules.flow.weights.array(value)
+    if array is None or array.size < 2:
+        return False
+    steps = np.diff(array.reshape(-1))
+    return bool(np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+
+
+def _numbers(rules: Rules) -> Iterator[Note]:
+    """Tensors without dimensions beside a low operand: as a tensor of the network's own they stay float32."""
+    flow = rules.flow
+    for op in flow.ops:
+        if op.kind not in ("Mul", "Div") or not any(rules.is_low(unit) for unit in op.slots.values()):
+            continue
+        readers = {reader.kind for value in op.outputs for reader in flow.readers(value)}
+        for source in op.inputs:
+            value = flow.values[source]
+            if not value.weight or value.parameter or value.shape != () or value.dtype != FLOAT32:
+                continue
+            number = flow.scalar(source)
+            if number is None or _is_exact(number, rules.options.dtype) or readers & {"Erf", "Maximum"}:
+                continue  # GELU and LeakyReLU: functions whose numbers take the other operand's type
+            text = f"{number:.7g} is rounded; MindSpore keeps it float32 if the network makes a tensor of it"
+            yield Note(TOPIC, _name(op), text)
+
+
+def _is_exact(number: float, dtype: str) -> bool:
+    if dtype == "float16":
+        return float(np.float16(number)) == number
+    return int(np.float32(number).view(np.uint32)) & 0xFFFF == 0
+
+
+def _parameters_of_functions(rules: Rules) -> Iterator[Note]:
+    """Parameters that a network may have handed to a function: only what a primitive reads is cast."""
+    flow, safe = rules.flow, rules.rules.parameter_operators
+    for value in flow.values:
+        if not value.parameter or value.dtype != FLOAT32:
+            continue
+        for use in flow.uses[value.id]:
+            op = flow.ops[use.op] if use.op != NONE else None
+            if op is None or op.kind in safe or not rules.reads_low(use) or not _is_bare(rules, op, value):
+                continue
+            text = f"'{value.name}' is low here; MindSpore casts it for a primitive, and not for a function or a method"
+            yield Note(TOPIC, _name(op), text)
+            break
+
+
+def _is_bare(rules: Rules, op: Op, value: Value) -> bool:
+    """Whether a class of the user's own reads a parameter: the cell that owns it, and is no layer of MindSpore's."""
+    cells = rules.cells[op.id]
+    owner = value.name.rpartition(".")[0]
+    if owner != ".".join(name for name, _ in cells):
+        return False
+    return not cells or cells[-1][1] not in rules.rules.layers

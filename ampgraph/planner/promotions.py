@@ -1,0 +1,168 @@
+"""What may be put back to float32: the groups of nodes that are low together, each with patterns that name it."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.plan import Plan
+from ..numerics.trace.sites import Site
+from .costs import Costs
+from .overrides import touched
+from .state import State
+from .steps import Options
+
+SORTS = ("op", "scope", "value")
+
+
+Place = tuple[str, ...]  # a value of the main graph, or of a node in a function's body
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that one decision holds. ``cost`` is in bytes; ``writes``: (scope, value); ``makes``: the same as places;
+    ``around``: what the control-flow nodes write that hold them."""
+
+    patterns: tuple[str, ...]
+    cost: int
+    writes: frozenset[tuple[str, str]]
+    makes: frozenset[Place] = field(default_factory=frozenset)
+    around: frozenset[Place] = field(default_factory=frozenset)
+
+
+def find_groups(state: State) -> list[Group]:
+    """All groups, in the order of the nodes, but for what the user asked to be low.
+
+    ``state`` is judged on the model as the file has it, before norms are rewritten: patterns speak of that.
+    """
+    flow = state.flow
+    fixed = touched(flow, state.options.low)
+    costs = Costs(flow, state.options.dims)
+    groups = []
+    for ops in _components(flow):
+        patterns = _patterns(flow, ops)
+        if not patterns or any(op.id in fixed for op in ops):
+            continue
+        writes = frozenset(key for op in ops for key in _written(flow, op))
+        makes = frozenset(place for op in ops for place in _places(flow, op))
+        around = frozenset(place for op in ops for holder in _holders(flow, op) for place in _places(flow, holder))
+        cost = sum(op_bytes(flow, costs, op) for op in ops)
+        groups.append(Group(patterns, cost, writes, makes, around - makes))
+    return groups
+
+
+def share_out(groups: Sequence[Group], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
+    """What was found for each group, of values as the inlined model names them. Of a control-flow node all groups
+    inside have a part."""
+    totals: dict[Place, float] = {}
+    for site in sites:
+        for name, written in zip(site.outputs, site.written, strict=True):
+            if name in found:
+                place = (name,) if not site.scope else (site.node, written)
+                totals[place] = totals.get(place, 0.0) + found[name]
+    inside = Counter(place for group in groups for place in group.around)
+    return [
+        sum(totals.get(place, 0.0) for place in sorted(group.makes))
+        + sum(totals.get(place, 0.0) / inside[place] for place in sorted(group.around))
+        for group in groups
+    ]
+
+
+def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
+    """(scope, name) of what operators write that compute low in some slot; ``flow`` is the one of the plan."""
+    low = low_places(plan)
+    return {key for op in flow.ops if (flow.scopes[op.scope].path, op.index) in low for key in _written(flow, op)}
+
+
+def low_places(plan: Plan) -> set[tuple[str, int]]:
+    return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
+
+
+def float32_size(plan: Plan, flow: Dataflow, options: Options) -> tuple[int, int]:
+    """(nodes, bytes) that stay float32: nodes with a float32 tensor to decide on, what they write and their weights."""
+    low, costs = low_places(plan), Costs(flow, options.dims)
+    ops = [
+        op for op in flow.ops if op.slots and op.role != "Cast" and (flow.scopes[op.scope].path, op.index) not in low
+    ]
+    weights = {v for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
+    made = sum(op_bytes(flow, costs, op, weights=False) for op in ops)
+    return len(ops), made + sum(4 * costs.elements(v) for v in weights if flow.values[v].dtype == FLOAT32)
+
+
+def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
+    """What an operator writes in float32, as often as it runs, and the weights that it reads."""
+    written = [v for v in op.outputs if v != NONE and flow.values[v].dtype == FLOAT32]
+    size = sum(4 * costs.elements(v) for v in written) * flow.scopes[op.scope].times
+    stored = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.values[v].dtype == FLOAT32]
+    return size + (sum(4 * costs.elements(v) for v in stored) if weights else 0)
+
+
+def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
+    return ((flow.scopes[op.scope].path, flow.values[v].name) for v in op.outputs if v != NONE)
+
+
+def _places(flow: Dataflow, op: Op) -> list[Place]:
+    names = [flow.values[v].name for v in op.outputs if v != NONE]
+    kind = flow.scopes[op.scope].kind
+    return [(name,) if kind == "main" else (op.name, name) for name in names if kind != "body"]
+
+
+def _holders(flow: Dataflow, op: Op) -> Iterable[Op]:
+    """The control-flow nodes around an operator."""
+    scope = flow.scopes[op.scope]
+    while scope.kind == "body":
+        yield flow.ops[scope.op]
+        scope = flow.scopes[scope.parent]
+
+
+def _components(flow: Dataflow) -> list[list[Op]]:
+    """Operators that share a unit, or a name that a pattern would find them by."""
+    first: dict[object, int] = {}
+    parent: dict[int, int] = {}
+
+    def find(op: int) -> int:
+        while parent[op] != op:
+            parent[op] = op = parent[parent[op]]
+        return op
+
+    for op in flow.ops:
+        if not op.slots or op.role == "Cast":
+            continue
+        parent[op.id] = op.id
+        for key in (*flow.op_units(op), *([op.name] if op.name else [])):
+            one, other = sorted((find(first.setdefault(key, op.id)), find(op.id)))
+            parent[other] = one
+    found: dict[int, list[Op]] = {}
+    for number in parent:
+        found.setdefault(find(number), []).append(flow.ops[number])
+    return list(found.values())
+
+
+def _patterns(flow: Dataflow, ops: list[Op]) -> tuple[str, ...]:
+    """As few patterns as name every unit of the operators. Control-flow nodes and calls are not named: that would name
+    all inside, and their own types follow their neighbours."""
+    covered: set[int] = set()
+    patterns: dict[str, None] = {}
+    holders = {scope.op for scope in flow.scopes}
+    for op in ops:
+        if op.id not in holders and flow.op_units(op) - covered:
+            patterns[pattern_of(flow, op)] = None
+            covered |= flow.op_units(op)
+    return tuple(patterns)
+
+
+def pattern_of(flow: Dataflow, op: Op) -> str:
+    """A pattern for one node: its name, or the value that it writes where it has none."""
+    if op.name and op.name.partition(":")[0] not in SORTS:
+        return literal(op.name)
+    return "value:" + literal(flow.values[next(v for v in op.outputs if v != NONE)].name)
+
+
+def literal(name: str) -> str:
+    """A glob that means a name: one with brackets would mean others too."""
+    if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
+        return name
+    return "".join(f"[{c}]" if c in "[*?" else c for c in name)

@@ -1,0 +1,208 @@
+"""Running an ONNX model on ONNX Runtime: on the CPU, or on what providers are installed for."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import AmpError, first_line, nearest
+from .devices import choose, import_onnxruntime
+
+NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
+QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
+
+
+CRASHING = ["FuseFp16InitializerToFp32NodeTransformer"]
+"""ONNX Runtime 1.31 dies of a segmentation fault where it moves a Transpose past a MatMul whose float16 weight this
+optimizer of its CPU has widened."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its element type, ``""`` for what is no tensor, and its sizes, a name or None for any."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
+
+
+class Session:
+    """A model, opened once and run often. Low values that a CPU runs are hidden in float32: see StrictSession."""
+
+    def __init__(self, model: Any, device: str = "auto", *, threads: int = 0, profile: bool = False) -> None:
+        """``model``: a path or onnx.ModelProto. Raises AmpError AMP501, AMP505 (device), AMP502 (model refused)."""
+        ort = import_onnxruntime()
+        self.device, providers = choose(device)
+        options = ort.SessionOptions()
+        options.log_severity_level = QUIET
+        options.intra_op_num_threads = threads
+        self._profile = tempfile.mkdtemp(prefix="ampgraph-") if profile else ""
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = os.path.join(self._profile, "run")
+        source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
+        self.where = source if isinstance(source, str) else "model"
+        try:
+            self._session = ort.InferenceSession(
+                source,
+                options,
+                providers=list(providers),
+                disabled_optimizers=CRASHING if self.device == "cpu" else None,
+            )
+        except Exception as error:  # onnxruntime raises kinds of its own for every fault
+            raise _refused(error, self.where) from error
+        self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}
+        self.outputs = {item.name: _port(item) for item in self._session.get_outputs()}
+        self.required = list(self.inputs)
+        self.optional = {item.name for item in self._session.get_overridable_initializers()}
+
+    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+        """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
+        checked = check_feeds(self.inputs, feeds, self.optional)
+        wanted = list(self.outputs) if outputs is None else list(outputs)
+        try:
+            if any(port.dtype == "bfloat16" for port in (*self.inputs.values(), *self.outputs.values())):
+                return self._run_values(checked, wanted)
+            return dict(zip(wanted, self._session.run(wanted, checked), strict=True))
+        except AmpError:
+            raise
+        except Exception as error:
+            raise _stopped(error, self.device) from error
+
+    def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+        """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
+        from onnx import TensorProto
+
+        ort = import_onnxruntime()
+        values = {}
+        for name, array in feeds.items():
+            if self.inputs[name].dtype == "bfloat16":
+                words = array.view(np.uint16)
+                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
+            else:
+                values[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        found = self._session.run_with_ort_values(wanted, values)
+        return {name: as_numpy(value) for name, value in zip(wanted, found, strict=True)}
+
+    def placement(self) -> Counter[tuple[str, str]]:
+        """(operator, provider) -> nodes that ran there, after a run of a session opened with ``profile``."""
+        return Counter(self.placed().values())
+
+    def placed(self) -> dict[str, tuple[str, str]]:
+        """Node -> (operator, provider), in the order of the run; asked once, runs after it are not observed."""
+        path = Path(self._session.end_profiling())
+        events = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+        Path(self._profile).rmdir()
+        found: dict[str, tuple[str, str]] = {}
+        for event in events:
+            arguments = event.get("args", {})
+            if event.get("cat") == "Node" and arguments.get("provider"):
+                name = event["name"].removesuffix("_kernel_time")
+                found[name] = arguments.get("op_name", "?"), arguments["provider"]
+        return found
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """A copy of a runtime's tensor; one of bfloat16, which it cannot make an array of, must lie on the host."""
+    if value.data_type() != "tensor(bfloat16)":
+        return np.array(value.numpy())
+    import ml_dtypes
+
+    words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(words, ml_dtypes.bfloat16).reshape(value.shape()).copy()
+
+
+def _port(item: Any) -> Port:
+    kind = item.type
+    if not kind.startswith("tensor("):
+        return Port(item.name, "", ())
+    name = kind[len("tensor(") : -1]
+    return Port(item.name, NUMPY_TYPES.get(name, name), tuple(item.shape))
+
+
+def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: set[str]) -> dict[str, Any]:
+    """The feeds as contiguous arrays. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
+    for name in feeds:
+        if name not in ports and name not in optional:
+            hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
+            raise AmpError("AMP503", f"no input '{name}'", hint=hint)
+    missing = [name for name in ports if name not in feeds]
+    if missing:
+        raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(ports)}")
+    sizes: dict[str, tuple[int, str]] = {}
+    return {name: _fitting(ports[name], value, sizes) if name in ports else value for name, value in feeds.items()}
+
+
+def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
+    """An array of the port's type and shape; a symbolic size is the same wherever its name stands."""
+    if not port.dtype:
+        return value  # a sequence or a map: the runtime looks at it
+    try:
+        array = np.asarray(value, order="C")
+    except ValueError as error:
+        told = f"what was fed as '{port.name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", told, hint=f"feed {port}") from None
+    wanted = port.dtype
+    if wanted == "bfloat16" and array.dtype.kind == "V":
+        import ml_dtypes
+
+        array = array.view(ml_dtypes.bfloat16)  # how numpy files keep it
+    if wanted != "object" and array.dtype.name != wanted:
+        hint = f"array.astype('{wanted}') if its values fit"
+        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
+    fits = len(array.shape) == len(port.shape) or not port.shape  # the runtime tells no unknown rank from a scalar
+    for given, declared in zip(array.shape, port.shape, strict=False):
+        if isinstance(declared, str):
+            held, first = sizes.setdefault(declared, (given, port.name))
+            if held != given:
+                told = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
+                raise AmpError("AMP503", told, hint="feed rows that belong together")
+        elif declared is not None and declared != given:
+            fits = False
+    if not fits:
+        told = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
+        raise AmpError("AMP503", told, hint="see `ampgraph inspect` for the model, np.load for the data")
+    return array
+
+
+def _refused(error: Exception, where: str) -> AmpError:
+    told = first_line(error)
+    hint = "`ampgraph inspect` may name the fault"
+    if "bfloat16" in told or "Could not find an implementation" in told or "NOT_IMPLEMENTED" in told:
+        hint = "this device has no kernel for it: choose another --device, or --strict, which needs none"
+    if out_of_memory(error):
+        return no_memory(f"while opening {where}")
+    if "NO_SUCHFILE" in told or "File doesn't exist" in told:
+        return AmpError("AMP101", "no such file", where=where, hint="check the path")
+    return AmpError("AMP502", f"ONNX Runtime refuses the model: {told}", where=where, hint=hint)
+
+
+def _stopped(error: Exception, device: str) -> AmpError:
+    told = first_line(error)
+    if out_of_memory(error):
+        return no_memory(f"on {device}")
+    return AmpError("AMP504", f"ONNX Runtime stopped: {told}", hint="look at the shapes of what was fed")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the runtime failed for want of memory."""
+    told = str(error)
+    return "Failed to allocate memory" in told or "bad_alloc" in told or "out of memory" in told.lower()
+
+
+def no_memory(where: str) -> AmpError:
+    """The error for it."""
+    return AmpError("AMP504", f"out of memory {where}", hint="feed fewer rows at once, or --device cpu")

@@ -1,0 +1,1 @@
+"""The forward graph: export, reading, lowering."""

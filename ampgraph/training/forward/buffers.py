@@ -1,0 +1,70 @@
+"""What a graph that torch exported does to its buffers beside training: moving averages, counters.
+
+torch lists them in its signature, the new value of each an output. A buffer that is not written back would stay as it
+was exported, so what cannot be state of the step is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from ...core.dataflow import HELD
+from ...core.errors import AmpError
+from .lower_batch_norm import initializer_of, is_trained
+from .read import described, signature
+
+MUTATION = re.compile(r"(\S+): BUFFER_MUTATION target='([^']*)'")
+COUNTED = "num_batches_tracked"  # of BatchNorm: a number that nothing reads where the momentum is given
+KEEP = "a running value: a low type would lose what one step adds"
+
+
+def mutations(model: ir.Model) -> dict[str, str]:
+    """Buffer -> the value that is its next one, as torch says."""
+    return {buffer: value for value, buffer in MUTATION.findall(signature(model))}
+
+
+def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) -> dict[str, str]:
+    """Buffer -> the output that is its next value, for those that can be state; not for what is ``frozen``.
+
+    Running statistics are left to `lower_batch_norm`, ``exported_mode`` as there.
+
+    Raises AmpError AMP215 for another buffer that the graph has not got, or whose next value is no output of its type.
+    """
+    graph = model.graph
+    outputs = {value.name: value for value in graph.outputs}
+    norms = [node for node in graph if is_trained(node, exported_mode)]
+    stored = [initializer_of(value) for node in norms for value in node.inputs[3:5]]
+    running, found = {value.name for value in stored if value is not None}, {}
+    for buffer, output in mutations(model).items():
+        old, new = graph.initializers.get(buffer), outputs.get(output)
+        if buffer in frozen or buffer in running or (old is None and buffer.endswith(COUNTED)):
+            continue
+        if old is None or new is None:
+            told = "not in the graph" if old is None else f"stored, and its next value '{output}' is no output"
+            hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
+            raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {told}", hint=hint)
+        if described(old) != described(new):
+            told = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
+            raise AmpError("AMP215", told, hint="the next value has the type and the shape of the buffer, both known")
+        found[buffer] = output
+    return found
+
+
+def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.Value, ir.Value]]:
+    """Each buffer and its next value; what lies between them is kept in float32."""
+    outputs = {value.name: value for value in graph.outputs}
+    pairs = [(graph.initializers[buffer], outputs[output]) for buffer, output in buffers.items()]
+    for old, new in pairs:
+        behind, before = {old}, {new}
+        for node in graph:
+            if behind.intersection(node.inputs):
+                behind.update(node.outputs)
+        for node in reversed(graph):
+            if before.intersection(node.outputs):
+                before.update(value for value in node.inputs if value is not None)
+                if behind.intersection(node.outputs):
+                    node.metadata_props[HELD] = KEEP
+    return pairs

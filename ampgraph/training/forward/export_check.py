@@ -1,0 +1,175 @@
+"""Runs an exported graph beside its module, forwards and backwards: an exporter may leave something out, and say
+nothing.
+
+Both run in evaluation mode on the examples, the gradient is that of a random sum of all outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError, first_line
+from ...formats.onnx import io as onnx_io
+from ...runtime.onnxruntime_session import QUIET
+from ..gradients.builder import Builder
+from ..gradients.driver import depends, differentiate
+from .lower_losses import lower_losses
+from .lower_random import is_random
+from .read import FLOATS, infer, read_forward
+
+Arrays = dict[str, np.ndarray]
+TOLERANCE = 1e-3  # of the largest element: float32 kernels differ by far less, a forgotten argument by more
+SLOPE = 1e-2  # of the largest gradient
+UNCHECKED = "or check=False exports it all the same"
+
+
+def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
+    """Compares the graph and the module.
+
+    Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
+    operators without a gradient rule, weights that do not fit into one message, and an environment without ONNX
+    Runtime. Raises AmpError AMP214 where they differ.
+    """
+    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    if weights > onnx_io.INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
+        return
+    graph = _in_evaluation_mode(model)
+    feeds = _feeds(graph, args)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
+    wanted, slopes, sums = _evaluated(module, args, trained)
+    if feeds is None or len(wanted) != len(graph.outputs):
+        return
+    found = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    if found is None:
+        return
+    for name, here, there in zip(found, found.values(), wanted, strict=True):
+        told = _difference(here, there)
+        if told:
+            hint = f"torch's exporter left something out: F.cross_entropy's label_smoothing is one thing; {UNCHECKED}"
+            raise AmpError("AMP214", f"output '{name}' {told} by the module", hint=hint)
+    gradients = _gradients(graph, list(trained), feeds, sums)
+    if gradients is not None:
+        _compare(gradients, slopes)
+
+
+def _difference(here: np.ndarray, there: np.ndarray) -> str:
+    if here.shape != there.shape:
+        return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
+    if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
+        return ""
+    away, largest = np.abs(here.astype(np.float64) - there), np.abs(there).max()
+    if away.max() <= TOLERANCE * largest:
+        return ""
+    worst = np.unravel_index(int(away.argmax()), here.shape)
+    return f"is {here[worst]:.5g} at {[int(n) for n in worst]} in the exported graph, and {there[worst]:.5g}"
+
+
+def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
+    if not np.isfinite(largest):
+        return
+    for name, there in wanted.items():
+        here = found.get(name, np.zeros_like(there))
+        away = np.abs(here - there)
+        if away.size and not away.max() <= SLOPE * largest:
+            worst = np.unravel_index(int(away.argmax()), away.shape)
+            told = f"is {here[worst]:.5g} at {[int(n) for n in worst]} by the exported graph, and {there[worst]:.5g}"
+            hint = "a graph knows of detach(), not of torch.no_grad(), hooks, scale_grad_by_freq or sparse gradients; "
+            raise AmpError("AMP214", f"the gradient of '{name}' {told} by the module", hint=hint + UNCHECKED)
+
+
+def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
+    copy = read_forward(model)
+    for node in copy.graph.all_nodes():
+        if node.op_type == "Dropout":
+            node.resize_inputs(1)
+    return copy.graph
+
+
+def _feeds(graph: ir.Graph, args: Sequence[Any]) -> Arrays | None:
+    given = [value.detach().cpu().numpy() for value in _tensors(args)]
+    names = [value.name or "" for value in graph.inputs]
+    return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
+
+
+def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    content = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        found = session.run(list(names), feeds)
+    except Exception as error:  # onnxruntime raises kinds of its own for every fault
+        told = f"ONNX Runtime refuses the exported graph: {first_line(error)}"
+        raise AmpError("AMP214", told, hint=f"write the module in other operators, {UNCHECKED}") from error
+    return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
+
+
+def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[np.ndarray]) -> Arrays | None:
+    """Of those that the graph gives one; None where a rule is missing."""
+    try:
+        lower_losses(graph)
+        b, parts = Builder(graph, "check"), []
+        for value, factor in zip(graph.outputs, sums, strict=True):
+            if value.dtype in FLOATS:
+                parts.append(b.op("ReduceSum", b.op("Mul", value, b.constant(factor)), keepdims=0))
+        loss = b.op("Sum", *parts)
+        loss.type, loss.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])
+        model = ir.Model(graph, ir_version=10)
+        infer(model)
+        reached = depends(graph, loss)
+        values = [graph.initializers[name] for name in trained if graph.initializers[name] in reached]
+        found = differentiate(graph, loss, values)
+    except AmpError as error:
+        if error.code in ("AMP210", "AMP212"):  # build-step will tell
+            return None
+        raise
+    del graph.outputs[:]
+    for value, gradient in zip(values, found, strict=True):
+        gradient.type, gradient.shape = value.type, value.shape
+        end = b.op("Identity", gradient)
+        end.type, end.shape, end.name = value.type, value.shape, f"gradient of {value.name}"
+        graph.outputs.append(end)
+    run = _run(graph, [value.name or "" for value in graph.outputs], feeds)
+    return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
+
+
+def _evaluated(module: Any, args: Sequence[Any], trained: Mapping[str, Any]) -> tuple[list[Any], Arrays, list[Any]]:
+    """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
+    import torch
+
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    random = np.random.default_rng(0)
+    try:
+        with torch.enable_grad():
+            outputs = _tensors(module(*args))
+            sums = [np.asarray(random.standard_normal(value.shape), np.float32) for value in outputs]
+            pairs = [(v, torch.from_numpy(f)) for v, f in zip(outputs, sums, strict=True) if v.requires_grad]
+            total = sum(((v * f).sum() for v, f in pairs), torch.zeros(()))
+            names = list(trained)
+            found: Sequence[Any] = [None] * len(names)
+            if total.requires_grad and names:
+                found = torch.autograd.grad(total, [trained[name] for name in names], allow_unused=True)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    slopes = {
+        name: np.zeros(tuple(trained[name].shape), np.float32) if slope is None else slope.cpu().numpy()
+        for name, slope in zip(names, found, strict=True)
+    }
+    return [value.detach().cpu().numpy() for value in outputs], slopes, sums
+
+
+def _tensors(tree: Any) -> list[Any]:
+    import torch
+
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

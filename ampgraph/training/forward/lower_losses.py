@@ -1,0 +1,70 @@
+"""SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss of exported graphs, in operators that have CUDA kernels."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from ..gradients.builder import Builder
+from ..gradients.registry import attribute, place_of
+from ..step.losses import KEEP, negative_log_likelihood
+from ..step.training_step import ClassInput
+from .lowering import replace_value
+
+KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+SHAPED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the same numbers
+
+
+def lower_losses(graph: ir.Graph) -> int:
+    """Rewrites every such node of a flat graph, and returns how many.
+
+    Raises AmpError AMP212 for one of whose inputs the rank is not known.
+    """
+    b = Builder(graph, "loss")
+    found = [node for node in graph if node.op_type in KINDS and node.domain in ("", "ai.onnx")]
+    for node in found:
+        b.before, b.scope = node, node.name or node.op_type
+        try:
+            _lower(b, node)
+        except ValueError as error:
+            hint = "give the input shapes when you export it"
+            raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
+        graph.remove(node, safe=True)
+    return len(found)
+
+
+def _lower(b: Builder, node: ir.Node) -> None:
+    scores, labels, weight = (*node.inputs, None)[:3]
+    assert scores is not None and labels is not None
+    b.rank(labels)
+    logarithms = scores
+    if node.op_type == "SoftmaxCrossEntropyLoss":
+        with b.float32(KEEP):
+            logarithms = b.typed(b.op("LogSoftmax", scores, axis=1), scores)
+    reduction = attribute(node, "reduction", "mean")
+    ignored = attribute(node, "ignore_index")
+    made = [
+        negative_log_likelihood(b, logarithms, labels, weight, ignore_index=ignored, reduction=reduction),
+        logarithms,
+    ]
+    for old, new in zip(node.outputs, made, strict=False):
+        replace_value(b, old, new)
+
+
+def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]:
+    """The inputs that a loss reads as labels, every number of them: to be asked before `lower_losses`."""
+    inputs, found, needed = set(graph.inputs), [], {loss}
+    for node in reversed(graph):
+        if not needed.intersection(node.outputs):
+            continue
+        needed.update(value for value in node.inputs if value is not None)
+        if node.op_type not in KINDS or node.domain not in ("", "ai.onnx"):
+            continue
+        scores, labels = node.inputs[:2]
+        while labels is not None and (maker := labels.producer()) is not None and maker.op_type in SHAPED:
+            labels = maker.inputs[0]
+        if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
+            size = scores.shape[1] if scores is not None and scores.shape is not None else None
+            row = ClassInput(labels.name or "", size if isinstance(size, int) else 0, attribute(node, "ignore_index"))
+            found.append(row)
+    return tuple(dict.fromkeys(reversed(found)))

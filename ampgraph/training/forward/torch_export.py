@@ -1,0 +1,196 @@
+"""Exports a torch module as a forward graph that trains.
+
+torch's exporter is made for inference, and its optimizer merges parameters that start out equal (all LayerNorm weights
+become one), folds BatchNormalization into Conv, and keeps one name of tied weights while it tells of both. Each is
+silent, and each breaks a training. Here the graph is exported as it is, and optimized with every parameter and running
+statistic as an input, which nothing can merge or fold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError, first_line
+from ...formats.onnx.graph import OnnxGraph
+from ..gradients.builder import Builder
+from .export_check import check_export
+from .read import SIGNATURE
+from .torch_marks import detached_apart, mark_padding
+
+STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
+PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
+
+
+def export_for_training(
+    module: Any,
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    dynamic_batch: bool = True,
+    check: bool = True,
+) -> None:
+    """Writes a torch module as ``path``, a forward graph for `ampgraph.build_training_step`.
+
+    The graph keeps the names of the parameters. Dropout is exported as it trains; BatchNormalization trains by the
+    statistics of its batch, and its running statistics become state of the step. Parameters with ``requires_grad``
+    false are weights like any other and are not trained. Tied weights are one parameter, under the first of its names.
+    `Trainer.export_weights` and ``ampgraph export-weights`` write the model of inference again, trained. What
+    is detached gets no gradient, and the padding row of an embedding gets none from it.
+
+    Args:
+        module: a torch.nn.Module in float32. Its own training mode is put back afterwards.
+        args: example arguments; the inputs of the graph are called as those of ``forward``.
+        path: where the graph goes, whole or not at all.
+        dynamic_batch: the first axis of every tensor in ``args`` may have any size; examples need two rows or more.
+        check: run graph and module on the examples, both in evaluation mode, and refuse an export whose outputs or
+            gradients differ: torch.no_grad(), hooks and some arguments are not part of a graph.
+
+    Raises:
+        AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
+            float32, or of which the exporter leaves something out, AMP501 without torch or onnxscript.
+    """
+    torch = _torch()
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    _refuse_low(torch, parameters)
+    shapes = _dynamic(torch, args) if dynamic_batch else None
+    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
+    with _training_mode(module), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
+        try:
+            program = torch.onnx.export(
+                module, tuple(args), dynamo=True, optimize=False, dynamic_shapes=shapes, verbose=False
+            )
+        except Exception as error:  # torch.export raises many kinds
+            told = f"torch cannot export the module: {first_line(_root(error))}"
+            hint = "does module(*args) run, without branches on numbers that it computes?"
+            hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
+            raise AmpError("AMP214", told, hint=hint) from error
+    model: ir.Model = program.model
+    mark_padding(model.graph)
+    _untie(model.graph, parameters)
+    _train_dropout(model.graph)
+    _optimize(model, parameters)
+    _tell(model, parameters)
+    for node in model.graph.all_nodes():
+        node.metadata_props.pop(STACK, None)
+    if check:
+        check_export(module, args, model)
+    OnnxGraph(model).save(path)
+
+
+def _root(error: BaseException) -> BaseException:
+    """What went wrong first: the exporter wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _torch() -> Any:
+    try:
+        import onnxscript.optimizer  # noqa: F401
+        import torch
+    except ImportError as error:
+        raise AmpError("AMP501", f"{error.name} is not installed", hint="pip install 'ampgraph[torch]'") from error
+    return torch
+
+
+def _refuse_low(torch: Any, parameters: Mapping[str, Any]) -> None:
+    for name, parameter in parameters.items():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            told = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
+            raise AmpError("AMP214", told, hint="module.float(): the level decides what is low")
+
+
+def _dynamic(torch: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    batch, shapes = torch.export.Dim("batch"), []
+    for number, value in enumerate(args):
+        is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
+        if is_tensor and value.shape[0] < 2:
+            told = f"argument {number} has a batch of {value.shape[0]}, which torch.export would make a constant"
+            raise AmpError("AMP214", told, hint="give examples of two rows or more, or dynamic_batch=False")
+        shapes.append({0: batch} if is_tensor else None)
+    return tuple(shapes)
+
+
+@contextmanager
+def _training_mode(module: Any) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.train()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _first_names(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> the first name of the same parameter."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
+
+
+def _untie(graph: ir.Graph, parameters: Mapping[str, Any]) -> None:
+    """One initializer for each parameter, under the first of its names."""
+    for name, first in _first_names(parameters).items():
+        value = graph.initializers.get(name)
+        if value is None or name == first:
+            continue
+        kept = graph.initializers.get(first)
+        if kept is not None:
+            value.replace_all_uses_with(kept)
+            graph.initializers.pop(name)
+            continue
+        graph.initializers.pop(name)
+        value.name = first
+        if value.const_value is not None:
+            value.const_value.name = first
+        graph.initializers[first] = value
+
+
+def _train_dropout(graph: ir.Graph) -> None:
+    """Dropout inside of scaled_dot_product_attention trains too: the exporter forgets to say so, and it is removed."""
+    b = Builder(graph, "export")
+    for node in graph:
+        if node.op_type == "Dropout" and len(node.inputs) < 3:
+            node.resize_inputs(3)
+            node.replace_input_with(2, b.constant(np.array(True)))
+
+
+def _optimize(model: ir.Model, parameters: Mapping[str, Any]) -> None:
+    """onnxscript's optimizer, which cannot touch what is an input."""
+    import onnxscript.optimizer
+
+    graph = model.graph
+    norms = [node for node in graph if node.op_type == "BatchNormalization"]
+    running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
+    held = []
+    for name in [name for name in graph.initializers if name in parameters or name in running]:
+        value = graph.initializers.pop(name)
+        held.append((value, value.const_value))
+        value.const_value = None
+        graph.inputs.append(value)
+    with detached_apart(graph), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's, of constants that are folded
+        onnxscript.optimizer.optimize(model)
+    for value, tensor in held:
+        graph.inputs.remove(value)
+        value.const_value = tensor
+        graph.initializers[value.name or ""] = value
+
+
+def _tell(model: ir.Model, parameters: Mapping[str, Any]) -> None:
+    """The exporter's list of parameters, without second names and without those that are not trained."""
+    first = _first_names(parameters)
+    trained = {first[name] for name, parameter in parameters.items() if parameter.requires_grad}
+    for props in (model.graph.metadata_props, model.metadata_props):
+        if SIGNATURE in props:
+            kept = PARAMETER_LINE.sub(lambda line: line[0] if line[1] in trained else "", props[SIGNATURE])
+            props[SIGNATURE] = kept

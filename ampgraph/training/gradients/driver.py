@@ -1,0 +1,159 @@
+"""Reverse-mode differentiation of a graph: from one scalar back to the values that are asked for.
+
+Griewank and Walther, Evaluating Derivatives (2008), chapter 3: every node is visited once, in reverse order, when the
+gradients of all its outputs are complete. Gradients have the type and the shape of their value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from ...core.dataflow import HELD
+from ...core.errors import AmpError
+from . import rules  # noqa: F401
+from .broadcast import sum_to
+from .builder import Builder
+from .registry import DETACHED, Rule, Unsupported, kind_of, place_of, rule_of
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def differentiate(
+    graph: ir.Graph, loss: ir.Value, wanted: Sequence[ir.Value], seed: ir.Value | None = None
+) -> list[ir.Value]:
+    """Appends to ``graph`` the gradient of ``seed * loss`` for each of the values ``wanted``.
+
+    Args:
+        graph: flat, sorted, with the type and the rank of every value on the way known (see `lower`).
+        loss: a float scalar of the graph.
+        wanted: graph inputs, initializers or results; float.
+        seed: a scalar that the gradient starts from, a loss scale; 1 by default.
+
+    Raises:
+        AmpError: AMP210 an operator on the way has no rule, or none for its form or for one of its inputs, AMP211 a
+            wanted value has no influence on the loss, AMP212 a shape that a rule needs is not known.
+    """
+    return _Differentiation(graph, wanted).run(loss, seed)
+
+
+def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
+    """Values that the loss depends on through float values, but for what is detached; the graph is sorted."""
+    found = {loss}
+    for node in reversed(list(graph)):
+        if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
+            inputs = [value for value in (*node.inputs, *_read_inside(node)) if value is not None]
+            found.update(value for value in inputs if value.dtype is None or value.dtype in FLOATS)
+    return found
+
+
+class _Differentiation:
+    def __init__(self, graph: ir.Graph, wanted: Sequence[ir.Value]) -> None:
+        self.graph, self.wanted = graph, wanted
+        self.nodes = list(graph)
+        self.builder = Builder(graph)
+        self.builder.trained = set(wanted)
+        self.active = self._influenced()
+        self.pending: dict[ir.Value, list[ir.Value]] = {}
+
+    def _influenced(self) -> set[ir.Value]:
+        """Values that a wanted one reaches through float values."""
+        active = set(self.wanted)
+        for node in self.nodes:
+            if DETACHED in node.metadata_props:
+                continue
+            if any(value in active for value in (*node.inputs, *_read_inside(node)) if value is not None):
+                active.update(out for out in node.outputs if out.dtype is None or out.dtype in FLOATS)
+        return active
+
+    def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
+        b = self.builder
+        self.pending[loss] = [b.number(1, loss) if seed is None else seed]
+        for node in reversed(self.nodes):
+            gradients = [self._complete(value) for value in node.outputs]
+            if any(gradient is not None for gradient in gradients):
+                self._step(node, gradients)
+        found = [self._complete(value) for value in self.wanted]
+        missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise AmpError(
+                "AMP211",
+                f"the loss does not depend on '{missing[0]}'{more}",
+                hint="freeze what is not to be trained, or name the loss that depends on it",
+            )
+        made = [gradient for gradient in found if gradient is not None]
+        self._drop_unused(set(made))
+        return made
+
+    def _drop_unused(self, kept: set[ir.Value]) -> None:
+        """Removes what the rules made for operands that need no gradient: the data's, frozen weights'."""
+        for node in reversed(list(self.graph)[len(self.nodes) :]):
+            if not any(value in kept or value.uses() or value.is_graph_output() for value in node.outputs):
+                self.graph.remove(node, safe=True)
+        self.builder.drop_unused_constants(kept)
+
+    def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
+        rule = rule_of(node)
+        needed = [value is not None and value in self.active for value in node.inputs]
+        if any(value in self.active for value in _read_inside(node)):
+            told = f"nothing flows back through the branches or the body of {kind_of(node)}"
+            hint = "compute both branches and choose by torch.where, unroll the loop, or freeze what is in front of it"
+            raise AmpError("AMP210", told, where=place_of(node), hint=hint)
+        if not any(needed):
+            return
+        if rule is None:
+            raise _without_rule(node, f"no gradient rule for {kind_of(node)}")
+        self.builder.scope = node.name or node.op_type
+        try:
+            with self.builder.float32(node.metadata_props.get(HELD, "")):
+                made = rule(self.builder, node, gradients)
+        except Unsupported as error:
+            raise _without_rule(node, str(error)) from error
+        except ValueError as error:
+            hint = "give the input shapes when you export it"
+            raise AmpError("AMP212", str(error), where=place_of(node), hint=hint) from error
+        for n, (value, gradient) in enumerate(zip(node.inputs, made, strict=True)):
+            if not needed[n] or value is None:
+                continue
+            if gradient is not None:
+                self._add(node, rule, value, gradient)
+            elif n not in rule.constant and (value.dtype is None or value.dtype in FLOATS):
+                raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
+
+    def _add(self, node: ir.Node, rule: Rule, value: ir.Value, gradient: ir.Value) -> None:
+        if rule.broadcasts:
+            gradient = sum_to(self.builder, gradient, value, node.outputs[0])
+        if gradient.dtype is None:
+            gradient.type, gradient.shape = value.type, value.shape
+        self.pending.setdefault(value, []).append(gradient)
+
+    def _complete(self, value: ir.Value) -> ir.Value | None:
+        """The sum of what arrived for a value; nothing arrives later."""
+        parts = self.pending.get(value)
+        if not parts:
+            return None
+        self.builder.scope = value.name or ""
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.builder.typed(self.builder.op("Add", total, part), value)
+        self.pending[value] = [total]
+        return total
+
+
+def _without_rule(node: ir.Node, told: str) -> AmpError:
+    hint = f'register one: @ampgraph.gradient("{kind_of(node)}"), or freeze what is in front of it'
+    return AmpError("AMP210", told, where=place_of(node), hint=hint)
+
+
+def _read_inside(node: ir.Node) -> Iterator[ir.Value]:
+    """What the bodies of a node read, values from outside among it."""
+    for attribute in node.attributes.values():
+        bodies = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else []
+        bodies += attribute.value if attribute.type == ir.AttributeType.GRAPHS else []
+        for body in bodies:
+            yield from body.outputs
+            for inner in body:
+                yield from (value for value in inner.inputs if value is not None)
+                yield from _read_inside(inner)

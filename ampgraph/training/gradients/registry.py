@@ -1,0 +1,150 @@
+"""Gradient rules by operator: one declaration each, as in autograd's ``defvjp``.
+
+    @gradient("Mul", broadcasts=True)
+    def mul(b, node, g):
+        x, y = node.inputs
+        return b.op("Mul", g, y), b.op("Mul", g, x)
+
+A rule gets the builder, the forward node and the gradient of each of its outputs (None where nothing flows back), and
+returns the gradient of each input, None where there is none: the driver refuses a None for a float input that a trained
+value reaches, unless the rule declares that input ``constant``. With ``broadcasts`` a gradient may have the shape of
+the output: the driver sums it down to the input's shape.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+
+if TYPE_CHECKING:
+    from .builder import Builder
+
+Gradients = Sequence["ir.Value | None"] | ir.Value | None
+RuleFunction = Callable[..., Gradients]
+
+ALL = range(sys.maxsize)
+DETACHED = "ampgraph.detached"
+"""The metadata of a node through which nothing flows back, as torch's detach() wants it."""
+PADDING = "ampgraph.padding"
+"""The metadata of a Gather that names the row that gets no gradient from it: torch's padding_idx."""
+
+
+class Unsupported(Exception):
+    """A form of an operator that its rule has no gradient for; `driver` makes an AmpError AMP210 of it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How gradients pass one operator backwards."""
+
+    kind: str
+    function: RuleFunction
+    broadcasts: bool = False
+    constant: Container[int] = ()  # inputs that change the outputs in steps only: their gradient is 0 where it exists
+
+    def __call__(self, b: Builder, node: ir.Node, gradients: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+        """The gradient of every input of the node."""
+        found = self.function(b, node, *gradients)
+        rows: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
+        wrong = next((row for row in rows if row is not None and not isinstance(row, ir.Value)), None)
+        if wrong is not None or len(rows) > len(node.inputs):
+            told = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
+            hint = "a rule returns for each input what b.op(...) returned, or None"
+            raise AmpError("AMP210", f"the rule for {self.kind} returned {told}", where=place_of(node), hint=hint)
+        return rows + [None] * (len(node.inputs) - len(rows))
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def gradient(
+    *kinds: str, broadcasts: bool = False, constant: Container[int] = ()
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Declares a rule for operators: ``Mul``, or ``my.domain::Name``. A later declaration replaces an earlier one.
+
+        @ampgraph.gradient("my.domain::Cube")
+        def cube(b, node, g):
+            [x] = node.inputs
+            with b.float32("x * x leaves the range of float16"):
+                return b.op("Mul", g, b.op("Mul", b.op("Mul", x, x), b.number(3, x)))
+
+    The function gets a `Builder`, the forward node (an ``onnx_ir.Node``: ``inputs``, ``outputs``, ``attributes``), and
+    the gradient of each output, None for one that nothing flows back to. It returns the gradient of each input (one
+    value, or a list; None for an input that has none), each of the shape of its input. A None for a float input that a
+    trained value reaches is refused when the graph is differentiated.
+
+    ``b.op(kind, *inputs, **attributes)`` adds a node and returns its output; ``b.number``, ``b.ints`` and
+    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` tell sizes, ``b.sum`` and ``b.reshaped`` do what they say.
+
+    Args:
+        broadcasts: the gradients have the shape of the output, and are summed down to that of their input.
+        constant: the positions of inputs that change the output in steps only, as a threshold does: None is right.
+
+    Raises:
+        AmpError: AMP210 for no operator, or one that is not named.
+    """
+    for kind in kinds or (None,):
+        if not isinstance(kind, str) or not kind or kind.startswith("ai.onnx::"):
+            hint = '@ampgraph.gradient("Mul"), or "my.domain::Name"'
+            raise AmpError("AMP210", f"a gradient rule is for an operator, not for {kind!r}", hint=hint)
+
+    def declare(function: RuleFunction) -> RuleFunction:
+        for kind in kinds:
+            _RULES[kind] = Rule(kind, function, broadcasts, constant)
+        return function
+
+    return declare
+
+
+def no_gradient(*kinds: str) -> None:
+    """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
+    for kind in kinds:
+        _RULES[kind] = Rule(kind, _nothing, constant=ALL)
+
+
+def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
+    return None
+
+
+def passes_gradients(kind: str) -> bool:
+    """Whether an operator has a rule by which something flows back."""
+    return kind in _RULES and _RULES[kind].function is not _nothing
+
+
+def kind_of(node: ir.Node) -> str:
+    """``Add``; outside of ONNX's own domain ``com.microsoft::Gelu``."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def place_of(node: ir.Node) -> str:
+    """Where an error is: the node by its name, or by the first value that it writes."""
+    written = next((value.name for value in node.outputs if value.name), "")
+    return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
+
+
+def rule_of(node: ir.Node) -> Rule | None:
+    return _RULES.get(kind_of(node))
+
+
+def kinds() -> Iterator[str]:
+    """All operators with a rule, sorted."""
+    yield from sorted(_RULES)
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute, or the default."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def operand(node: ir.Node) -> ir.Value:
+    """The first input, which no operator may leave out."""
+    value = node.inputs[0]
+    assert value is not None
+    return value

@@ -1,0 +1,1 @@
+"""Training .mindir files on MindSpore."""

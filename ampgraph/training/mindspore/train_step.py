@@ -1,0 +1,266 @@
+"""Training a .mindir file of forward and loss on MindSpore, which differentiates it; optimizer and scaler are yours.
+
+    step = ampgraph.mindspore.train_step(
+        "loss.O2.mindir", lambda params: nn.Momentum(params, 0.05, 0.9), amp.DynamicLossScaler(2**16, 2, 1000)
+    )
+    for x, y in batches:
+        result = step(x, y)  # result.loss, result.finite, result.scale
+
+MindSpore differentiates a loaded graph only inside a plain function whose scale is an argument; a GraphCell within
+another Cell silently gets gradients of 0. That is why this module writes that function, and not its user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import AmpError
+from ...runtime import mindspore_session as runtime
+from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
+from . import steps
+from .pieces import forward_of
+
+__all__ = ["StepResult", "TrainStep", "train_step"]
+
+
+def train_step(
+    path: str | os.PathLike[str],
+    optimizer: Callable[[list[Any]], Any],
+    loss_scaler: Any = None,
+    *,
+    device: str = "auto",
+) -> TrainStep:
+    """A training step on a file whose one output is a float32 scalar loss.
+
+    Args:
+        path: forward and loss as exported by ``mindspore.export``, converted or not.
+        optimizer: gets the list of trainable Parameters and gives an nn.Optimizer over them, or over some.
+        loss_scaler: ``amp.StaticLossScaler``, ``amp.DynamicLossScaler`` or another LossScaler;
+            ``amp.FixedLossScaleManager`` or ``amp.DynamicLossScaleManager`` (by its update cell, as mindspore.Model);
+            ``ampgraph.training.step.loss_scale``'s policies, or their command-line form; None for neither scale
+            nor skipped steps.
+        device: ``cpu``, ``ascend`` or ``auto``.
+
+    Raises:
+        AmpError: AMP1xx for the file, AMP501, AMP502, AMP505 as `runtime.mindspore.Session`; AMP205 for a file that
+            cannot be trained so, AMP322 for an optimizer or a scaler that does not fit.
+    """
+    signature, model = runtime.read_signature(path)
+    steps.check_trainable(signature, model, str(path))
+    ms = runtime.import_mindspore()
+    target = runtime.select_device(ms, device)
+    if not callable(optimizer) or isinstance(optimizer, ms.nn.Optimizer):
+        hint = "for example lambda params: nn.Momentum(params, 0.05, 0.9)"
+        raise AmpError("AMP322", "optimizer is not a function of the parameters", hint=hint)
+    scale = _scale_of(ms, loss_scaler)
+    forward, parameters = forward_of(ms, path, model)
+    frozen = steps.written(model)
+    trainable = [parameter for name, parameter in parameters.items() if name not in frozen]
+    if not trainable:
+        raise AmpError(
+            "AMP205", "has no parameters to train", where=str(path), hint="export the network with its weights"
+        )
+    low = next((p for p in trainable if str(p.dtype).lower() in ("float16", "bfloat16")), None)
+    if low is not None:
+        raise AmpError(
+            "AMP205",
+            f"parameter '{low.name}' is stored in {str(low.dtype).lower()}: an optimizer needs float32",
+            where=str(path),
+            hint="convert the float32 file again with --store-weights keep",
+        )
+    made = optimizer(trainable)
+    _check_optimizer(ms, made, trainable)
+    return TrainStep(ms, signature, target, forward, parameters, made, scale)
+
+
+class StepResult:
+    """What a step gave; a value waits for the device when it is first read.
+
+    ``loss``: float, not scaled. ``finite``: whether all gradients were; if not, a step with a scaler changed no
+    parameter and no optimizer state. ``scale``: float, the loss scale that the next step uses.
+    """
+
+    __slots__ = ("_finite", "_loss", "_scale")
+
+    def __init__(self, loss: Any, finite: Any, scale: Any) -> None:
+        self._loss, self._finite, self._scale = loss, finite, scale
+
+    loss = property(lambda self: float(_number(self._loss)))
+    finite = property(lambda self: bool(_number(self._finite)))
+    scale = property(lambda self: float(_number(self._scale)))
+
+    def __repr__(self) -> str:
+        return f"StepResult(loss={self.loss}, finite={self.finite}, scale={self.scale})"
+
+
+class TrainStep:
+    """A step that keeps its state: ``step(x, y)`` or ``step(x=x, y=y)``, numpy arrays or mindspore Tensors.
+
+    Raises AmpError AMP503 for arrays that do not fit the file, AMP504 when MindSpore stops, AMP506 when a scale with
+    ``patience`` saw more steps overflow in a row.
+    """
+
+    def __init__(
+        self,
+        ms: Any,
+        signature: runtime.Signature,
+        device: str,
+        forward: Callable[..., Any],
+        parameters: dict[str, Any],
+        optimizer: Any,
+        scale: Any,
+    ) -> None:
+        self._ms, self._signature, self.device = ms, signature, device
+        self.parameters: dict[str, Any] = parameters
+        """The file's Parameters by name, statistics included: what mindspore.load_param_into_net takes. To change one
+        use mindspore.ops.assign: a compiled step does not see what set_data writes."""
+        self.optimizer, self._scale = optimizer, scale
+        self._state: LossScaleState | None = None
+        gradients = steps.gradients_of(ms, forward, optimizer)
+        if isinstance(scale, (StaticLossScale, DynamicLossScale)):
+            self._state = scale.start()
+            skips = isinstance(scale, DynamicLossScale) or scale.skip
+            self._step = steps.with_given_scale(ms, gradients, optimizer, skips)
+        else:
+            self._step = steps.with_scaler(ms, gradients, optimizer, scale)
+
+    def __call__(self, *arrays: Any, **named: Any) -> StepResult:
+        names = list(self._signature.inputs)
+        if len(arrays) > len(names):
+            told = f"{len(arrays)} arrays for {len(names)} inputs"
+            raise AmpError("AMP503", told, hint=f"the inputs are {', '.join(names)}")
+        given = dict(zip(names, arrays, strict=False))
+        twice = [name for name in named if name in given]
+        if twice:
+            raise AmpError("AMP503", f"input '{twice[0]}' is given twice", hint="by its place or by its name")
+        tensors = runtime.tensors_of(self._ms, self._signature.check({**given, **named}))
+        with runtime.stops_told(self._signature, self.device), runtime.graph_mode(self._ms):
+            if self._state is None:
+                return StepResult(*self._step(*tensors))
+            scale = self._ms.Tensor(np.float32(self._state.scale))
+            return self._updated(*self._step(scale, *tensors))
+
+    def _updated(self, loss: Any, finite: Any) -> StepResult:
+        policy, state = self._scale, self._state
+        if isinstance(policy, DynamicLossScale) and state is not None:
+            finite = bool(_number(finite))
+            state = self._state = policy.update(state, finite)
+            if policy.exhausted(state):
+                told = f"{state.overflows} steps in a row overflowed; the loss scale is down to {state.scale:g}"
+                raise AmpError("AMP506", told, hint="look for NaN in the data, or lower the learning rate")
+        return StepResult(loss, finite, state.scale if state else 1.0)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all.
+
+        Random states (Dropout) are not in it. Raises AmpError AMP105.
+        """
+        path = _checkpoint_path(path)
+        temporary = path.parent / f".{path.stem}.{os.getpid()}.ckpt"
+        kept = [{"name": name, "data": data} for name, data in self._kept().items()]
+        try:
+            self._ms.save_checkpoint(kept, str(temporary))
+            os.replace(temporary, path)
+        except Exception as error:  # MindSpore raises several kinds
+            told = f"cannot be written: {runtime.fault(error)}"
+            raise AmpError("AMP105", told, where=str(path), hint="choose another place") from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.chmod(0o600)
+                temporary.unlink()
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Takes up where the step that wrote the checkpoint stood.
+
+        Raises AmpError AMP101, AMP109; nothing changes then.
+        """
+        path = _checkpoint_path(path)
+        if not path.is_file():
+            raise AmpError("AMP101", "no such file", where=str(path), hint="step.save(path) writes one")
+        try:
+            found = self._ms.load_checkpoint(str(path))
+        except Exception as error:  # MindSpore raises several kinds
+            told = f"is not a checkpoint, or is cut short: {runtime.fault(error)}"
+            raise AmpError("AMP109", told, where=str(path), hint="step.save(path) writes one") from error
+        wanted = self._kept()
+        for name, data in wanted.items():
+            if name not in found or found[name].shape != data.shape or found[name].dtype != data.dtype:
+                told = f"is not of this step: '{name}' is missing or of another shape or type"
+                raise AmpError("AMP109", told, where=str(path), hint="use the same file, optimizer and scaler")
+        for name, data in wanted.items():
+            if isinstance(data, self._ms.Parameter):
+                self._ms.ops.assign(data, self._ms.Tensor(found[name].asnumpy(), data.dtype))
+        if self._state is not None:
+            numbers = [found[f"loss_scale.{name}"].asnumpy().item() for name in vars(self._state)]
+            self._state = LossScaleState(*numbers)
+
+    def _kept(self) -> dict[str, Any]:
+        """Everything that a step changes, by its name in a checkpoint."""
+        kept = dict(self.parameters)
+        own = {id(parameter) for parameter in kept.values()}
+        for name, parameter in self.optimizer.parameters_and_names():
+            if id(parameter) not in own:
+                kept[f"optimizer.{name}"] = parameter
+        if self._state is None:
+            return kept | {f"loss_scaler.{name}": value for name, value in _parameters_of(self._ms, self._scale)}
+        tensor = self._ms.Tensor
+        return kept | {
+            f"loss_scale.{name}": tensor(np.array(value, np.float64 if name == "scale" else np.int32))
+            for name, value in vars(self._state).items()
+        }
+
+
+def _parameters_of(ms: Any, scaler: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(scaler).items():
+        if isinstance(value, ms.Parameter):
+            yield name, value
+        elif isinstance(value, ms.nn.Cell):
+            yield from value.parameters_and_names()
+
+
+def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
+    if Path(path).suffix != ".ckpt":
+        raise AmpError("AMP105", "MindSpore's checkpoints are named *.ckpt", where=str(path), hint="name it so")
+    return Path(path)
+
+
+def _scale_of(ms: Any, given: Any) -> Any:
+    """A policy of ours, or a LossScaler of MindSpore."""
+    if given is None:
+        return StaticLossScale(1.0, skip=False)
+    if isinstance(given, str):
+        return parse_loss_scale(given) or StaticLossScale(1.0, skip=False)
+    if isinstance(given, (StaticLossScale, DynamicLossScale, ms.amp.LossScaler)):
+        return given
+    if isinstance(given, ms.amp.LossScaleManager):
+        cell = given.get_update_cell()
+        if cell is None or isinstance(cell, ms.nn.FixedLossScaleUpdateCell):
+            return StaticLossScale(given.get_loss_scale(), skip=cell is not None)
+        return steps.scaler_of_cell(ms, cell)
+    told = f"a {type(given).__name__} is no loss scaler"
+    raise AmpError("AMP322", told, hint="for example amp.DynamicLossScaler(2**16, 2, 1000), or None")
+
+
+def _check_optimizer(ms: Any, optimizer: Any, trainable: list[Any]) -> None:
+    if not isinstance(optimizer, ms.nn.Optimizer):
+        told = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
+        raise AmpError("AMP322", told, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")
+    if optimizer.loss_scale != 1.0:
+        told = f"the optimizer divides by a loss scale of its own ({optimizer.loss_scale:g})"
+        hint = "leave loss_scale out of it: the step divides the gradients already, once"
+        raise AmpError("AMP322", told, hint=hint)
+    own = {id(parameter) for parameter in trainable}
+    foreign = [parameter.name for parameter in optimizer.parameters if id(parameter) not in own]
+    if foreign:
+        told = f"the optimizer holds '{foreign[0]}', which is not a trainable parameter of the file"
+        raise AmpError("AMP322", told, hint="use the list that the function is given, or a part of it")
+
+
+def _number(value: Any) -> Any:
+    return value.asnumpy() if hasattr(value, "asnumpy") else value

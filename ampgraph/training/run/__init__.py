@@ -1,0 +1,1 @@
+"""Running training steps."""

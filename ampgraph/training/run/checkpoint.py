@@ -1,0 +1,271 @@
+"""Checkpoints: the whole state of a training and its place in the data, in one safetensors file.
+
+The file appears whole or not at all: it is written beside its place, forced to the disk, and renamed. It is written
+tensor by tensor, so that a save takes no more memory than the largest of them. A checksum of the whole file, itself
+taken as zeros, stands in its header.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError, first_line
+from ..step.training_step import TrainingStep
+
+KEY = "ampgraph.checkpoint"
+VERSION = 2
+CHECKSUM, ZEROS = "checksum", "0" * 32
+HISTORY = "history/"  # tensors beside the state
+WORDS = "bfloat16"  # stored as 16-bit words: numpy's reader of the format does not know the type
+CODES = {"bool": "BOOL"} | {f"{word}{n}": f"{word[0].upper()}{n}" for word in ("int", "uint") for n in (8, 16, 32, 64)}
+CODES |= {f"float{n}": f"F{n}" for n in (16, 32, 64)}
+"""What the format calls numpy's types."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in the data a training is, so many batches of this epoch are done, and which training it is."""
+
+    epoch: int = 0
+    batch: int = 0
+    seed: int = 0
+    batch_size: int = 0
+    samples: int = 0
+    past: int = 0  # updates that the state had seen before this training began
+    epochs: int = 0
+    lr_schedule: str = ""
+    data: str = ""  # the digest of the data
+
+
+@dataclass(frozen=True)
+class Late:
+    """An array that is fetched only while it is written."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fetch: Callable[[], np.ndarray]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.fetch(), dtype)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds. ``digest`` names the step graph that it belongs to. ``state``: arrays; to be saved, `Late`
+    ones too."""
+
+    digest: str
+    state: Mapping[str, Any]
+    position: Position = Position()
+    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def digest(step: TrainingStep) -> str:
+    """Changes with the graph and with what it holds beside the state; not with the state, nor with names of nodes."""
+    graph, state = step.model.graph, {entry.name for entry in step.layout.states}
+    made = hashlib.blake2b(digest_size=16)
+    for value in (*graph.inputs, *graph.outputs):
+        made.update(f"{value.name}:{value.dtype}\n".encode())
+    for name in sorted(set(graph.initializers) - state):
+        tensor = graph.initializers[name].const_value
+        if tensor is not None:
+            made.update(f"{name}:{tensor.dtype}:{list(tensor.shape)}\n".encode())
+            made.update(tensor.tobytes())
+    for entry in step.layout.states:
+        tensor = graph.initializers[entry.name].const_value
+        made.update(f"{entry.name}:{entry.kind}:{list(tensor.shape) if tensor is not None else ''}\n".encode())
+    for node in graph:
+        proto = ir.serde.serialize_node(node)
+        proto.name = proto.doc_string = ""
+        del proto.metadata_props[:]
+        made.update(proto.SerializeToString(deterministic=True))
+    return made.hexdigest()
+
+
+def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
+    path = Path(path)
+    tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
+    words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
+    head = {"version": VERSION, "step": checkpoint.digest, "position": asdict(checkpoint.position), WORDS: words}
+    head[CHECKSUM] = ZEROS
+    if path.is_dir():
+        raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
+    if not path.parent.is_dir():
+        raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
+    try:
+        with temporary(path) as beside:
+            _write(beside, tensors, {KEY: json.dumps(head)})
+            os.replace(beside, path)
+        _force(path.parent)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        told = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+        kept = ": the old checkpoint is still there" if path.is_file() else ""
+        hint = "free some space and go on with --resume" if kept else "free some space, or choose another place"
+        raise AmpError("AMP105", told + kept, where=str(path), hint=hint) from error
+
+
+_OURS: set[str] = set()  # temporary files that this process writes now
+
+
+@contextlib.contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` that nobody else has; what is still there at the end is removed."""
+    beside = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    _OURS.add(beside.name)
+    try:
+        yield beside
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        _OURS.discard(beside.name)
+
+
+def sweep(path: Path) -> None:
+    """Removes what processes that were killed while they wrote ``path`` have left beside it."""
+    start = f".{path.name}."
+    for found in sorted(path.parent.glob(f"{start}*-*.tmp")):
+        number = found.name.removeprefix(start).partition("-")[0]
+        if found.name not in _OURS and number.isdecimal() and not _alive(int(number)):
+            with contextlib.suppress(OSError):
+                found.unlink()
+
+
+def _alive(process: int) -> bool:
+    if process == os.getpid():
+        return False  # not this one: a container gives the same number to every run
+    if os.name == "nt":
+        return True  # a signal, even none, would end it there
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # of another user
+    return True
+
+
+def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
+    """The safetensors format: the size of the header, the header, the numbers. Raises OSError for everything that the
+    file system refuses."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    order, end = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)), 0
+    for name in order:
+        dtype, shape = tensors[name].dtype, tensors[name].shape
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        code = CODES["uint16" if dtype.name == WORDS else dtype.name]
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    made = hashlib.blake2b(digest_size=16)
+    with open(path, "xb") as file:
+        front = len(text).to_bytes(8, "little") + text
+        made.update(front)
+        file.write(front)
+        for name in order:
+            words = _words(np.asarray(tensors[name]))
+            made.update(words)
+            file.write(words)
+            del words  # before the next one is fetched
+        file.seek(front.index(_MARK) + len(_MARK))
+        file.write(made.hexdigest().encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+_MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # in front of it: JSON as a text in JSON
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Raises ValueError for a file whose checksum is another; OSError."""
+    with open(path, "rb") as file:
+        size = file.read(8)
+        start = size + file.read(min(int.from_bytes(size, "little"), os.path.getsize(path)))
+        place = start.find(_MARK) + len(_MARK)
+        told = start[place : place + len(ZEROS)]
+        made = hashlib.blake2b(start.replace(_MARK + told, _MARK + ZEROS.encode(), 1), digest_size=16)
+        while block := file.read(1 << 20):
+            made.update(block)
+    if _MARK not in start or made.hexdigest().encode() != told:
+        raise ValueError("its checksum is another one")
+
+
+def _words(array: np.ndarray) -> memoryview:
+    array = array.view(np.uint16) if array.dtype.name == WORDS else array
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
+
+
+def _force(folder: Path) -> None:
+    """The rename itself reaches the disk, where a folder can be opened for that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def load(path: str | os.PathLike[str]) -> Checkpoint:
+    """Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is cut short."""
+    path = Path(path)
+    if not path.is_file():
+        told = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"
+        raise AmpError("AMP101", told, where=str(path), hint="check the path")
+    safetensors, _ = _library()
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            head = json.loads((file.metadata() or {})[KEY])
+            if head["version"] != VERSION:
+                raise ValueError(f"version {head['version']}")
+            _refuse_damaged(path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        for name in head[WORDS]:
+            tensors[name] = tensors[name].view(_bfloat16())
+        place = head["position"]
+        numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
+        if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
+            raise TypeError("its place is no place")
+        position = Position(**numbers)
+        history = {name.removeprefix(HISTORY): tensors.pop(name) for name in list(tensors) if name.startswith(HISTORY)}
+        return Checkpoint(str(head["step"]), tensors, position, history)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+        raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from error
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        told = f"is no checkpoint of a training, or is damaged: {first_line(error)}"
+        raise AmpError("AMP108", told, where=str(path), hint="take another one, or begin anew") from error
+
+
+def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:
+    """Raises AmpError AMP405 for a checkpoint of another step graph."""
+    if checkpoint.digest != expected:
+        hint = "give the STEP.onnx that it was made with; a step that is built anew with other options is another one"
+        raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise AmpError("AMP501", "safetensors is not installed", hint="pip install safetensors") from error
+    return safetensors, safetensors.numpy

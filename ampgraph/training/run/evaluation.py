@@ -1,0 +1,127 @@
+"""The forward graph with trained weights: to write it to a file, and to measure it in float32."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from ...formats.onnx.graph import OnnxGraph
+from ...runtime.onnxruntime_session import Session
+from ..step.packing import FORWARD, ORIGINAL, unpack
+from ..step.training_step import TrainingStep
+from .batches import IGNORED, Feeds
+
+
+def trained_model(step: TrainingStep, state: Mapping[str, np.ndarray]) -> ir.Model:
+    """The forward model with trained weights and running statistics, for inference: no Dropout, no batch statistics.
+
+    Raises AmpError AMP206 for a step that holds no forward graph.
+    """
+    text = step.model.metadata_props.get(FORWARD)
+    if text is None:
+        hint = "build the step with ampgraph build-step from a forward graph"
+        raise AmpError("AMP206", "holds no forward graph", hint=hint)
+    stored = step.model.graph.initializers.values()
+    tensors = {v.name or "": v.const_value.numpy() for v in stored if v.const_value is not None}
+    tensors |= {name.removeprefix(ORIGINAL): array for name, array in tensors.items() if name.startswith(ORIGINAL)}
+    tensors |= {entry.name: state[entry.name] for entry in step.layout.of("parameter", "running")}
+    model = unpack(text, {name: _wide(array) for name, array in tensors.items()})
+    set_inference(model.graph)
+    return model
+
+
+def save_trained(step: TrainingStep, state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+    """Writes the forward model with trained weights, whole or not at all."""
+    OnnxGraph(trained_model(step, state)).save(path)
+
+
+def set_inference(graph: ir.Graph) -> None:
+    """Dropout and BatchNormalization as they work after the training."""
+    for node in graph.all_nodes():
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.resize_inputs(2)
+        if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
+            node.attributes.pop("training_mode")
+            node.resize_outputs(1)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """The forward graph is float32; O3 stores parameters low."""
+    return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
+
+
+class Evaluator:
+    """The forward graph in float32, opened once; weights are fed, so that nothing is built anew for each evaluation."""
+
+    def __init__(self, step: TrainingStep, device: str) -> None:
+        self.step, self.feeds = step, Feeds(step)
+        model = trained_model(step, step.initial_state)
+        graph = model.graph
+        self.weights = [e.name for e in step.layout.of("parameter", "running") if e.name in graph.initializers]
+        for name in self.weights:
+            value = graph.initializers.pop(name)
+            value.const_value = None
+            graph.inputs.append(value)
+        labels = step.layout.labels
+        self.fed = [name for name in self.feeds.ports if name != labels]
+        self.kind = step.layout.options.get("loss", "")
+        names = [value.name or "" for value in graph.outputs]
+        self.output = self.kind if self.kind in names else names[0]
+        self.session = Session(ir.to_proto(model), device)
+
+    def measure(self, state: Mapping[str, np.ndarray], data: Any, batch_size: int = 256) -> dict[str, float]:
+        """``samples``, and what can be told: ``loss``, and ``accuracy`` where labels are classes."""
+        dataset = self.feeds.dataset(data)
+        fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
+        weights = {name: _wide(state[name]) for name in self.weights}
+        told = _Sums(self.kind)
+        for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
+            feeds = {name: batch[name] for name in self.fed} | weights
+            result = self.session.run(feeds, outputs=[self.output])[self.output]
+            told.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
+        if not told.samples:
+            raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
+        return told.means()
+
+
+class _Sums:
+    """Sums over batches, in float64."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.samples, self.loss, self.count, self.right = kind, 0, 0.0, 0, 0
+
+    def add(self, result: np.ndarray, labels: np.ndarray | None, samples: int) -> None:
+        self.samples += samples
+        if self.kind == "cross_entropy" and labels is not None:
+            self._add_classes(result.astype(np.float64), labels)
+        elif self.kind == "mse" and labels is not None:
+            self.loss += float(np.square(result.astype(np.float64) - labels).sum())
+            self.count += result.size
+        else:
+            self.loss += float(result.reshape(())) * samples
+            self.count += samples
+
+    def _add_classes(self, scores: np.ndarray, labels: np.ndarray) -> None:
+        scores = np.moveaxis(scores, 1, -1) if scores.ndim > 3 else scores  # as `build` takes it
+        counted = labels != IGNORED
+        scores, labels = scores[counted], labels[counted]
+        classes = scores.shape[-1]
+        wrong = labels[(labels < 0) | (labels >= classes)]
+        if wrong.size:
+            raise AmpError("AMP503", f"label {wrong[0]} is no class", hint=f"classes are 0 to {classes - 1}")
+        top = scores.max(-1, keepdims=True)
+        logs = scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
+        self.loss -= float(np.take_along_axis(logs, labels[:, None], -1).sum())
+        self.right += int((scores.argmax(-1) == labels).sum())
+        self.count += len(labels)
+
+    def means(self) -> dict[str, float]:
+        found = {"samples": float(self.samples), "loss": self.loss / max(self.count, 1)}
+        if self.kind == "cross_entropy":
+            found["accuracy"] = self.right / max(self.count, 1)
+        return found

@@ -1,0 +1,266 @@
+"""Training for some epochs: batches in random order, a learning-rate schedule, checkpoints, and going on from one.
+
+The order of an epoch follows from the seed and the number of the epoch alone, so a training that was killed and goes
+on from its checkpoint ends in the same bytes as one that ran through. What would make it end in others is refused:
+other data, another seed, batch size or schedule, and another number of epochs for a schedule that ends with them
+(linear, cosine). With any other schedule, or none, a training may go on for more epochs than it was begun with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.errors import AmpError, is_whole
+from ..step.loss_scale import DynamicLossScale, parse_loss_scale
+from . import checkpoint as files
+from .claim import claimed
+from .schedules import Schedule, described, parse_schedule, rates
+
+if TYPE_CHECKING:
+    from .trainer import StepResult, Trainer
+
+FILE = "checkpoint.safetensors"
+"""The checkpoint in the folder that a user names."""
+WAITING = 64  # results that stay on the device before they are read together
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and in which steps to train. ``checkpoint``: a folder, which gets one at the end of each epoch and after
+    every ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or
+    begin where there is none."""
+
+    epochs: int
+    batch_size: int
+    lr_schedule: str | Schedule | Sequence[float] | np.ndarray | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if not is_whole(value) or value < least:
+                raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=f"{name}={least}")
+            object.__setattr__(self, name, int(value))
+        if self.checkpoint is None and (self.resume or self.checkpoint_every):
+            hint = "name the folder of the checkpoint: --checkpoint DIR"
+            raise AmpError("AMP325", "there is no checkpoint to go on from or to write", hint=hint)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, and what a
+    validation found."""
+
+    number: int
+    steps: int
+    loss: float
+    skipped: int
+    scale: float
+    validation: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class History:
+    """A whole training: epochs that ran here, and the loss of every step from the first, those before a resume too."""
+
+    epochs: list[Epoch]
+    losses: np.ndarray
+    finite: np.ndarray
+    dropped: int  # samples of each epoch that did not fill a batch
+    resumed: int  # steps that were done before
+
+
+def fit(
+    trainer: Trainer,
+    data: Any,
+    validate: Any,
+    plan: Plan,
+    on_step: Callable[[int, int, StepResult], None] | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> History:
+    """Trains; the last samples of an epoch that fill no batch are left out of it.
+
+    ``on_step(done, total, result)`` is called after every step, ``on_epoch(epoch)`` after every epoch.
+    Raises AmpError AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit,
+    AMP101, AMP108 and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training
+    is lost. Ctrl-C takes effect between two steps.
+    """
+    run = _Run(trainer, data, validate, plan)
+    with contextlib.nullcontext() if run.file is None else claimed(run.file):
+        run.begin()
+        return run.run(on_step, on_epoch)
+
+
+class _Run:
+    def __init__(self, trainer: Trainer, data: Any, validate: Any, plan: Plan) -> None:
+        """Checks all that is given; nothing is changed yet."""
+        self.trainer = trainer
+        self.plan = plan = replace(plan, batch_size=trainer.feeds.check_batch_size(plan.batch_size))
+        self.data = trainer.feeds.dataset(data)
+        self.validate = None if validate is None else trainer.feeds.dataset(validate).arrays
+        if self.validate is not None:
+            trainer.prepare_evaluation()
+        self.steps = self.data.samples // plan.batch_size  # of an epoch
+        if not self.steps:
+            told = f"{self.data.samples} samples do not fill one batch of {plan.batch_size}"
+            raise AmpError("AMP503", told, hint="take smaller batches")
+        given = plan.lr_schedule
+        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * plan.epochs)
+        self.file = None if plan.checkpoint is None else Path(plan.checkpoint) / FILE
+        self.losses: list[float] = []
+        self.finite: list[bool] = []
+        self.waiting: list[StepResult] = []
+        policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
+        self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
+        self.place = files.Position(
+            seed=plan.seed,
+            batch_size=plan.batch_size,
+            samples=self.data.samples,
+            epochs=plan.epochs,
+            lr_schedule=described(given),
+            data="" if self.file is None else self.data.digest(),
+        )
+        self.epoch = self.batch = self.before = 0
+
+    def begin(self) -> None:
+        """Takes the state to start from and the learning rates."""
+        found = self._found()
+        if found is None:
+            # a table counts from the first update of the state, which an earlier fit may have made
+            self.place = replace(self.place, past=self.trainer.updates)
+        else:
+            self.trainer.load_state(found.state)
+            self.losses = [float(loss) for loss in found.history.get("losses", ())]
+            self.finite = [bool(flag) for flag in found.history.get("finite", ())]
+            self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
+            self.place = replace(self.place, past=found.position.past)
+        if self.table is not None:
+            self.trainer.set_rates(np.concatenate([np.repeat(self.table[:1], self.place.past), self.table]))
+        self._check_scale(self.trainer.scale)
+
+    def _found(self) -> files.Checkpoint | None:
+        """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
+        if self.file is None or not self.file.exists():
+            return None
+        where = str(self.file)
+        if not self.plan.resume:
+            told = "a checkpoint of an earlier training is there, which this one would overwrite"
+            raise AmpError("AMP325", told, where=where, hint="--resume, or name another folder")
+        found = files.load(self.file)
+        files.check_belongs(found, self.trainer.digest, where)
+        _check_same(found.position, self.place, where)
+        return found
+
+    def run(
+        self,
+        on_step: Callable[[int, int, StepResult], None] | None,
+        on_epoch: Callable[[Epoch], None] | None,
+    ) -> History:
+        plan, epochs, total = self.plan, [], self.steps * self.plan.epochs
+        while self.epoch < plan.epochs:
+            for batch in self.data.shuffled(plan.batch_size, plan.seed, self.epoch, self.batch):
+                result = self.trainer.step_checked(batch)
+                self.batch += 1
+                self.waiting.append(result)
+                if len(self.waiting) == WAITING:
+                    self._read()
+                if on_step is not None:
+                    on_step(self.epoch * self.steps + self.batch, total, result)
+                if plan.checkpoint_every and self.batch % plan.checkpoint_every == 0 and self.batch < self.steps:
+                    self._save()
+            self._read()
+            self.epoch, self.batch = self.epoch + 1, 0
+            self._check_epoch(result.scale)
+            epochs.append(self._told(result.scale))
+            self._save()
+            if on_epoch is not None:
+                on_epoch(epochs[-1])
+        losses, finite = np.array(self.losses, np.float32), np.array(self.finite, np.bool_)
+        return History(epochs, losses, finite, self.data.samples % plan.batch_size, self.before)
+
+    def _told(self, scale: float) -> Epoch:
+        last = slice(-self.steps, None)
+        losses, finite = self.losses[last], self.finite[last]
+        usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
+        mean = float(np.mean(usable)) if usable else float("nan")
+        found = {} if self.validate is None else self.trainer.evaluate(self.validate)
+        return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found)
+
+    def _read(self) -> None:
+        """Copies what steps told to the host. Raises AmpError AMP504 where training is lost."""
+        if self.waiting:
+            self._check_scale(self.waiting[-1].scale)
+        for result in self.waiting:
+            self.losses.append(result.loss)
+            self.finite.append(result.finite)
+        self.waiting.clear()
+        if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
+            told = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"
+            raise AmpError("AMP504", told, hint="lower the learning rate, or build with --loss-scale dynamic")
+        lost = self.patience is not None and len(self.finite) > self.patience
+        if lost and not any(self.finite[-self.patience - 1 :]):  # type: ignore[operator]
+            told = f"{self.patience + 1} steps in a row overflowed: training is lost"  # type: ignore[operator]
+            raise AmpError("AMP504", told, hint="lower the learning rate, or keep more in float32 with --fp32")
+
+    def _check_epoch(self, scale: float) -> None:
+        """A scale below 1 protects nothing any more: what overflows then is not the scaling's doing."""
+        if scale < 1 and not any(self.finite[-self.steps :]):
+            told = (
+                f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}: training is lost"
+            )
+            raise AmpError("AMP504", told, hint="lower the learning rate, or keep more in float32 with --fp32")
+
+    def _check_scale(self, scale: float) -> None:
+        """A scale whose inverse is no number makes weights infinite; one that is infinite skips every step.
+
+        A float64 scale just beyond float32 is neither: the next step overflows, is skipped, and shrinks it.
+        """
+        with np.errstate(over="ignore", divide="ignore"):
+            usable = np.isfinite(scale) and np.isfinite(np.float32(1) / np.float32(scale))
+        if not usable:
+            hint = (
+                "lower the learning rate, keep more in float32 with --fp32, or build with --loss-scale dynamic:floor=1"
+            )
+            raise AmpError("AMP504", f"the loss scale has become {scale:g}: training is lost", hint=hint)
+
+    def _save(self) -> None:
+        if self.file is None:
+            return
+        self._read()
+        place = replace(self.place, epoch=self.epoch, batch=self.batch)
+        history = {"losses": np.array(self.losses, np.float32), "finite": np.array(self.finite, np.bool_)}
+        files.save(self.file, files.Checkpoint(self.trainer.digest, self.trainer.late_state(), place, history))
+
+
+def _check_same(found: files.Position, mine: files.Position, where: str) -> None:
+    """Raises AmpError AMP405 where going on would end elsewhere than a training that runs through."""
+    if not found.batch_size:
+        told = "was saved by trainer.save, and holds no place in a training to go on from"
+        raise AmpError("AMP405", told, where=where, hint="trainer.load it, and fit with another folder for checkpoints")
+    for name in ("seed", "batch_size", "samples", "lr_schedule", "epochs"):
+        other, given = getattr(found, name), getattr(mine, name)
+        if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
+            told = f"is from a training with {name}={other}, not {given}"
+            why = f": {mine.lr_schedule.partition(':')[0]} ends with the last epoch" if name == "epochs" else ""
+            hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
+            raise AmpError("AMP405", told, where=where, hint=hint)
+    if found.data != mine.data:
+        hint = "give the data that it was begun with, or start anew in another folder"
+        raise AmpError("AMP405", "is from a training with other data", where=where, hint=hint)
+
+
+def _stretches(schedule: str) -> bool:
+    return schedule != "none" and not schedule.startswith("a table") and parse_schedule(schedule).stretches

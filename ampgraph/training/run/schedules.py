@@ -1,0 +1,157 @@
+"""Learning rates as tables: one float32 number an update, made before training and fed to the graph.
+
+The formulas are PyTorch's: constant (LambdaLR of 1), linear (LinearLR), cosine (CosineAnnealingLR), step (StepLR).
+A warmup comes first, as LambdaLR of ``(t + 1) / warmup``, and the schedule proper takes the updates that are left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.errors import AmpError, is_number, is_whole, nearest
+
+KINDS = {
+    "constant": (),
+    "linear": ("end",),
+    "cosine": ("end",),
+    "step": ("every", "gamma"),
+}
+"""Word -> the options that it has beside ``warmup``."""
+_FORMS = "constant, linear:end=0.1, cosine:warmup=100 or step:every=1000,gamma=0.1"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate moves over a training.
+
+    Args:
+        kind: a word of `KINDS`.
+        warmup: that many updates rise to the full rate; they come first.
+        end: linear and cosine end at this part of the full rate.
+        every, gamma: step multiplies the rate by ``gamma`` at every ``every``-th update.
+
+    Raises AmpError AMP324 for numbers that make no sense.
+    """
+
+    kind: str = "constant"
+    warmup: int = 0
+    end: float = 0.0
+    every: int = 1000
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in tuple(KINDS):
+            hint = nearest(str(self.kind), list(KINDS)) or f"one of {_FORMS}"
+            raise AmpError("AMP324", f"unknown learning-rate schedule '{self.kind}'", hint=hint)
+        for name, least in (("warmup", 0), ("every", 1)):
+            value = getattr(self, name)
+            if not is_whole(value) or value < least:
+                raise AmpError("AMP324", f"{name}={value} is not a whole number from {least}", hint=f"{name}=100")
+            object.__setattr__(self, name, int(value))
+        for name in ("end", "gamma"):
+            value = getattr(self, name)
+            if not is_number(value) or not math.isfinite(value) or value < 0:
+                raise AmpError("AMP324", f"{name}={value} is not a number from 0", hint=f"{name}=0.1")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def stretches(self) -> bool:
+        """Whether a longer training has other rates from the start on."""
+        return self.kind in ("linear", "cosine")
+
+    def table(self, rate: float, steps: int) -> np.ndarray:
+        """The rate of each of ``steps`` updates.
+
+        Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
+        """
+        if self.warmup >= steps and self.warmup:
+            told = f"warmup={self.warmup} takes all {steps} updates of the training"
+            raise AmpError("AMP324", told, hint="warm up for less, or train for more epochs")
+        rises = [(t + 1) / self.warmup for t in range(self.warmup)]
+        left = steps - self.warmup
+        factors = rises + [self._factor(t, left) for t in range(left)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = (np.array(factors, np.float64) * rate).astype(np.float32)
+        beyond = np.flatnonzero(~np.isfinite(made))
+        if beyond.size:
+            told = f"the learning rate of update {beyond[0] + 1} is beyond what float32 holds"
+            raise AmpError("AMP324", told, hint=f"{self} of a rate of {rate:g}: take smaller numbers")
+        return made
+
+    def _factor(self, t: int, steps: int) -> float:
+        if self.kind == "linear":
+            return 1 + (self.end - 1) * t / steps
+        if self.kind == "cosine":
+            return self.end + (1 - self.end) * (1 + math.cos(math.pi * t / steps)) / 2
+        try:
+            return self.gamma ** (t // self.every) if self.kind == "step" else 1.0
+        except OverflowError:
+            return math.inf
+
+    def __str__(self) -> str:
+        """The form that `parse_schedule` reads."""
+        words = [f"{name}={getattr(self, name)}" for name in ("warmup", *KINDS[self.kind])]
+        return f"{self.kind}:{','.join(words)}"
+
+
+def parse_schedule(text: str) -> Schedule:
+    """``cosine:warmup=100`` and the like. Raises AmpError AMP324."""
+    kind, colon, rest = text.strip().partition(":")
+    if kind not in KINDS or (colon and not rest):
+        hint = ("" if kind in KINDS else nearest(kind, list(KINDS))) or f"one of {_FORMS}"
+        raise AmpError("AMP324", f"--lr-schedule {text} is not a learning-rate schedule", hint=hint)
+    known, given = ["warmup", *KINDS[kind]], {}
+    for word in rest.split(",") if rest else ():
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or key not in known or key in given:
+            told = f"'{key}' is given twice" if key in given else f"unknown '{word}'"
+            hint = nearest(key, known) or f"{kind} has {', '.join(known)}"
+            raise AmpError("AMP324", f"--lr-schedule {text}: {told}", hint=hint)
+        given[key] = _number(text, key, value)
+    return Schedule(kind, **given)  # type: ignore[arg-type]
+
+
+def rates(schedule: str | Schedule | Sequence[float] | np.ndarray, rate: float, steps: int) -> np.ndarray:
+    """The table of a schedule in any form; numbers are the table itself. Raises AmpError AMP324."""
+    if isinstance(schedule, str):
+        schedule = parse_schedule(schedule)
+    if isinstance(schedule, Schedule):
+        return schedule.table(rate, steps)
+    return table_of(schedule)
+
+
+def table_of(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Learning rates that a caller gives himself. Raises AmpError AMP324."""
+    try:
+        with np.errstate(over="ignore"):
+            table = np.array(numbers, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        table = np.zeros(0, np.float32)
+    if table.ndim != 1 or not table.size or not np.isfinite(table).all() or (table < 0).any():
+        told = "a table of learning rates is one row of numbers from 0 that float32 holds"
+        raise AmpError("AMP324", told, hint=f"or a schedule: {_FORMS}")
+    return table
+
+
+def described(schedule: str | Schedule | Sequence[float] | np.ndarray | None) -> str:
+    """A schedule in one word, the same for the same rates; ``none`` for none. Raises AmpError AMP324."""
+    if schedule is None:
+        return "none"
+    if isinstance(schedule, (str, Schedule)):
+        return str(parse_schedule(schedule) if isinstance(schedule, str) else schedule)
+    table = table_of(schedule)
+    return f"a table of {len(table)} ({hashlib.blake2b(table.tobytes(), digest_size=4).hexdigest()})"
+
+
+def _number(text: str, key: str, value: str) -> float | int:
+    try:
+        return int(value) if key in ("warmup", "every") else float(value)
+    except ValueError:
+        raise AmpError(
+            "AMP324", f"--lr-schedule {text}: {key}={value} is not a number", hint=f"one of {_FORMS}"
+        ) from None

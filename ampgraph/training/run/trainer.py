@@ -1,0 +1,231 @@
+"""Runs training steps on ONNX Runtime: the state stays on the device, results are copied only when asked for."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import AmpError, first_line, is_whole, nearest
+from ...runtime.onnxruntime_session import as_numpy
+from ..step.training_step import TrainingStep
+from . import checkpoint as files
+from .batches import Feeds
+from .binding import Binding
+from .evaluation import Evaluator, save_trained
+from .schedules import Schedule, table_of
+
+
+class StepResult:
+    """How one step went. Each number is copied from the device when it is first asked for."""
+
+    def __init__(self, values: Mapping[str, Any], names: tuple[str, str, str], scale: Any) -> None:
+        self._values, self._names, self._scale = values, names, scale
+
+    @property
+    def loss(self) -> float:
+        """The loss, without the loss scale."""
+        return float(as_numpy(self._values[self._names[0]]))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all gradients were finite; True where the step does not look."""
+        return bool(as_numpy(self._values[self._names[1]])) if self._names[1] else True
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The L2 norm of all unscaled gradients before they were clipped; None where nothing is clipped."""
+        return float(as_numpy(self._values[self._names[2]])) if self._names[2] else None
+
+    @property
+    def scale(self) -> float:
+        """The loss scale after the step, as torch's GradScaler.get_scale() tells it after update(); 1 for none."""
+        return 1.0 if self._scale is None else float(as_numpy(self._scale))
+
+    def __repr__(self) -> str:
+        return f"StepResult(loss={self.loss}, finite={self.finite}, scale={self.scale}, grad_norm={self.grad_norm})"
+
+
+class Trainer:
+    """A training step and its state on a device.
+
+    Args:
+        step: a `TrainingStep`, or the path of a saved one.
+        device: auto (the best that is here), cpu, cuda, tensorrt or cann.
+        strict: run on the CPU with every low value really rounded: the only CPU run that shows what low precision does.
+        threads: how many threads a step may take on the CPU; 0 for all.
+
+    Raises:
+        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
+            ``threads``, AMP502 where the device has no kernel for the step, AMP504 where it has no room for the state.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep | str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        strict: bool = False,
+        threads: int = 0,
+    ) -> None:
+        if not is_whole(threads) or threads < 0:
+            raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
+        self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
+        self.layout = self.training_step.layout
+        self.feeds = Feeds(self.training_step)
+        self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
+        self._binding = Binding(self.training_step, device, strict, int(threads))
+        first = self.training_step.initial_state
+        self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
+        self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
+        self._binding.put(first)
+        self._digest = ""
+        self._evaluator: Evaluator | None = None
+
+    @property
+    def device(self) -> str:
+        """Where the steps run."""
+        return self._binding.device
+
+    @property
+    def digest(self) -> str:
+        """What a checkpoint must bear to belong to this step."""
+        self._digest = self._digest or files.digest(self.training_step)
+        return self._digest
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Mapping[str, Any]) -> StepResult:
+        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
+
+        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
+        """
+        return self.step_checked(self.feeds.checked(batch))
+
+    def step_checked(self, batch: Mapping[str, np.ndarray]) -> StepResult:
+        """A step on arrays that `Feeds` has checked."""
+        values, scale = self._binding.run(batch)
+        return StepResult(values, self._names, scale)
+
+    def set_rates(self, table: np.ndarray) -> None:
+        """The learning rate of every update from the first on; the last one holds for all that follow.
+
+        Raises AmpError AMP324 for what is no row of numbers from 0.
+        """
+        rates, last = self.layout.rates, self.layout.last_rate
+        if not rates or not last:
+            raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
+        table = table_of(table)
+        self._binding.replace({rates: table, last: np.array(len(table) - 1, np.int64)})
+
+    @property
+    def updates(self) -> int:
+        """How many updates the state has seen; steps that were skipped do not count."""
+        return int(self.value(self.layout.count)) if self.layout.count else 0
+
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next step; 1 for none."""
+        return float(self.value(self.layout.scale)) if self.layout.scale else 1.0
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the step was built with, before any schedule."""
+        return self._rate
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """A copy of the whole state: parameters, optimizer slots, running statistics, loss scale, counters."""
+        return {name: self._binding.get(name) for name in self._types}
+
+    def value(self, name: str) -> np.ndarray:
+        """A copy of one tensor of the state."""
+        return self._binding.get(name)
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Takes a whole state. Raises AmpError AMP405 for one that is not of this step; the old one stays then.
+
+        Raises AmpError AMP504 where the device has no room for it; the old one is gone then, and none is there.
+        """
+        if not isinstance(state, Mapping):
+            told = f"a state is a dictionary of arrays, not a {type(state).__name__}"
+            raise AmpError("AMP405", told, hint="give all of trainer.state")
+        for name in state:
+            if name not in self._types:
+                raise AmpError("AMP405", f"this step has no state '{name}'", hint=nearest(name, list(self._types)))
+        arrays = {}
+        for name, (dtype, shape) in self._types.items():
+            if name not in state:
+                raise AmpError("AMP405", f"the state has no '{name}'", hint="give all of trainer.state")
+            try:
+                array = arrays[name] = np.asarray(state[name])
+            except ValueError as error:
+                told = f"state '{name}' is no array: {first_line(error)}"
+                raise AmpError("AMP405", told, hint=f"give {dtype} {list(shape)}") from error
+            fits = array.ndim == 1 and array.size if name == self.layout.rates else array.shape == shape
+            if array.dtype != dtype or not fits:
+                told = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
+                raise AmpError("AMP405", told, hint="take the state of a trainer of the same step")
+        self._binding.put(arrays)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a checkpoint (safetensors), whole or not at all. Raises AmpError AMP105."""
+        files.save(path, files.Checkpoint(self.digest, self.late_state()))
+
+    def late_state(self) -> dict[str, files.Late]:
+        """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
+        held = self._binding
+        return {
+            name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
+            for name, (dtype, _) in self._types.items()
+        }
+
+    def load(self, path: str | os.PathLike[str]) -> files.Checkpoint:
+        """Takes the state of a checkpoint. Raises AmpError AMP101, AMP108, and AMP405 for one of another step."""
+        found = files.load(path)
+        files.check_belongs(found, self.digest, os.fspath(path))
+        self.load_state(found.state)
+        return found
+
+    # -- more than a step ---------------------------------------------------------------------------------------------
+
+    def evaluate(self, data: Any, *, batch_size: int = 256) -> dict[str, float]:
+        """The forward graph in float32 on ``data``: ``loss``, ``accuracy`` where labels are classes, ``samples``."""
+        evaluator = self.prepare_evaluation()
+        return evaluator.measure({name: self.value(name) for name in evaluator.weights}, data, batch_size)
+
+    def prepare_evaluation(self) -> Evaluator:
+        """Opens the forward graph. Raises AmpError AMP206 for a step that holds none."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.training_step, self.device)
+        return self._evaluator
+
+    def export_weights(self, path: str | os.PathLike[str]) -> None:
+        """Writes the forward model with the weights as they are now, for `ampgraph.convert`."""
+        save_trained(self.training_step, self.state, path)
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int,
+        batch_size: int,
+        validate: Any = None,
+        lr_schedule: str | Schedule | Sequence[float] | np.ndarray | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 0,
+        resume: bool = False,
+        seed: int = 0,
+        on_step: Callable[[int, int, StepResult], None] | None = None,
+        on_epoch: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
+        from .fitting import Plan, fit
+
+        plan = Plan(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed)
+        return fit(self, data, validate, plan, on_step, on_epoch)

@@ -1,0 +1,383 @@
+"""Loss scaling as data and state: a frozen policy, a small state, and a pure function from one state to the next.
+
+A policy is numbers and a rule word. The word names the arithmetic of one real implementation, so that a trace of ours
+is the trace of the real one to the last bit; every rule is a row of `RULES`, which a graph builder can read too.
+Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import AmpError, nearest
+
+INT32_MAX = 2**31 - 1
+INTEGERS = ("interval", "hysteresis", "patience")
+NULLABLE = ("floor", "cap", "patience")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The arithmetic of a dynamic rule and the numbers it comes with.
+
+    A finite step counts; the ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again.
+    A step that overflows shrinks the scale and counts from 0.
+    """
+
+    source: str  # what it is the arithmetic of
+    number: str  # float32 or float64: the type of the scale, to which every result is rounded
+    product: str  # the type in which scale and factor are multiplied or divided
+    divides: bool  # shrinks by a division by 1/backoff instead of a product with backoff
+    finite_only: bool  # a growth whose result is not finite is left out
+    one_factor: bool  # the real one has one factor: growth and 1/backoff
+    init: float = 65536.0
+    interval: int = 2000
+    floor: float | None = None
+    cap: float | None = None
+    patience: int | None = None
+
+
+RULES = {
+    "pytorch": Rule("torch.amp.GradScaler", "float32", "float64", False, True, False),
+    "apex": Rule("apex.amp LossScaler", "float64", "float64", False, False, True, cap=2.0**24),
+    "tensorflow": Rule("tf.keras LossScaleOptimizer", "float32", "float32", True, True, True, init=32768.0, floor=1.0),
+    "mindspore": Rule(
+        "mindspore.amp.DynamicLossScaler", "float32", "float32", True, True, True, init=2.0**24, floor=1.0
+    ),
+    "mindspore-cell": Rule(
+        "mindspore.nn.DynamicLossScaleUpdateCell", "float32", "float32", False, False, True, init=2.0**24, floor=1.0
+    ),
+    "mindspore-manager": Rule(
+        "mindspore.amp.DynamicLossScaleManager.update_loss_scale",
+        "float64",
+        "float64",
+        False,
+        False,
+        True,
+        init=2.0**24,
+        floor=1.0,
+        patience=1000,
+    ),
+}
+"""Read from the installed sources of PyTorch 2.13 and MindSpore 2.10 and compared with them by running; Apex
+(e13873deb) and TensorFlow (2.21) read only. MindSpore's manager counts in Python's numbers: where a factor that is no
+power of two passes 2**53, its integers are exact and ours are rounded."""
+
+
+@dataclass(frozen=True)
+class LossScaleState:
+    """What a policy remembers between steps.
+
+    ``scale`` is a Python float that holds a value of the rule's number type exactly; the other three are int32 numbers.
+    """
+
+    scale: float
+    counter: int = 0  # finite steps since the scale last grew or a step overflowed
+    credit: int = 1  # the overflow that finds 1 here shrinks the scale; a greater number is counted down
+    overflows: int = 0  # in a row, up to now
+
+
+@dataclass(frozen=True)
+class StaticLossScale:
+    """A scale that never changes; ``skip`` says whether a step with gradients that are not finite is left out.
+
+    Raises AmpError AMP320 for a scale that is not a positive float32 number, or has no reciprocal in float32.
+    """
+
+    scale: float = 1.0
+    skip: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", _invertible("scale", self.scale, _positive("scale", self.scale)))
+
+    def start(self) -> LossScaleState:
+        """The state before the first step."""
+        return LossScaleState(self.scale)
+
+    def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
+        """The same state: a static scale remembers nothing."""
+        return state
+
+    def exhausted(self, state: LossScaleState) -> bool:
+        """Never: see `DynamicLossScale.exhausted`."""
+        return False
+
+    def __str__(self) -> str:
+        return f"static:{_spelled(self.scale)}" + ("" if self.skip else ",skip=no")
+
+
+@dataclass(frozen=True)
+class DynamicLossScale:
+    """A scale that grows while gradients stay finite and shrinks when they do not; a step that overflows is skipped.
+
+    Args:
+        init: the first scale.
+        growth, backoff: what the scale is multiplied by, growth >= 1 >= backoff > 0.
+        interval: finite steps in a row before the scale grows.
+        rule: the arithmetic, a word of `RULES`.
+        floor, cap: no smaller when it shrinks, no greater when it grows; None for no bound.
+        hysteresis: that many overflows before the scale shrinks; the others only skip the step (DeepSpeed's
+            delayed_shift). ``refill`` says when the count starts anew: ``growth``, or every ``finite`` step
+            (DeepSpeed's consecutive_hysteresis).
+        patience: more overflows in a row than this and `exhausted` says so; None for never.
+
+    Raises AmpError AMP320 for numbers that make no sense.
+    """
+
+    init: float = 65536.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+    rule: str = "pytorch"
+    floor: float | None = None
+    cap: float | None = None
+    hysteresis: int = 1
+    refill: str = "growth"
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        _known("rule", self.rule, list(RULES))
+        _known("refill", self.refill, ["growth", "finite"])
+        for name in ("init", "growth", "backoff", "floor", "cap", "interval", "hysteresis", "patience"):
+            value = getattr(self, name)
+            if value is None and name in NULLABLE:
+                continue
+            if name in INTEGERS:
+                checked: float = _count(name, value)
+            else:  # factors keep the digits they were given in: PyTorch multiplies by them in float64
+                checked = _positive(name, value, round_to=RULES[self.rule].number if name == "init" else "float64")
+                checked = _invertible(name, value, checked) if name == "init" else checked
+            object.__setattr__(self, name, checked)
+        with np.errstate(over="ignore"):
+            shrinks = self.backoff <= 1 and np.float32(1 / self.backoff) < np.inf
+        if self.growth < 1 or not shrinks:
+            told = f"growth {_spelled(self.growth)} and backoff {_spelled(self.backoff)} do not grow and shrink a scale"
+            raise AmpError("AMP320", told, hint="growth is at least 1, backoff above 0 and at most 1")
+        if not (self.floor or 0) <= self.init <= (math.inf if self.cap is None else self.cap):
+            told = f"init {_spelled(self.init)} does not lie between floor and cap"
+            raise AmpError("AMP320", told, hint=f"floor is {self.floor}, cap is {self.cap}")
+
+    @classmethod
+    def preset(cls, rule: str, **numbers: Any) -> DynamicLossScale:
+        """A rule with the numbers it comes with, but for those given. Where the real one has a single factor, a given
+        ``growth`` sets ``backoff`` too."""
+        _known("rule", rule, list(RULES))
+        row = RULES[rule]
+        if row.one_factor and "growth" in numbers and "backoff" not in numbers:
+            numbers["backoff"] = 1 / _positive("growth", numbers["growth"])
+        defaults = {name: getattr(row, name) for name in ("init", "interval", "floor", "cap", "patience")}
+        if row.cap is not None and "cap" not in numbers and _positive("init", numbers.get("init", 1)) > row.cap:
+            numbers["init"] = row.cap  # Apex: min(max_loss_scale, init)
+        return cls(rule=rule, **{**defaults, **numbers})
+
+    @classmethod
+    def pytorch(
+        cls, init: float = 65536.0, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000
+    ) -> DynamicLossScale:
+        """torch.amp.GradScaler: no floor, and no growth beyond the float32 numbers."""
+        return cls.preset("pytorch", init=init, growth=growth, backoff=backoff, interval=interval)
+
+    @classmethod
+    def apex(
+        cls, init: float = 65536.0, interval: int = 2000, floor: float | None = None, cap: float = 2.0**24
+    ) -> DynamicLossScale:
+        """apex.amp's LossScaler: factor 2 always, up to ``max_loss_scale``."""
+        return cls.preset("apex", init=min(init, cap), interval=interval, floor=floor, cap=cap)
+
+    @classmethod
+    def tensorflow(cls, init: float = 32768.0, factor: float = 2.0, interval: int = 2000) -> DynamicLossScale:
+        """tf.keras.mixed_precision.LossScaleOptimizer: floor 1."""
+        return cls.preset("tensorflow", init=init, growth=factor, interval=interval)
+
+    @classmethod
+    def mindspore(cls, init: float = 2.0**24, factor: float = 2, interval: int = 2000) -> DynamicLossScale:
+        """mindspore.amp.DynamicLossScaler, which has no defaults; these are those of DynamicLossScaleManager."""
+        return cls.preset("mindspore", init=init, growth=factor, interval=interval)
+
+    def start(self) -> LossScaleState:
+        """The state before the first step."""
+        return LossScaleState(self.init, credit=self.hysteresis)
+
+    def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
+        """The state after a step whose gradients were all finite, or were not."""
+        if not finite:
+            overflows = state.overflows + 1
+            if state.credit > 1:
+                return replace(state, counter=0, credit=state.credit - 1, overflows=overflows)
+            return replace(state, scale=self._shrunk(state.scale), counter=0, overflows=overflows)
+        grows = state.counter + 1 >= self.interval
+        return LossScaleState(
+            scale=self._grown(state.scale) if grows else state.scale,
+            counter=0 if grows else state.counter + 1,
+            credit=self.hysteresis if grows or self.refill == "finite" else state.credit,
+        )
+
+    def exhausted(self, state: LossScaleState) -> bool:
+        """Whether so many steps overflowed in a row that training is lost; MindSpore's manager raises then."""
+        return self.patience is not None and state.overflows > self.patience
+
+    def _grown(self, scale: float) -> float:
+        rule = RULES[self.rule]
+        with np.errstate(over="ignore"):
+            wide = np.dtype(rule.product).type
+            grown = float(np.dtype(rule.number).type(wide(scale) * wide(self.growth)))
+        if rule.finite_only and not math.isfinite(grown):
+            return scale
+        return grown if self.cap is None else min(grown, self.cap)
+
+    def _shrunk(self, scale: float) -> float:
+        rule = RULES[self.rule]
+        with np.errstate(over="ignore", under="ignore"):
+            wide = np.dtype(rule.product).type
+            shrunk = wide(scale) / wide(1 / self.backoff) if rule.divides else wide(scale) * wide(self.backoff)
+            shrunk = float(np.dtype(rule.number).type(shrunk))
+        return shrunk if self.floor is None else max(shrunk, self.floor)
+
+    def __str__(self) -> str:
+        """The form that `parse_loss_scale` reads."""
+        words = [f"{f.name}={_spelled(getattr(self, f.name))}" for f in fields(self)]
+        return "dynamic:" + ",".join(words)
+
+
+LossScale = StaticLossScale | DynamicLossScale
+
+
+# -- MindSpore's five, by name ----------------------------------------------------------------------------------------
+
+
+def _dynamic_scaler(scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
+    return DynamicLossScale.mindspore(scale_value, scale_factor, scale_window)
+
+
+def _fixed_manager(loss_scale: float = 128.0, drop_overflow_update: bool = True) -> LossScale:
+    return StaticLossScale(loss_scale, skip=drop_overflow_update)
+
+
+def _dynamic_manager(init_loss_scale: float = 2**24, scale_factor: int = 2, scale_window: int = 2000) -> LossScale:
+    return DynamicLossScale.preset(
+        "mindspore-manager", init=init_loss_scale, growth=scale_factor, interval=scale_window
+    )
+
+
+def _update_cell(loss_scale_value: float, scale_factor: int, scale_window: int) -> LossScale:
+    return DynamicLossScale.preset("mindspore-cell", init=loss_scale_value, growth=scale_factor, interval=scale_window)
+
+
+def _static_scaler(scale_value: float) -> LossScale:
+    return StaticLossScale(scale_value)
+
+
+MINDSPORE: dict[str, Callable[..., LossScale]] = {
+    "StaticLossScaler": _static_scaler,
+    "DynamicLossScaler": _dynamic_scaler,
+    "FixedLossScaleManager": _fixed_manager,
+    "DynamicLossScaleManager": _dynamic_manager,
+    "DynamicLossScaleUpdateCell": _update_cell,
+}
+"""MindSpore's name -> the policy of the same behaviour; arguments, their names and defaults are MindSpore's."""
+
+
+# -- the command-line form --------------------------------------------------------------------------------------------
+
+_FORMS = "dynamic, dynamic:init=65536,growth=2,backoff=0.5,interval=2000,rule=pytorch, static:1024 or none"
+_WORDS = ("rule", "refill")
+
+
+def parse_loss_scale(text: str) -> LossScale | None:
+    """The policy that the command line names: ``dynamic[:KEY=VALUE,...]``, ``static:NUMBER[,skip=no]`` or ``none``.
+
+    Keys are the fields of `DynamicLossScale`; what is left out is what the rule comes with. ``none`` gives None.
+    Raises AmpError AMP320.
+    """
+    kind, colon, rest = text.strip().partition(":")
+    if kind == "none" and not colon:
+        return None
+    if kind == "static" and rest:
+        number, *options = rest.split(",")
+        if options not in ([], ["skip=no"], ["skip=yes"]):
+            raise AmpError("AMP320", f"--loss-scale {text}: unknown '{','.join(options)}'", hint="skip=yes or skip=no")
+        return StaticLossScale(_float("scale", number), skip=options != ["skip=no"])
+    if kind == "dynamic" and (rest or not colon):
+        given = _pairs(text, rest)
+        return DynamicLossScale.preset(given.pop("rule", "pytorch"), **given)
+    hint = ("" if kind in _KINDS else nearest(kind, _KINDS)) or f"one of {_FORMS}"
+    raise AmpError("AMP320", f"--loss-scale {text} is not a loss scale", hint=hint)
+
+
+_KINDS = ["dynamic", "static", "none"]
+
+
+def _pairs(text: str, rest: str) -> dict[str, Any]:
+    known = [f.name for f in fields(DynamicLossScale)]
+    given: dict[str, Any] = {}
+    for word in rest.split(",") if rest else ():
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not value:
+            raise AmpError("AMP320", f"--loss-scale {text}: '{word}' is not KEY=VALUE", hint=f"for example {_FORMS}")
+        if key not in known:
+            hint = nearest(key, known) or f"there are: {', '.join(known)}"
+            raise AmpError("AMP320", f"--loss-scale {text}: unknown '{key}'", hint=hint)
+        if key in given:
+            raise AmpError("AMP320", f"--loss-scale {text}: '{key}' is given twice", hint="give it once")
+        if key in _WORDS:
+            given[key] = value
+        elif value == "none" and key in NULLABLE:
+            given[key] = None
+        else:
+            number = _float(key, value)
+            given[key] = int(number) if key in INTEGERS and number.is_integer() else number
+    return given
+
+
+def _float(name: str, text: str) -> float:
+    base, caret, exponent = text.partition("^")
+    try:
+        number = float(base) ** int(exponent) if caret else float(base)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise AmpError("AMP320", f"{name}={text} is not a number", hint="for example 65536, 2^16 or 0.5")
+    return number
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and value < 1e16:
+        return str(int(value))
+    return "none" if value is None else str(value)
+
+
+def _known(name: str, word: str, words: list[str]) -> None:
+    if word not in words:
+        hint = (nearest(word, words) if isinstance(word, str) else "") or f"there are: {', '.join(words)}"
+        raise AmpError("AMP320", f"unknown {name} '{word}'", hint=hint)
+
+
+def _positive(name: str, value: Any, round_to: str = "float32") -> float:
+    """``value`` as a number of that type, and of float32's range: scales and factors meet float32 gradients."""
+    try:
+        with np.errstate(over="ignore"):
+            narrow, number = np.float32(value), float(np.dtype(round_to).type(value))
+    except (TypeError, ValueError, OverflowError):
+        narrow, number = np.float32("nan"), math.nan
+    if isinstance(value, bool) or not np.isfinite(narrow) or narrow <= 0:
+        raise AmpError("AMP320", f"{name}={value} is not a positive float32 number", hint="for example 65536 or 0.5")
+    return number
+
+
+def _invertible(name: str, value: Any, number: float) -> float:
+    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(1) / np.float32(number)):
+            raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")
+    return number
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
+        raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
+    return int(value)

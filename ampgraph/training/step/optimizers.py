@@ -1,0 +1,219 @@
+"""Optimizers as data, and what they do to one parameter in a graph. The arithmetic is float32 and PyTorch's.
+
+Sources: torch.optim.SGD, Adam and AdamW (2.13), their documented algorithms; Kingma and Ba (2015), Loshchilov and
+Hutter (2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError, is_number, nearest
+from ..gradients.builder import Builder
+
+Value = ir.Value
+GREATEST = float(np.finfo(np.float32).max)
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """``begin`` makes the scalars that all parameters share, ``update`` a new parameter and its new slots."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, until a schedule says another."""
+        ...
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the tensors that it keeps for each parameter, zero at first."""
+        ...
+
+    def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
+        """``lr`` is a float32 scalar, ``count`` the int64 number of this update, from 1."""
+        ...
+
+    def update(
+        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
+    ) -> tuple[Value, list[Value]]: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """v = momentum v + g; p = p - lr v. Nesterov: p = p - lr (g + momentum v)."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    SLOTS: ClassVar[tuple[str, ...]] = ("momentum",)
+
+    def __post_init__(self) -> None:
+        _check(self, "lr", "momentum", "weight_decay")
+        if self.nesterov and not self.momentum:
+            raise AmpError("AMP322", "nesterov needs momentum", hint="sgd:lr=0.1,momentum=0.9,nesterov=yes")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.SLOTS if self.momentum else ()
+
+    def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
+        return (lr,)
+
+    def update(
+        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
+    ) -> tuple[Value, list[Value]]:
+        [lr] = begun
+        if self.weight_decay:
+            gradient = b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
+        if not self.momentum:
+            return b.op("Sub", parameter, b.op("Mul", gradient, lr)), []
+        velocity = b.op("Add", b.op("Mul", slots[0], b.number(self.momentum)), gradient)
+        move = velocity
+        if self.nesterov:
+            move = b.op("Add", gradient, b.op("Mul", velocity, b.number(self.momentum)))
+        return b.op("Sub", parameter, b.op("Mul", move, lr)), [velocity]
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m and v are running means of g and g^2, corrected for their start; p = p - lr m' / (sqrt(v') + eps)."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    SLOTS: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def __post_init__(self) -> None:
+        _check(self, "lr", "eps", "weight_decay", "beta1", "beta2")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise AmpError("AMP322", f"{name}={getattr(self, name)} is not in [0, 1)", hint="for example 0.9")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.SLOTS
+
+    def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
+        """The corrected learning rate, the root of the second correction, what decoupled decay leaves of a weight."""
+        rate = b.op("Cast", lr, to=int(ir.DataType.DOUBLE))
+        step = b.op("Div", rate, _correction(b, self.beta1, count))
+        root = b.op("Sqrt", _correction(b, self.beta2, count))
+        kept = b.op("Sub", _wide(b, 1), b.op("Mul", rate, _wide(b, self.weight_decay)))
+        return tuple(b.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (step, root, kept))
+
+    def _decayed(self, b: Builder, parameter: Value, gradient: Value, kept: Value) -> tuple[Value, Value]:
+        """Adam adds the decay to the gradient."""
+        if self.weight_decay:
+            gradient = b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
+        return parameter, gradient
+
+    def update(
+        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
+    ) -> tuple[Value, list[Value]]:
+        step, correction, kept = begun
+        parameter, gradient = self._decayed(b, parameter, gradient, kept)
+        mean = _running(b, slots[0], gradient, self.beta1)
+        square = _running(b, slots[1], b.op("Mul", gradient, gradient), self.beta2)
+        root = b.op("Div", b.op("Sqrt", square), correction)
+        move = b.op("Div", b.op("Mul", mean, step), b.op("Add", root, b.number(self.eps)))
+        return b.op("Sub", parameter, move), [mean, square]
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weights decay by themselves: p = p (1 - lr weight_decay) first."""
+
+    weight_decay: float = 0.01
+
+    def _decayed(self, b: Builder, parameter: Value, gradient: Value, kept: Value) -> tuple[Value, Value]:
+        if self.weight_decay:
+            parameter = b.op("Mul", parameter, kept)
+        return parameter, gradient
+
+
+OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+def parse_optimizer(text: str) -> Optimizer:
+    """``sgd:lr=0.1,momentum=0.9`` and the like. Raises AmpError AMP322."""
+    kind, _, rest = text.strip().partition(":")
+    if kind not in OPTIMIZERS:
+        hint = nearest(kind, list(OPTIMIZERS)) or f"there are: {', '.join(OPTIMIZERS)}"
+        raise AmpError("AMP322", f"unknown optimizer '{kind}'", hint=hint)
+    known = {field.name: field.type for field in fields(OPTIMIZERS[kind])}
+    given: dict[str, Any] = {}
+    for word in rest.split(",") if rest else ():
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or key not in known or key in given:
+            told = f"'{key}' is given twice" if key in given else f"unknown option '{word}'"
+            raise AmpError("AMP322", f"optimizer {kind}: {told}", hint=f"there are: {', '.join(known)}")
+        given[key] = _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+    return OPTIMIZERS[kind](**given)
+
+
+def spelled(optimizer: Optimizer) -> str:
+    """The form that `parse_optimizer` reads; one of the user has the name of its class."""
+    cls = type(optimizer)
+    kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
+    names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
+    rows = [(name, getattr(optimizer, name)) for name in names]
+    told = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
+    return f"{kind}:{told}" if told else kind
+
+
+def as_optimizer(given: Any) -> Optimizer:
+    """An optimizer, or the command-line form of one. Raises AmpError AMP322."""
+    if isinstance(given, str):
+        return parse_optimizer(given)
+    if isinstance(given, type) or not isinstance(given, Optimizer):
+        kind = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+        hint = "ampgraph.SGD(lr=0.1), ampgraph.Adam(), ampgraph.AdamW(), or a text: adam:lr=0.001"
+        raise AmpError("AMP322", f"optimizer={kind} is no optimizer for a graph", hint=hint)
+    return given
+
+
+def _running(b: Builder, old: Value, new: Value, beta: float) -> Value:
+    return b.op("Add", b.op("Mul", old, b.number(beta)), b.op("Mul", new, b.number(1 - beta)))
+
+
+def _correction(b: Builder, beta: float, count: Value) -> Value:
+    """1 - beta^count, in float64: near 1 a float32 power has lost the digits that matter."""
+    wide = b.op("Cast", count, to=int(ir.DataType.DOUBLE))
+    return b.op("Sub", _wide(b, 1), b.op("Pow", _wide(b, beta), wide))
+
+
+def _wide(b: Builder, number: float) -> Value:
+    return b.constant(np.array(number, np.float64))
+
+
+def _check(optimizer: Any, *names: str) -> None:
+    """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
+    for name in names:
+        value = getattr(optimizer, name)
+        if not is_number(value) or not 0 <= value <= GREATEST:
+            told = f"{name}={value} is not a number from 0 that float32 holds"
+            raise AmpError("AMP322", told, hint="for example 0.01")
+        object.__setattr__(optimizer, name, value if type(value) in (int, float) else float(value))
+
+
+def _number(kind: str, key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise AmpError("AMP322", f"optimizer {kind}: {key}={text} is not a number", hint=f"{key}=0.01") from None
+
+
+def _boolean(kind: str, key: str, text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise AmpError("AMP322", f"optimizer {kind}: {key}={text} is neither yes nor no", hint=f"{key}=yes")
+    return text == "yes"

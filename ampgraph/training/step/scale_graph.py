@@ -1,0 +1,75 @@
+"""The update of a loss scale as nodes: the same arithmetic as `loss_scale.DynamicLossScale.update`, on scalars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ..gradients.builder import Builder
+from .loss_scale import RULES, DynamicLossScale
+
+Value = ir.Value
+TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
+
+
+@dataclass(frozen=True)
+class ScaleValues:
+    """A `LossScaleState` in a graph: the scale in the rule's number type, the others int32."""
+
+    scale: Value
+    counter: Value
+    credit: Value
+    overflows: Value
+
+
+def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
+    """The state after a step whose gradients were all ``finite``, or were not."""
+    one, zero = _int(b, 1), _int(b, 0)
+    counted = b.op("Add", state.counter, one)
+    grows = b.op("GreaterOrEqual", counted, _int(b, policy.interval))
+    spends = b.op("Greater", state.credit, one)
+    grown = b.op("Where", grows, _grown(b, policy, state.scale), state.scale)
+    shrunk = b.op("Where", spends, state.scale, _shrunk(b, policy, state.scale))
+    left = b.op("Where", spends, b.op("Sub", state.credit, one), state.credit)
+    full = _int(b, policy.hysteresis)
+    kept = full if policy.refill == "finite" else b.op("Where", grows, full, state.credit)
+    return ScaleValues(
+        scale=b.op("Where", finite, grown, shrunk),
+        counter=b.op("Where", b.op("And", finite, b.op("Not", grows)), counted, zero),
+        credit=b.op("Where", finite, kept, left),
+        overflows=b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
+    )
+
+
+def _int(b: Builder, number: int) -> Value:
+    return b.constant(np.array(number, np.int32))
+
+
+def _grown(b: Builder, policy: DynamicLossScale, scale: Value) -> Value:
+    rule = RULES[policy.rule]
+    grown = _times(b, policy, scale, policy.growth, divides=False)
+    if rule.finite_only:
+        grown = b.op("Where", b.op("IsInf", grown), scale, grown)
+    return grown if policy.cap is None else b.op("Min", grown, _number(b, rule.number, policy.cap))
+
+
+def _shrunk(b: Builder, policy: DynamicLossScale, scale: Value) -> Value:
+    rule = RULES[policy.rule]
+    factor = 1 / policy.backoff if rule.divides else policy.backoff
+    shrunk = _times(b, policy, scale, factor, divides=rule.divides)
+    return shrunk if policy.floor is None else b.op("Max", shrunk, _number(b, rule.number, policy.floor))
+
+
+def _times(b: Builder, policy: DynamicLossScale, scale: Value, factor: float, divides: bool) -> Value:
+    """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale."""
+    rule = RULES[policy.rule]
+    wide = scale if rule.product == rule.number else b.op("Cast", scale, to=int(TYPES[rule.product]))
+    made = b.op("Div" if divides else "Mul", wide, _number(b, rule.product, factor))
+    return made if rule.product == rule.number else b.op("Cast", made, to=int(TYPES[rule.number]))
+
+
+def _number(b: Builder, dtype: str, number: float) -> Value:
+    with np.errstate(over="ignore"):
+        return b.constant(np.array(number, dtype))

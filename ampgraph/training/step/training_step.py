@@ -1,0 +1,180 @@
+"""A training step as one ONNX graph: built from a forward graph, saved, loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from .state import COUNTER, SCALE, SCHEDULE, Entry
+
+KEY = "ampgraph.step"
+"""The model metadata that holds a `Layout`."""
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ClassInput:
+    """An input of class numbers: 0 .. ``classes`` - 1 (0 where that is not known), or ``ignored`` where that is one."""
+
+    name: str
+    classes: int
+    ignored: int | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the inputs and outputs of a step graph are for."""
+
+    states: tuple[Entry, ...]
+    inputs: tuple[str, ...]  # the batch, labels included
+    labels: str = ""  # the input of the labels, where a loss was added
+    classes: int = 0  # labels lie in 0 .. classes - 1, where that is known
+    class_inputs: tuple[ClassInput, ...] = ()  # what the graph's own loss reads as labels, nothing but reshaped
+    loss: str = ""
+    finite: str = ""
+    norm: str = ""
+    options: dict[str, Any] = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
+    version: int = VERSION
+
+    def of(self, *kinds: str) -> list[Entry]:
+        """The entries of some kinds, in order."""
+        return [entry for entry in self.states if entry.kind in kinds]
+
+    def find(self, kind: str, stem: str) -> str:
+        """The state of a kind that is called ``stem``, or ``stem_1`` where that name was taken; empty for none."""
+        return next((e.name for e in self.of(kind) if re.fullmatch(rf"{stem}(_\d+)?", e.name)), "")
+
+    @property
+    def scale(self) -> str:
+        """The loss scale; empty for none."""
+        return self.find(SCALE, "step/scale")
+
+    @property
+    def count(self) -> str:
+        """How many updates there were; empty for none."""
+        return self.find(COUNTER, "step/count")
+
+    @property
+    def rates(self) -> str:
+        """The table of learning rates; empty for none."""
+        return self.find(SCHEDULE, "step/learning_rates")
+
+    @property
+    def last_rate(self) -> str:
+        """The last row of that table; empty for none."""
+        return self.find(SCHEDULE, "step/last_rate")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str, where: str = "") -> Layout:
+        """Raises AmpError AMP206 for what no step graph of ours says."""
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise AmpError(
+                    "AMP206", f"is a step graph of version {data['version']}", where=where, hint="build it again"
+                )
+            states = tuple(Entry(**entry) for entry in data.pop("states"))
+            read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
+            layout = Layout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
+            layout._check_types()
+            return layout
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            told = "its description of the training step cannot be read"
+            raise AmpError("AMP206", told, where=where, hint="build it again with ampgraph build-step") from error
+
+    def _check_types(self) -> None:
+        """Raises TypeError: JSON may hold anything."""
+        names = [self.labels, self.loss, self.finite, self.norm, *self.inputs, *(row.name for row in self.class_inputs)]
+        names += [name for entry in self.states for name in (entry.name, entry.kind, entry.output)]
+        numbers = [self.classes, *(row.classes for row in self.class_inputs)]
+        numbers += [row.ignored for row in self.class_inputs if row.ignored is not None]
+        fits = all(isinstance(number, int) for number in numbers) and isinstance(self.options, dict)
+        if not fits or not all(isinstance(name, str) for name in names):
+            raise TypeError("a field of another type")
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """``model``: the whole step. Inputs are the batch and the state, whose first values are in the model; outputs are
+    the loss, whether all gradients were finite, and the next state."""
+
+    model: ir.Model = field(repr=False)  # onnx_ir prints a graph node by node, as deep as it is
+    layout: Layout
+
+    @property
+    def initial_state(self) -> dict[str, np.ndarray]:
+        """The first value of every tensor of the state, by name."""
+        found = self.model.graph.initializers
+        return {entry.name: _numbers(found[entry.name]) for entry in self.layout.states}
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of what is trained."""
+        return [entry.name for entry in self.layout.of("parameter")]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model, whole or not at all."""
+        from ...formats.onnx.graph import OnnxGraph
+
+        OnnxGraph(self.model).save(path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> TrainingStep:
+        """Raises AmpError AMP1xx for the file, AMP206 for one that is no step graph."""
+        from ...formats.onnx.graph import OnnxGraph
+
+        model = OnnxGraph.load(path).model
+        return TrainingStep(model, layout_of(model, os.fspath(path)))
+
+
+def layout_of(model: ir.Model, where: str = "") -> Layout:
+    """What a step graph says of itself. Raises AmpError AMP206 for any other graph."""
+    text = model.metadata_props.get(KEY)
+    if text is None:
+        hint = "build one: ampgraph build-step FORWARD.onnx --loss cross_entropy --optimizer adam -o STEP.onnx"
+        raise AmpError("AMP206", "is not a training step", where=where, hint=hint)
+    layout = Layout.from_json(text, where)
+    problem = _problem(layout, model.graph)
+    if problem:
+        raise AmpError("AMP206", problem, where=where, hint="build it again with ampgraph build-step")
+    return layout
+
+
+def _problem(layout: Layout, graph: ir.Graph) -> str:
+    """What a layout says that the graph does not have; empty where they belong together."""
+    states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
+    for name in states:
+        value = graph.initializers.get(name)
+        if name not in have or value is None or value.const_value is None:
+            return f"its state '{name}' is missing"
+    fed = Counter([*states, *layout.inputs])
+    for name in (*fed, *sorted(str(name) for name in have - set(fed))):
+        if name not in have or fed[name] != 1:
+            return f"its input '{name}' is missing, or nothing says once what it is for"
+    made = {value.name for value in graph.outputs}
+    written = Counter(entry.output for entry in layout.states if entry.output)
+    told = Counter(name for name in (layout.loss, layout.finite, layout.norm) if name)
+    for name, count in (written + told).items():
+        if name not in made or count != 1:
+            return f"its output '{name}' is missing, or is two things at once"
+    if not layout.loss:
+        return "it names no loss"
+    labels = [layout.labels] if layout.labels else []
+    stray = [name for name in (*labels, *(row.name for row in layout.class_inputs)) if name not in layout.inputs]
+    return f"its labels '{stray[0]}' are no input" if stray else ""
+
+
+def _numbers(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()

@@ -1,0 +1,157 @@
+"""The end of a training step: finite check, unscale, clip, optimizer, commit, the next loss scale.
+
+Everything here is float32, and float64 where a number near 1 is raised to a power. The order is that of
+torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients, update only if all is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ..gradients.builder import Builder
+from .loss_scale import RULES, DynamicLossScale, LossScale
+from .optimizers import Optimizer
+from .scale_graph import ScaleValues, next_scale
+from .state import COUNTER, SCALE, SCHEDULE, SLOT, States
+
+Value = ir.Value
+FLOAT = int(ir.DataType.FLOAT)
+CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The loss scale in the graph: ``seed`` in float32 is what gradients start from, ``values`` is its state."""
+
+    policy: LossScale
+    seed: Value
+    values: ScaleValues | None  # None for a static scale
+
+    @property
+    def skips(self) -> bool:
+        return isinstance(self.policy, DynamicLossScale) or self.policy.skip
+
+
+@dataclass(frozen=True)
+class Updated:
+    """Names of the outputs that say how a step went; empty where there is none."""
+
+    finite: str = ""
+    norm: str = ""
+
+
+def add_scale(states: States, policy: LossScale | None) -> Scale | None:
+    """The state of a loss scale; None for none."""
+    if policy is None:
+        return None
+    b, first = states.builder, policy.start()
+    if not isinstance(policy, DynamicLossScale):
+        return Scale(policy, states.add("step/scale", np.float32(first.scale), SCALE), None)
+    scale = states.add("step/scale", np.dtype(RULES[policy.rule].number).type(first.scale), SCALE)
+    numbers = [(name, getattr(first, name)) for name in ("counter", "credit", "overflows")]
+    counters = [states.add(f"step/{name}", np.int32(number), SCALE) for name, number in numbers]
+    seed = scale if scale.dtype == ir.DataType.FLOAT else b.op("Cast", scale, to=FLOAT)
+    return Scale(policy, seed, ScaleValues(scale, *counters))
+
+
+def add_update(
+    states: States,
+    parameters: Sequence[Value],
+    gradients: Sequence[Value],
+    optimizer: Optimizer,
+    scale: Scale | None,
+    clip_norm: float | None = None,
+    running: Sequence[tuple[Value, Value]] = (),
+) -> Updated:
+    """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
+
+    ``running``: further state and its next value, which a step that is not finite leaves as it was.
+    """
+    b = states.builder
+    b.scope = ""
+    floats = [new for old, new in running if old.dtype == FLOAT]
+    finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
+    holds = finite if scale is not None and scale.skips else None
+    if scale is not None:
+        # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient
+        inverse = b.op("Reciprocal", scale.seed)
+        gradients = [b.op("Mul", gradient, inverse) for gradient in gradients]
+    norm = None
+    if clip_norm is not None:
+        norm = global_norm(b, gradients)
+        gap = b.op("Div", b.number(clip_norm), b.op("Add", norm, b.number(CLIP_EPS)))
+        factor = b.op("Min", gap, b.number(1))
+        gradients = [b.op("Mul", gradient, factor) for gradient in gradients]
+    count = states.add("step/count", np.int64(0), COUNTER)
+    counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
+    begun = optimizer.begin(b, _learning_rate(states, optimizer, count), counted)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        _update(states, parameter, gradient, optimizer, begun, holds)
+    for old, new in running:
+        states.commit(old, new, holds)
+    states.commit(count, counted, holds)
+    if scale is not None and scale.values is not None and finite is not None:
+        assert isinstance(scale.policy, DynamicLossScale)
+        after = next_scale(b, scale.policy, scale.values, finite)
+        for name in ("scale", "counter", "credit", "overflows"):
+            states.commit(getattr(scale.values, name), getattr(after, name))
+    return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
+
+
+def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
+    """Whether no element is inf or NaN: x * 0 is 0 for every number, and a sum of zeros cannot overflow."""
+    zeros = [b.op("ReduceSum", b.op("Mul", g, b.number(0)), keepdims=0) for g in gradients]
+    total = zeros[0] if len(zeros) == 1 else b.op("Sum", *zeros)
+    return b.op("Equal", total, b.number(0))
+
+
+def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
+    """The L2 norm of all gradients together."""
+    squares = [b.op("ReduceSumSquare", gradient, keepdims=0) for gradient in gradients]
+    return b.op("Sqrt", squares[0] if len(squares) == 1 else b.op("Sum", *squares))
+
+
+def _learning_rate(states: States, optimizer: Optimizer, count: Value) -> Value:
+    """The table of learning rates at the number of updates so far; its last row holds for all that follow."""
+    b = states.builder
+    table = states.add("step/learning_rates", np.array([optimizer.lr], np.float32), SCHEDULE)
+    table.shape = ir.Shape(["schedule"])
+    last = states.add("step/last_rate", np.int64(0), SCHEDULE)
+    return b.op("Gather", table, b.op("Min", count, last), axis=0)
+
+
+def _update(
+    states: States,
+    parameter: Value,
+    gradient: Value,
+    optimizer: Optimizer,
+    begun: Sequence[Value],
+    holds: Value | None,
+) -> None:
+    """One parameter. A low one is raised for the arithmetic and rounded once."""
+    b, dtype = states.builder, parameter.dtype
+    b.scope = parameter.name or ""
+    shape = parameter.shape.numpy() if parameter.shape is not None else ()
+    slots = [states.add(f"{slot}/{parameter.name}", np.zeros(shape, np.float32), SLOT) for slot in optimizer.slots]
+    wide = parameter if dtype == ir.DataType.FLOAT else b.op("Cast", parameter, to=FLOAT)
+    new, moved = optimizer.update(b, wide, gradient, slots, begun)
+    if dtype is not None and dtype != ir.DataType.FLOAT:
+        new = b.op("Cast", new, to=int(dtype))
+    states.commit(parameter, new, holds)
+    for slot, value in zip(slots, moved, strict=True):
+        states.commit(slot, value, holds)
+
+
+def _output(b: Builder, name: str, value: Value | None) -> str:
+    if value is None:
+        return ""
+    output = b.op("Identity", value)
+    output.name = b.fresh(name)
+    output.type = ir.TensorType(ir.DataType.BOOL if name == "finite" else ir.DataType.FLOAT)
+    output.shape = ir.Shape([])
+    b.graph.outputs.append(output)
+    return output.name

@@ -1,0 +1,146 @@
+"""CANN's mixed precision list: what goes where, and how the file is written."""
+
+import json
+import os
+
+import pytest
+
+from ampgraph.api.mixlist import ascend_names, build_mixlist, write_mixlist
+from ampgraph.core.errors import AmpError
+from ampgraph.oplists.lists import load_level, load_op_lists
+from ampgraph.oplists.mindspore_schemas import operators
+from ampgraph.oplists.validate import LEVELS, data_folder
+from cli_helpers import contents, process, refused
+
+EXPORTS = [("ampgraph", level) for level in LEVELS] + [("mindspore", level) for level in ("O0", "O1", "auto")]
+
+
+def test_the_names_are_sorted_and_many():
+    text = (data_folder() / "schemas" / "ascend_names.toml").read_text(encoding="utf-8")
+    keys = [line.split(" = ")[0] for line in text.splitlines() if " = [" in line]
+    assert keys == sorted(ascend_names()) and len(keys) >= 150
+    assert ascend_names()["MatMul"] == ("MatMul", "MatMulV2")
+    assert ascend_names()["Softmax"] == ("SoftmaxV2",)
+    assert not any(operators()[name].structural for name in keys)
+
+
+@pytest.mark.parametrize(("policy", "level"), EXPORTS)
+def test_no_operator_type_is_in_both_lists(policy, level):
+    mixlist = build_mixlist(policy, level)
+    known = {one for types in ascend_names().values() for one in types}
+    assert not set(mixlist.white) & set(mixlist.black)
+    assert set(mixlist.white) | set(mixlist.black) <= known
+    assert all(list(group) == sorted(set(group)) for group in (mixlist.white, mixlist.black, mixlist.unnamed))
+    assert not set(mixlist.unnamed) & set(ascend_names())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_operator_goes_where_its_level_puts_its_class(level):
+    """Recomputed here: the most careful of the operators that share a type wins."""
+    lists, chosen = load_op_lists(), load_level(level)
+    wanted = {}
+    for name, types in ascend_names().items():
+        listing = lists.of(operators()[name].kind)
+        for one in types:
+            wanted.setdefault(one, set()).add(chosen.of(listing.cls) if listing else "float32")
+    mixlist = build_mixlist("ampgraph", level)
+    assert set(mixlist.black) == {one for one, rules in wanted.items() if "float32" in rules}
+    assert set(mixlist.white) == {one for one, rules in wanted.items() if rules == {"low"}}
+
+
+def test_levels_of_policy_ampgraph():
+    o0, o1, o2, o3, auto = (build_mixlist("ampgraph", level) for level in LEVELS)
+    assert not o0.white and {"Add", "Relu", "LayerNorm"} <= set(o0.black)
+    assert {"MatMulV2", "Conv2D", "BatchMatMul"} <= set(o1.white) & set(o2.white) & set(o3.white) & set(auto.white)
+    assert {"Add", "Gelu", "SoftmaxV2", "LayerNorm"} <= set(o1.black)
+    assert {"Add", "Gelu", "SoftmaxV2"} <= set(o2.white) and {"LayerNorm", "BatchNorm", "BNInfer"} <= set(o2.black)
+    assert "LayerNorm" in o3.white and "LayerNorm" in auto.black and "SoftmaxV2" in auto.black
+    for follows in ("Relu", "Transpose"):
+        assert all(follows not in {*found.white, *found.black} for found in (o1, o2, auto)) and follows in o3.white
+    assert "Add" not in {*auto.white, *auto.black}
+
+
+def test_policy_mindspore_says_what_operators_can_say():
+    auto, o1 = build_mixlist("mindspore", "auto"), build_mixlist("mindspore", "O1")
+    assert {"MatMulV2", "Conv2D", "PRelu"} <= set(auto.white) and {"SoftmaxV2", "LayerNorm", "Pow"} <= set(auto.black)
+    assert not {"Add", "BiasAdd", "AddN", "ConcatD"} & {*auto.white, *auto.black}  # promoted, or in no list
+    assert {"MatMul", "Relu", "Ger"} <= set(o1.white) and {"Add", "SoftmaxV2", "Gelu"} <= set(o1.black)
+    assert not {"BiasAdd", "Tanh", "Transpose"} & {*o1.white, *o1.black}  # made by white cells too; moves
+    assert "Einsum" in auto.unnamed
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_cells_cannot_be_said(level):
+    with pytest.raises(AmpError) as told:
+        build_mixlist("mindspore", level)
+    assert told.value.code == "AMP303" and "cells" in told.value.message and f"--level {level}" in told.value.hint
+
+
+def test_float32_wins_where_two_operators_share_a_type(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[kept]\nConvTranspose = "mine"\n')
+    assert ascend_names()["Conv2DTranspose"] == ascend_names()["Conv2DBackpropInput"]
+    mixlist = build_mixlist("ampgraph", "O2", [mine])
+    assert "Conv2DBackpropInput" in mixlist.black and "Conv2D" in mixlist.white
+    mine.write_text(
+        '[white]\nLayerNormalization = "mine"\n\n[black]\n"mindspore::Square" = "mine"\n[levels.O2]\ngray = "cut"\n'
+    )
+    mixlist = build_mixlist("ampgraph", "O2", [mine])
+    assert "LayerNorm" in mixlist.white and "Add" not in {*mixlist.white, *mixlist.black}
+    with pytest.raises(AmpError, match="AMP303"):
+        build_mixlist("mindspore", "auto", [mine])
+
+
+def test_the_file_is_what_cann_reads_and_always_the_same(tmp_path):
+    out = tmp_path / "mixlist.json"
+    for _ in range(2):
+        done = process("export-mixlist", "--level", "auto", "-o", out)
+        assert done.returncode == 0 and "white list" in done.stdout and not done.stderr
+        mixlist = build_mixlist("ampgraph", "auto")
+        assert out.read_text() == mixlist.to_json()
+    data = json.loads(out.read_text())
+    assert data == {"black-list": {"to-add": list(mixlist.black)}, "white-list": {"to-add": list(mixlist.white)}}
+    assert list(contents(tmp_path)) == ["mixlist.json"]
+
+
+def test_the_report_as_data(amp, tmp_path):
+    code, out, _ = amp("export-mixlist", "--policy", "mindspore", "--level", "O1", "-o", tmp_path / "a.json", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["policy"] == "mindspore" and "MatMul" in data["white"] and data["unnamed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--level", "O9", "-o", "a.json"], "AMP302", "O9"),
+        (["--policy", "mindspor", "-o", "a.json"], "AMP303", "did you mean 'mindspore'"),
+        (["--policy", "mindspore", "--level", "O2", "-o", "a.json"], "AMP303", "cells"),
+        (["--policy", "mindspore", "--level", "auto", "--lists", "mine.toml", "-o", "a.json"], "AMP303", "own lists"),
+        (["--lists", "none.toml", "-o", "a.json"], "AMP301", "none.toml"),
+        (["--lists", "mine.toml", "-o", "mine.toml"], "AMP106", "over the input"),
+        (["-o", "folder"], "AMP105", "is a directory"),
+        (["-o", "none/a.json"], "AMP105", "does not exist"),
+        (["-o", os.devnull], "AMP105", "is not a file"),
+        (["-o", "a" * 250], "AMP105", "too long"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(amp, tmp_path, monkeypatch, words, code, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mine.toml").write_text('[gray]\nSoftmax = "mine"\n')
+    before = contents(tmp_path)
+    refused(amp("export-mixlist", *words), code, said)
+    assert contents(tmp_path) == before and os.path.exists(os.devnull)
+
+
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
+    out = tmp_path / "a.json"
+    out.write_text("old")
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(AmpError, match="the disk is full"):
+        write_mixlist(build_mixlist("ampgraph", "O1"), out)
+    assert contents(tmp_path) == {"a.json": b"old"}

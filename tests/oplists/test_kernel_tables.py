@@ -1,0 +1,208 @@
+"""What each target can run, and the files that generators write: as documented, and as ONNX Runtime does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ampgraph.oplists.lists import load_kernels
+from ampgraph.oplists.validate import data_folder, known_operators
+
+DATA = data_folder()
+LOW = ("float16", "bfloat16")
+
+
+def admits_low(types) -> bool:
+    return any(f"tensor({low})" in text for low in LOW for text in types)
+
+
+def contrib_rows() -> list[dict]:
+    return json.loads((DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8"))["operators"]
+
+
+def generator(folder: str):
+    spec = importlib.util.spec_from_file_location(f"{folder}_generate", DATA / folder / "_generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- kernels
+
+
+def test_cuda_kernels():
+    cuda = load_kernels("cuda")
+    assert (cuda.provider, cuda.missing) == ("CUDAExecutionProvider", "float32")
+    assert cuda.admits("Conv", 11, "T", "float16") is True
+    assert cuda.admits("Conv", 21, "T", "bfloat16") is False
+    assert cuda.admits("Conv", 22, "T", "bfloat16") is True
+    assert cuda.admits("CumSum", 13, "T", "float16") is False
+    assert cuda.admits("Clip", 11, "min", "float16") is True, "a variable that the kernel leaves open"
+    assert cuda.admits("com.microsoft::Attention", 1, "T", "float16") is True
+    assert cuda.admits("Attention", 23, "T1", "float16") is True
+    assert cuda.tied["BatchNormalization"] == (frozenset({"T", "T1", "T2", "U"}),)
+    assert {"Softmax", "LayerNormalization", "RMSNormalization"} <= set(cuda.float32_inside)
+    assert not set(cuda.float32_inside) & {"ReduceSum", "Exp", "Pow"}
+
+
+def test_an_operator_without_a_cuda_kernel_falls_back():
+    cuda = load_kernels("cuda")
+    assert cuda.admits("Cos", 21, "T", "float16") is True
+    assert cuda.admits("Cos", 22, "T", "float16") is None, "its kernel stopped at opset 21: the CPU runs it either way"
+    assert cuda.admits("Cos", 22, "T", "bfloat16") is False, "the CPU does not run bfloat16"
+    assert cuda.admits("EyeLike", 22, "T2", "float16") is False
+    assert "nothing to wrap" in cuda.refuses("EyeLike", 22, "float16", {})
+    assert cuda.refuses("EyeLike", 21, "float16", {}) == ""
+
+
+def test_cpu_wraps():
+    cpu = load_kernels("cpu")
+    assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")
+    assert cpu.admits("Exp", 13, "T", "float16") is None
+    assert cpu.admits("Exp", 13, "T", "bfloat16") is False
+    assert cpu.admits("MatMul", 1, "T", "float16") is False, "the cast that it would insert is invalid before opset 6"
+    assert cpu.admits("EyeLike", 9, "T2", "float16") is False
+    assert cpu.admits("ScatterND", 16, "T", "float16") is True
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
+    assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
+    assert cpu.refuses("Add", 14, "float16", {}) == ""
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "cann"])
+def test_unmeasured_targets_say_nothing(target):
+    kernels = load_kernels(target)
+    assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
+    assert kernels.admits("Conv", 17, "T", "bfloat16") is None
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_kernel_tables_name_operators_and_ordered_opsets(target):
+    kernels = load_kernels(target)
+    known = known_operators()
+    for kind, entries in kernels.entries.items():
+        assert kind in known
+        last = 0
+        for entry in entries:
+            since, _, until = entry.split()[0].partition("-")
+            assert last < int(since) <= int(until or since), (kind, entry)
+            last = int(until or 10**6)
+            for variable in entry.split()[1:]:
+                name, _, types = variable.partition("=")
+                assert name in known[kind] or name in ("T", "T1", "T2", "S", "V", "U", "M"), (kind, entry)
+                assert set(types.split(",")) <= {"float", "float16", "bfloat16", "double"}
+    assert set(kernels.float32_inside) | set(kernels.broken) | set(kernels.tied) <= set(known)
+
+
+BROKEN_MODELS = [
+    ("EyeLike", 9, {"dtype": TensorProto.FLOAT16}, False),
+    ("EyeLike", 22, {"dtype": TensorProto.FLOAT16}, False),
+    ("ScatterElements", 16, {"reduction": "add"}, False),
+    ("ScatterElements", 18, {"reduction": "mul"}, False),
+    ("ScatterElements", 18, {}, True),
+    ("ScatterND", 16, {"reduction": "add"}, False),
+    ("ScatterND", 18, {"reduction": "max"}, False),
+    ("ScatterND", 18, {}, True),
+    ("MatMul", 1, {}, False),
+    ("MatMul", 9, {}, True),
+    ("Exp", 13, {}, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "opset", "attributes", "runs"), BROKEN_MODELS)
+def test_what_the_cpu_table_says_is_what_onnxruntime_does(kind, opset, attributes, runs):
+    ort = pytest.importorskip("onnxruntime")
+    low = np.ones((2, 2), np.float16)
+    feeds = {
+        "EyeLike": {"x": np.ones((2, 2), np.int32)},
+        "ScatterElements": {"x": low, "i": np.zeros((1, 2), np.int64), "u": low[:1]},
+        "ScatterND": {"x": low, "i": np.zeros((1, 1), np.int64), "u": low[:1]},
+        "MatMul": {"a": low, "b": low},
+        "Exp": {"x": low},
+    }[kind]
+    node = helper.make_node(kind, list(feeds), ["y"], **attributes)
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    inputs = [helper.make_tensor_value_info(name, types[name], array.shape) for name, array in feeds.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [2, 2])]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+
+    def run() -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session.run(None, feeds)
+
+    cpu = load_kernels("cpu")
+    variable = {"EyeLike": "T2"}.get(kind, "T")
+    refused = cpu.admits(kind, opset, variable, "float16") is False or cpu.refuses(kind, opset, "float16", attributes)
+    assert runs is not bool(refused)
+    try:
+        run()
+    except Exception:  # onnxruntime raises several types of its own
+        assert not runs
+    else:
+        if not runs and ort.__version__ != "1.31.1":
+            pytest.skip("a newer onnxruntime runs it")
+        assert runs
+
+
+# --- generated files
+
+
+def test_schema_files_are_what_the_generator_writes():
+    ort = pytest.importorskip("onnxruntime")
+    for name, text in generator("schemas").render().items():
+        shipped = (DATA / "schemas" / name).read_text(encoding="utf-8")
+        recorded = json.loads(shipped)
+        if (recorded["onnxruntime"], recorded["onnx"]) != (ort.__version__, onnx.__version__):
+            pytest.skip("another version wrote these files")
+        assert text == shipped
+
+
+def test_contrib_schemas_have_types_for_inference():
+    rows = {(row["domain"], row["name"]): row for row in contrib_rows()}
+    norm = rows["com.microsoft", "SkipLayerNormalization"]
+    assert ["input", "T", "single", True] in norm["inputs"]
+    assert [output[0] for output in norm["outputs"]][0] == "output"
+    assert "tensor(float16)" in norm["constraints"]["T"]
+    assert rows["", "SimplifiedLayerNormalization"]["inputs"][1][:2] == ["scale", "V"]
+    options = {formal[2] for row in rows.values() for formal in row["inputs"] + row["outputs"]}
+    assert options == {"single", "optional", "variadic"}
+    lines = (DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(contrib_rows()) + 3, "one line an operator"
+
+
+@pytest.mark.parametrize(
+    ("text", "versions", "expected"),
+    [
+        ("7+", [7, 22], (7, 21)),
+        ("[6, 12]", [1, 6, 13], (6, 12)),
+        ("13", [13, 14], (13, 13)),
+        ("[1, 16]", [1, 17], (1, 16)),
+        ("14+", [7, 14], (14, None)),
+        ("10+", [9, 11], None),
+    ],
+)
+def test_an_open_registration_serves_one_schema_version(text, versions, expected):
+    """ONNX Runtime matches a registration without an end only to the schema version that it names."""
+    generate = generator("kernels")
+    assert generate.effective(*generate.parse_versions(text), versions) == expected
+
+
+def test_kernel_generator_on_a_small_table():
+    table = {
+        "Abs": [["13+", "**T** = tensor(bfloat16), tensor(float), tensor(int8)"], ["[6, 12]", "**T** = tensor(float)"]],
+        "Attention": [["1+", "**T** = tensor(float16)"], ["23+", "**T1** = tensor(float)<br/> **U** = tensor(bool)"]],
+        "And": [["7+", "**T** = tensor(bool)"]],
+    }
+    text = generator("kernels").render("cpu", table)
+    assert "Abs = ['6-12 T=float', '13- T=float,bfloat16']" in text
+    assert "Attention = ['23-23 T1=float']" in text
+    assert "\"com.microsoft::Attention\" = ['1- T=float16']" in text
+    assert "And =" not in text

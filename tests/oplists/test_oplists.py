@@ -1,0 +1,337 @@
+"""The lists: complete, well-formed, merged in order; and each mistake in a user's file told with its line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ampgraph.core.errors import AmpError
+from ampgraph.oplists.lists import CLASSES, Level, Listing, load_kernels, load_level, load_levels, load_op_lists
+from ampgraph.oplists.mindspore_schemas import operators
+from ampgraph.oplists.validate import LEVEL_VALUES, REGIONS, check_file, data_folder, known_operators, read_file
+
+DATA = data_folder()
+LOW = ("float16", "bfloat16")
+
+
+def write(tmp_path: Path, text: str, name: str = "mine.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def admits_low(types) -> bool:
+    return any(f"tensor({low})" in text for low in LOW for text in types)
+
+
+def float_operators() -> list[str]:
+    """Every operator whose schema admits a low type somewhere, in any version."""
+    found = set()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and any(admits_low(c.allowed_type_strs) for c in schema.type_constraints):
+            found.add(schema.name)
+    return sorted(found)
+
+
+def contrib_rows() -> list[dict]:
+    return json.loads((DATA / "schemas" / "com_microsoft.json").read_text(encoding="utf-8"))["operators"]
+
+
+# --- the lists as shipped
+
+
+@pytest.mark.parametrize("kind", float_operators())
+def test_every_float_operator_of_onnx_is_listed(kind):
+    listing = load_op_lists().of(kind)
+    assert listing is not None and listing.cls in CLASSES and listing.reason
+
+
+def test_every_contrib_operator_that_admits_a_low_type_is_listed():
+    lists = load_op_lists()
+    wanted = {
+        f"com.microsoft::{r['name']}"
+        for r in contrib_rows()
+        if r["domain"] and any(admits_low(types) for types in r["constraints"].values())
+    }
+    assert wanted and not [kind for kind in sorted(wanted) if lists.of(kind) is None]
+    assert lists.of("SimplifiedLayerNormalization").cls == "kept"
+
+
+@pytest.mark.parametrize("name", ["ampgraph.toml", "tied_slots.toml", "levels.toml"])
+def test_our_own_files_pass_the_check_for_users_files(name):
+    check_file(read_file(DATA / name))
+
+
+def test_every_entry_names_an_operator_with_a_float_tensor():
+    known = known_operators()
+    low = set(float_operators())
+    low |= {
+        f"com.microsoft::{r['name']}" if r["domain"] else r["name"]
+        for r in contrib_rows()
+        if any(admits_low(types) for types in r["constraints"].values())
+    }
+    low |= {entry.kind for entry in operators().values() if entry.slots}
+    for kind, _ in load_op_lists().items():
+        assert (kind in known or kind.startswith("mindspore::")) and kind in low, kind
+
+
+def test_sources_point_at_the_line():
+    lists = load_op_lists()
+    lines = (DATA / "ampgraph.toml").read_text(encoding="utf-8").splitlines()
+    for kind, listing in lists.items():
+        name, line = listing.source.split(":")
+        assert name == "ampgraph.toml"
+        assert lines[int(line) - 1].split(" = ")[0].strip('"') == kind
+        assert listing.reason in lines[int(line) - 1]
+
+
+@pytest.mark.parametrize(
+    ("cls", "kinds"),
+    {
+        "white": ["MatMul", "Gemm", "Conv", "LSTM", "com.microsoft::FusedMatMul"],
+        "gray": ["Add", "Gelu", "Resize", "com.microsoft::FastGelu"],
+        "neutral": ["Reshape", "Where", "Relu", "Loop", "If", "SequenceAt", "TopK"],
+        "black": ["Softmax", "Exp", "Pow", "ReduceMean", "Range", "RoiAlign"],
+        "kept": [
+            "LayerNormalization",
+            "RMSNormalization",
+            "BatchNormalization",
+            "SoftmaxCrossEntropyLoss",
+            "com.microsoft::SkipLayerNormalization",
+        ],
+    }.items(),
+)
+def test_classes(cls, kinds):
+    lists = load_op_lists()
+    assert {kind: lists.of(kind).cls for kind in kinds} == dict.fromkeys(kinds, cls)
+
+
+def test_operators_without_floats_and_strangers_are_in_no_list():
+    lists = load_op_lists()
+    assert lists.of("And") is lists.of("my.domain::Op") is lists.of("Gelu2") is None
+
+
+def test_items_are_sorted_and_frozen():
+    lists = load_op_lists()
+    kinds = [kind for kind, _ in lists.items()]
+    assert kinds == sorted(kinds) and len(kinds) > 250
+    with pytest.raises(TypeError):
+        lists.listings["Conv"] = None
+    with pytest.raises(TypeError):
+        lists.float32_slots["Dropout"]["T"] = "no"
+
+
+def test_regions_stand_for_listed_operators():
+    lists = load_op_lists()
+    assert set(lists.regions) == set(REGIONS)
+    assert all(lists.of(region) for region in lists.regions if region != "Bias")
+
+
+def test_tied_and_float32_slots():
+    lists = load_op_lists()
+    assert lists.tied["RMSNormalization"] == (frozenset({"T", "V"}),)
+    assert lists.tied["Attention"] == (frozenset({"T1", "T2", "U"}),)
+    assert set(lists.tied) == set(lists.tied_reasons)
+    assert set(lists.float32_slots["BatchNormalization"]) == {"T1", "T2", "U"}
+    assert "input:scales" in lists.float32_slots["Resize"]
+    assert "T1" not in lists.float32_slots["Resize"]
+
+
+def test_named_inputs_exist():
+    for kind, slots in load_op_lists().float32_slots.items():
+        names = {i.name for s in onnx.defs.get_all_schemas_with_history() if s.name == kind for i in s.inputs}
+        assert {slot[len("input:") :] for slot in slots if slot.startswith("input:")} <= names
+
+
+def test_float32_slots_leave_the_data_of_each_operator_free():
+    """A type variable that is the data in some version must not be listed because it is a ratio in another."""
+    lists = load_op_lists()
+    for kind in ("Dropout", "Resize", "GridSample", "OneHot", "BatchNormalization", "LayerNormalization"):
+        for schema in onnx.defs.get_all_schemas_with_history():
+            if schema.name == kind and schema.domain == "":
+                data = schema.outputs[0].type_str
+                assert data not in lists.float32_slots[kind], (kind, schema.since_version)
+
+
+# --- levels
+
+
+def test_levels():
+    levels = load_levels()
+    assert list(levels) == ["O0", "O1", "O2", "O3", "auto"]
+    table = {name: [level.of(cls) for cls in CLASSES] for name, level in levels.items()}
+    assert table == {
+        "O0": ["float32"] * 5,
+        "O1": ["low", "float32", "cut", "float32", "float32"],
+        "O2": ["low", "low", "cut", "low", "float32"],
+        "O3": ["low"] * 5,
+        "auto": ["low", "cut", "cut", "float32", "float32"],
+    }
+    assert {name: level.accuracy_guards for name, level in levels.items()} == {
+        "O0": "off",
+        "O1": "hold",
+        "O2": "hold",
+        "O3": "warn",
+        "auto": "hold",
+    }
+    assert [name for name, level in levels.items() if level.float32_inside == "cut"] == ["auto"]
+    assert all(level.description and isinstance(level, Level) for level in levels.values())
+
+
+def test_a_users_level_changes_only_what_it_names(tmp_path):
+    path = write(tmp_path, '[levels.O2]\nkept = "low"\n')
+    assert load_level("O2", [path]).kept == "low"
+    assert load_level("O2", [path]).gray == "low"
+    assert load_level("O1", [path]) == load_level("O1")
+    assert load_level("O2").kept == "float32"
+
+
+# --- merging
+
+
+def test_later_files_win(tmp_path):
+    first = write(tmp_path, '[black]\nConv = "first"\nAdd = "only here"\n', "first.toml")
+    second = write(tmp_path, '# a line\n\n[gray]\n"ai.onnx::Conv" = "second"\n', "second.toml")
+    lists = load_op_lists(extra=[first, str(second)])
+    assert lists.of("Conv") == Listing("gray", "second", "second.toml:4")
+    assert (lists.of("Add").cls, lists.of("Add").source) == ("black", "first.toml:3")
+    assert load_op_lists(extra=[second, first]).of("Conv").cls == "black"
+    assert load_op_lists().of("Conv").cls == "white"
+
+
+def test_a_custom_domain_and_slots_can_be_listed(tmp_path):
+    text = """
+[white]
+"my.domain::Op" = "ours"
+[tied]
+Pow = { groups = [], reason = "our runtime mixes them" }
+"my.domain::Op" = { groups = [["A", "B"]], reason = "ours" }
+[float32]
+Gather = { T = "a table of positions" }
+Dropout = { T = "ours" }
+"my.domain::Op" = { C = "ours" }
+"""
+    lists = load_op_lists(extra=[write(tmp_path, text)])
+    assert lists.of("my.domain::Op").cls == "white"
+    assert lists.tied["Pow"] == () and lists.tied["my.domain::Op"] == (frozenset("AB"),)
+    assert set(lists.float32_slots["Dropout"]) == {"T", "T1"}
+    assert lists.float32_slots["Gather"]["T"] == "a table of positions"
+
+
+# --- mistakes
+
+MISTAKES = {
+    "syntax": ("[white]\nConv = \n", 2, "not valid TOML", "an entry looks like this"),
+    "open string": ('[white]\nConv = "why\n', 2, "not valid TOML", "an entry looks like this"),
+    "bare domain": ('[white]\ncom.microsoft::Gelu = "why"\n', 2, "not valid TOML", "quoted"),
+    "duplicate key": ('[white]\nConv = "a"\nConv = "b"\n', 3, "not valid TOML", ""),
+    "unknown table": ('[white]\nConv = "a"\n[grey]\nAdd = "b"\n', 3, "unknown table 'grey'", "did you mean 'gray'?"),
+    "stray key": ('Conv = "a"\n', 1, "unknown key 'Conv'", "tables are"),
+    "table as key": ('\nwhite = ["Conv"]\n', 2, "'white' is a table", "write [white]"),
+    "operator": ('[white]\n\nConvv = "a"\n', 3, "no operator is called 'Convv'", "did you mean 'Conv'?"),
+    "case": ('[white]\nmatmul = "a"\n', 2, "no operator is called 'matmul'", "did you mean 'MatMul'?"),
+    "domain forgotten": (
+        '[white]\nFusedMatMul = "a"\n',
+        2,
+        "no operator is called 'FusedMatMul'",
+        "did you mean 'com.microsoft::FusedMatMul'?",
+    ),
+    "operator of a known domain": (
+        '[gray]\n"com.microsoft::Gellu" = "a"\n',
+        2,
+        "no operator is called",
+        "did you mean 'com.microsoft::Gelu'?",
+    ),
+    "value": ("[white]\nConv = true\n", 2, "the value of 'Conv' is a boolean", 'write Conv = "why"'),
+    "no reason": ('[white]\nConv = " "\n', 2, "'Conv' has no reason", "say why"),
+    "two classes": (
+        '[white]\nConv = "a"\n[black]\nAdd = "b"\n"ai.onnx::Conv" = "c"\n',
+        5,
+        "'Conv' is in [black] and in [white] (mine.toml:2)",
+        "keep one",
+    ),
+    "region": ('[regions]\nGelus = "a"\n', 2, "unknown region 'Gelus'", "did you mean 'Gelu'?"),
+    "tied shape": ('[tied]\nPow = [["T", "T1"]]\n', 2, "'Pow' needs groups and a reason", "write Pow = {"),
+    "tied groups": ('[tied]\nPow = { groups = ["T", "T1"], reason = "a" }\n', 2, "not arrays", "write Pow = {"),
+    "tied variable": (
+        '[tied]\nPow = { groups = [["T", "T9"]], reason = "a" }\n',
+        2,
+        "'Pow' has no type variable 'T9'",
+        "T1",
+    ),
+    "tied number": ('[tied]\nPow = { groups = [["T", 1]], reason = "a" }\n', 2, "holds a number", "write Pow = {"),
+    "tied reason": ('[tied]\nPow = { groups = [["T", "T1"]], reason = 1 }\n', 2, "is a number, not a reason", ""),
+    "float32 shape": ('[float32]\nResize = "a"\n', 2, "'Resize' needs its slots", "write Resize = {"),
+    "float32 variable": ('[float32]\nResize = { T7 = "a" }\n', 2, "'Resize' has no type variable 'T7'", "T1"),
+    "float32 reason": ("[float32]\nResize = { T2 = 1 }\n", 2, "is a number, not a reason", ""),
+    "level": ('[levels.O4]\nwhite = "low"\n', 1, "unknown level 'O4'", "levels are O0, O1, O2, O3, auto"),
+    "level key": ('[levels.O2]\nwhites = "low"\n', 2, "unknown key 'whites'", "did you mean 'white'?"),
+    "level value": ('[levels.O2]\nkept = "float16"\n', 2, "'kept' cannot be 'float16'", "float32"),
+    "level type": ("[levels.O2]\nkept = 16\n", 2, "'kept' cannot be a number", "one of low, float32, cut"),
+    "level table": ('[levels]\nO2 = "low"\n', 2, "'O2' is a table", "write [levels.O2]"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_error_with_its_line(name, tmp_path):
+    text, line, message, hint = MISTAKES[name]
+    path = write(tmp_path, text)
+    for load in (lambda: load_op_lists(extra=[path]), lambda: load_levels(extra=[path])):
+        with pytest.raises(AmpError) as caught:
+            load()
+        error = caught.value
+        assert (error.code, error.where) == ("AMP301", f"mine.toml:{line}")
+        assert message in error.message and hint in error.hint
+        assert "\n" not in error.message
+
+
+def test_a_missing_or_binary_file_is_told(tmp_path):
+    with pytest.raises(AmpError, match="AMP301.*none.toml.*No such file"):
+        load_op_lists(extra=[tmp_path / "none.toml"])
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AmpError, match="AMP301.*b.toml.*not UTF-8"):
+        load_op_lists(extra=[tmp_path / "b.toml"])
+
+
+def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_path):
+    text = '[gray]\n# Conv = "no"\n[white]   # Conv\nAdd = """\nConv = 1\n"""\n\'Conv\' = "yes"\n'
+    lists = load_op_lists(extra=[write(tmp_path, text)])
+    assert lists.of("Add").source == "mine.toml:4"
+    assert lists.of("Conv").reason == "yes"
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "message", "hint"),
+    [
+        (lambda: load_level("O5"), "AMP302", "unknown level 'O5'", "levels are O0, O1"),
+        (lambda: load_level("Auto"), "AMP302", "unknown level 'Auto'", "did you mean 'auto'?"),
+        (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
+        (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
+        (lambda: load_op_lists("ampgrap"), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
+        (lambda: load_kernels("ascend"), "AMP304", "ONNX models do not run on 'ascend'", "cuda"),
+        (lambda: load_kernels("cuda", "MindIR"), "AMP304", "MindIR models do not run on 'cuda'", "ascend, cpu"),
+        (lambda: load_kernels("cdua"), "AMP304", "unknown target 'cdua'", "did you mean 'cuda'?"),
+    ],
+)
+def test_unknown_names(call, code, message, hint):
+    with pytest.raises(AmpError) as caught:
+        call()
+    assert (caught.value.code, caught.value.message) == (code, message)
+    assert hint in caught.value.hint
+
+
+def test_loading_needs_neither_numpy_nor_onnx():
+    code = (
+        "import sys; from ampgraph.oplists.lists import *; load_op_lists(); load_level('O2'); load_kernels('cuda');"
+        "sys.exit(bool({'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_level_values_cover_every_field_of_a_level():
+    assert set(LEVEL_VALUES) | {"name", "description"} == set(Level.__dataclass_fields__)
