@@ -73,9 +73,15 @@ def build_training_step(
         joint = begin(read_forward(model), loss, policy, freeze, gradients, seed)
         joint.differentiate(policy)
         _lower_precision(joint, options)
-        told = {"level": level, "dtype": dtype, "target": options.target, "loss": joint.named, "clip_norm": clip_norm}
-        told |= {"optimizer": spelled(optimizer), "loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(optimizer, clip_norm, told)
+        message = {
+            "level": level,
+            "dtype": dtype,
+            "target": options.target,
+            "loss": joint.named,
+            "clip_norm": clip_norm,
+        }
+        message |= {"optimizer": spelled(optimizer), "loss_scale": "none" if policy is None else str(policy)}
+        step = joint.finish(optimizer, clip_norm, message)
     if output is not None:
         step.save(output)
     return step

@@ -42,7 +42,7 @@ class Job:
     measuring: Measuring = Measuring()
 
 
-def run(job: Job, told: Progress) -> Summary:
+def run(job: Job, progress: Progress) -> Summary:
     """Does the job and reports on it."""
     given = [*job.steering.given(), *job.measuring.given()]
     if job.plan_in and given:
@@ -58,18 +58,18 @@ def run(job: Job, told: Progress) -> Summary:
     level = options.level.name if options else plan.level if plan else ""
     output = Path(job.output) if job.output is not None else pipeline.default_output(job.model, level)
     with quiet_collector():
-        told.stage("reading")
+        progress.stage("reading")
         graph, _ = adapters.load(job.model)
         _refuse_outputs(output, job, graph)
         low_io = job.steering.low_io(graph)
         _check_dims(graph, options.dims if options else {})
         before = graph.census()
         if job.opset is not None:
-            told.stage(f"moving to opset {job.opset}")
+            progress.stage(f"moving to opset {job.opset}")
             graph = adapters.at_opset(graph, job.opset)
         if options is not None:
-            options = job.measuring.steer(options, graph, told.part)
-        told.stage("planning")
+            options = job.measuring.steer(options, graph, progress.part)
+        progress.stage("planning")
         if options is not None:
             plan, flow = pipeline.planned(graph, options, low_io)
         else:
@@ -77,7 +77,7 @@ def run(job: Job, told: Progress) -> Summary:
             flow = pipeline.followed(plan, graph)
         lists = options.lists if options else load_op_lists(plan.policy)
         made = choices(plan, flow, lists)
-        told.stage("converting")
+        progress.stage("converting")
         changed = pipeline.applied(graph, plan, flow, options is None) or job.opset is not None
         summary = summarize(
             plan,
@@ -89,10 +89,10 @@ def run(job: Job, told: Progress) -> Summary:
             output=None if job.dry_run else str(output),
             changed=changed,
         )
-        told.stage("writing")
+        progress.stage("writing")
         with _reports(job, plan, options):
             if not job.dry_run and changed:
-                graph.save(output, told.part)
+                graph.save(output, progress.part)
             elif not job.dry_run:
                 graph.copy_unchanged(job.model, output)
     return summary
@@ -109,16 +109,16 @@ def _reports(job: Job, plan: Plan, options: Options | None) -> Iterator[None]:
 
 
 def explained(
-    model: str, node: str, steering: Steering, told: Progress, measuring: Measuring | None = None
+    model: str, node: str, steering: Steering, progress: Progress, measuring: Measuring | None = None
 ) -> Explanation:
     """One node's decisions, as `convert` with these options would make them."""
     options = steering.options(model)
     with quiet_collector():
-        told.stage("reading")
+        progress.stage("reading")
         graph, _ = adapters.load(model)
         low_io = steering.low_io(graph)
         _check_dims(graph, options.dims)
-        told.stage("planning")
+        progress.stage("planning")
         graph.prepare()
         options = (measuring or Measuring()).steer(options, graph)
         replaced = replaced_nodes(*_before_rewrites(graph, options, low_io))

@@ -11,7 +11,7 @@ from ..core.errors import AmpError, is_number
 from ..core.files import sources_of
 from ..core.plan import Plan
 from ..formats import adapters
-from ..formats.checks import faults_told, refuse_overwriting
+from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
 from . import pipeline
 from .measuring import Measuring
@@ -68,7 +68,7 @@ def convert(
         AmpError: for every mistake in the input or the arguments.
     """
     source = model if isinstance(model, (str, os.PathLike)) else None
-    with quiet_collector(), faults_told(source):
+    with quiet_collector(), faults_reported(source):
         graph, back = adapters.load(model)
         if output is not None:
             refuse_overwriting(graph, Path(output), sources_of(source, data, ranges, lists), "output=")
@@ -78,8 +78,8 @@ def convert(
         given = plan is not None
         measuring = _measuring(data, ranges, range_margin)
         if given and (fp32 or low or io != "keep" or measuring.given()):
-            told = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
-            raise AmpError("AMP404", told, hint="make the plan with them")
+            message = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
+            raise AmpError("AMP404", message, hint="make the plan with them")
         if plan is None:
             options = pipeline.build_options(
                 level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format
@@ -115,7 +115,7 @@ def plan(
     range_margin: float | None = None,
 ) -> Plan:
     """The plan that `convert` would apply; arguments as there."""
-    with quiet_collector(), faults_told(model if isinstance(model, (str, os.PathLike)) else None):
+    with quiet_collector(), faults_reported(model if isinstance(model, (str, os.PathLike)) else None):
         graph, _ = adapters.load(model)
         options = pipeline.build_options(
             level, dtype, policy, lists, fp32, low, target, dims, store_weights, graph.format

@@ -59,7 +59,7 @@ class Measuring:
         if self.samples is not None and not 0 < self.samples <= MOST_SAMPLES:
             raise AmpError("AMP311", f"--samples {self.samples} is no number of samples", hint="give 1 or more")
 
-    def steer(self, options: Options, graph: Graph, told: Callable[[str, int, int], None] | None = None) -> Options:
+    def steer(self, options: Options, graph: Graph, progress: Callable[[str, int, int], None] | None = None) -> Options:
         """The options with the ranges in them, which are measured now where they have to be; the graph is sorted.
 
         Raises AmpError AMP304 (MindIR), AMP401, AMP403 (another model's ranges), and what `calibrate` raises.
@@ -69,18 +69,20 @@ class Measuring:
             return options
         if graph.format != "ONNX":
             hint = "measure the ONNX model, or name nodes with --fp32"
-            told_why = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
-            raise AmpError("AMP304", told_why, hint=hint)
-        ranges = self._ranges(graph, options.dims, told)
+            message = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
+            raise AmpError("AMP304", message, hint=hint)
+        ranges = self._ranges(graph, options.dims, progress)
         graph.prepare()
         ranges.check(graph.digest())
         return replace(options, ranges=ranges, range_margin=MARGIN if self.margin is None else self.margin)
 
-    def _ranges(self, graph: Graph, dims: Mapping[str, int], told: Callable[[str, int, int], None] | None) -> Ranges:
+    def _ranges(
+        self, graph: Graph, dims: Mapping[str, int], progress: Callable[[str, int, int], None] | None
+    ) -> Ranges:
         if self.ranges is None:
             from ..numerics.ranges.calibrate import calibrate
 
-            return calibrate(graph, self.data, count=self.samples, dims=dims, told=told)
+            return calibrate(graph, self.data, count=self.samples, dims=dims, progress=progress)
         if isinstance(self.ranges, (str, os.PathLike)):
             from ..core.ranges import Ranges
 

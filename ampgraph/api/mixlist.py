@@ -182,6 +182,6 @@ def mixlist_lines(mixlist: Mixlist, path: str) -> list[str]:
     ]
     if mixlist.unnamed:
         first = ", ".join(mixlist.unnamed[:3]) + (" ..." if len(mixlist.unnamed) > 3 else "")
-        told = f"{len(mixlist.unnamed)} operators of MindSpore go to neither: no operator type is known ({first})"
-        rows.append(("left out", told))
+        message = f"{len(mixlist.unnamed)} operators of MindSpore go to neither: no operator type is known ({first})"
+        rows.append(("left out", message))
     return [f"{name:<11} {text}" for name, text in rows]

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from ..core.errors import AmpError, is_number
 from ..core.files import sources_of, try_folder
 from ..core.graph import is_mindir
 from ..core.plan import Plan
+from ..core.progress import Progress
 from ..formats import adapters
-from ..formats.checks import faults_told, refuse_overwriting
+from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..numerics.tune.search import BUDGET, Point, Search
 from ..planner.steps import Options, judge
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.verdict import Judge
     from ..planner.promotions import Group
-
-Told = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def tune(
     dims: Mapping[str, int] | None = None,
     store_weights: str | None = None,
     output: str | os.PathLike | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Finds the smallest set of nodes to keep in float32 so that a level's conversion meets a tolerance.
 
@@ -124,7 +123,7 @@ def tune(
         level: the level to start from; and the other arguments as in `convert`.
         samples: how many samples at most; 8 where they are generated.
         output: write the tuned model there, whole or not at all, if the tolerance is met.
-        told: hears of progress.
+        progress: hears of progress.
 
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
@@ -135,7 +134,7 @@ def tune(
         hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
         raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
     source = model if isinstance(model, (str, os.PathLike)) else None
-    with quiet_collector(), faults_told(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+    with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         from ..numerics.inputs.samples import load_samples
         from ..numerics.metrics.verdict import Judge
 
@@ -147,7 +146,7 @@ def tune(
             try_folder(Path(output), "-o")
         low_io = pipeline.low_interface(graph, io)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=dims)
-        bench = _Bench(model, options, low_io, drawn, judge, Path(scratch), told)
+        bench = _Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
         search = bench.search(tolerance)
         best = search.run()
         found = _tuning(bench, search, best, tolerance, source)
@@ -164,7 +163,7 @@ def _loaded(model: Any) -> OnnxGraph:
 
 
 def _tuning(bench: _Bench, search: Search, best: Point | None, tolerance: float, source: Any) -> Tuning:
-    def told(point: Point) -> Candidate:
+    def candidate(point: Point) -> Candidate:
         return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
 
     notes = list(bench.samples.notes)
@@ -184,8 +183,8 @@ def _tuning(bench: _Bench, search: Search, best: Point | None, tolerance: float,
         nodes=bench.nodes,
         plan=bench.convert(best.promoted)[1] if best is not None else None,
         patterns=bench.patterns(best.promoted) if best is not None else (),
-        frontier=tuple(map(told, search.frontier())),
-        candidates=tuple(map(told, search.points)),
+        frontier=tuple(map(candidate, search.frontier())),
+        candidates=tuple(map(candidate, search.points)),
         notes=tuple(notes),
     )
 
@@ -200,7 +199,7 @@ class _Bench:
     samples: Samples
     judge: Judge
     scratch: Path
-    told: Told | None
+    progress: Progress | None
     groups: list[Group] = field(default_factory=list)
     nodes: int = 0
     _others: list[Group] = field(default_factory=list)
@@ -339,6 +338,6 @@ class _Bench:
         """The samples, with progress: of all runs that there may be."""
         whole = len(self.samples) * (BUDGET + 1)
         for number, feeds in enumerate(self.samples):
-            if self.told is not None:
-                self.told(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)
+            if self.progress is not None:
+                self.progress(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)
             yield number, feeds

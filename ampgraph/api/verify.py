@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.graph import LOW, is_mindir
-from ..formats.checks import faults_told
+from ..core.progress import Progress
+from ..formats.checks import faults_reported
 from ..formats.onnx.graph import quiet_collector
 from ..numerics.metrics.agreement import Agreement, apart
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
@@ -26,7 +27,6 @@ TOLERANCE, NODES = 1e-2, 5
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def verify(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     nodes: int | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
 
@@ -95,7 +95,7 @@ def verify(
         dims: sizes of symbolic dimensions, for generated inputs.
         nodes: how many nodes to name where the error grows. If not given, 5 where the tolerance is missed, those behind
             which the error is larger by a tenth of it; else none.
-        told: hears of progress: what is done, how much of it, of how much.
+        progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
         AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
@@ -108,15 +108,15 @@ def verify(
     if is_mindir(reference) != is_mindir(model):
         raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
     paths = [item if isinstance(item, (str, os.PathLike)) else None for item in (reference, model)]
-    with quiet_collector(), faults_told(*paths):
+    with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
 
         pair: _Pair = (_MindirPair if is_mindir(model) else _OnnxPair)(reference, model, device)
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
         pair.open()
-        outputs = _compared(pair, drawn, told)
+        outputs = _compared(pair, drawn, progress)
         job = _Finding(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.look(drawn, told)
+        job.look(drawn, progress)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(outputs[0].errors), tuple(outputs),
@@ -124,11 +124,11 @@ def verify(
         )  # fmt: skip
 
 
-def _compared(pair: _Pair, drawn: Any, told: Told | None) -> list[Agreement]:
+def _compared(pair: _Pair, drawn: Any, progress: Progress | None) -> list[Agreement]:
     outputs: dict[str, Agreement] = {}
     for number, feeds in enumerate(drawn):
-        if told:
-            told("comparing", number, len(drawn))
+        if progress:
+            progress("comparing", number, len(drawn))
         expected, found = pair.both(feeds)
         for name, value in expected.items():
             outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
@@ -191,9 +191,9 @@ class _OnnxPair(_Pair):
         self._ports = tuple(interface_of(proto.graph) for proto in self._protos)
         same_interface(*self._ports)
         self.low = _low_types(self._protos[1])
-        told = " and ".join(self.low) or "low"
+        message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._protos[0]))
-        self.run = STRICT.format(told) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         self._ran = 0
 
     def open(self) -> None:
@@ -301,8 +301,8 @@ def same_interface(reference: Any, model: Any) -> None:
         ("output", reference.outputs, model.outputs),
     ):
         if sort == "output" and not set(ours) & set(theirs):
-            told = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
-            raise AmpError("AMP209", told, hint="verify a model against what it was made from")
+            message = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
+            raise AmpError("AMP209", message, hint="verify a model against what it was made from")
         for name in (*ours, *theirs):
             if name in ours and name in theirs:
                 _same_port(sort, ours[name], theirs[name])
@@ -324,8 +324,10 @@ def _same_port(sort: str, ours: Any, theirs: Any) -> None:
     sizes = zip(ours.shape, theirs.shape, strict=False)
     fixed = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a >= 0 and b >= 0]
     if (ours.dtype != theirs.dtype and not floats) or not alike or any(a != b for a, b in fixed):
-        told = f"{sort} '{ours.name}' is {ours} in the reference and {theirs} in the model"
-        raise AmpError("AMP209", told, hint="only float types may differ: verify a model against what it was made from")
+        message = f"{sort} '{ours.name}' is {ours} in the reference and {theirs} in the model"
+        raise AmpError(
+            "AMP209", message, hint="only float types may differ: verify a model against what it was made from"
+        )
 
 
 # -- which nodes ------------------------------------------------------------------------------------------------------
@@ -345,7 +347,7 @@ class _Finding:
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
 
-    def look(self, drawn: Any, told: Told | None) -> None:
+    def look(self, drawn: Any, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
         if not self.count or not (missed or self.asked):
             return
@@ -357,7 +359,7 @@ class _Finding:
                 return
             feeds = next(itertools.islice(iter(drawn), chosen, None))
             ours, theirs = self.pair.feeds(feeds)
-            parts = None if told is None else (lambda done, of: told("looking at nodes", done, of))
+            parts = None if progress is None else (lambda done, of: progress("looking at nodes", done, of))
             self._inquire(tracer, ours, theirs, parts)
             self.traced = chosen
         except AmpError as error:  # the comparison stands without it
@@ -365,10 +367,10 @@ class _Finding:
         if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
-    def _inquire(self, tracer: Any, ours: Any, theirs: Any, told: Any) -> None:
+    def _inquire(self, tracer: Any, ours: Any, theirs: Any, progress: Any) -> None:
         from ..numerics.trace.suspects import Inquest
 
-        inquest = Inquest(tracer.run(ours, theirs, told), tracer.weights)
+        inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         least = 0.0 if self.asked else WORTH * self.tolerance
         self.growth = tuple(inquest.growth(self.count, least))

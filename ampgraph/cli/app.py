@@ -222,13 +222,13 @@ def convert(
     with signals_wait():
         from ..api.conversion import Job, run
         from ..api.measuring import Measuring
-        from ..formats.checks import faults_told
+        from ..formats.checks import faults_reported
         from ..report.text import summary_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
-    with progress() as told, faults_told(model):
+    with progress() as bar, faults_reported(model):
         measuring = Measuring(data, samples, ranges, ranges_out, range_margin)
-        summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run, measuring), told)
+        summary = run(Job(model, output, steering, opset, plan_in, plan_out, dry_run, measuring), bar)
         done()
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
 
@@ -249,13 +249,13 @@ def inspect(
     ampgraph inspect model.O2.onnx --against model.onnx
     """
     with signals_wait():
-        from ..formats.checks import faults_told
+        from ..formats.checks import faults_reported
         from ..report.inspect import inspect as look
         from ..report.text import inspection_lines
 
-    with progress() as told, faults_told(model, against):
-        told.stage("reading")
-        found = look(model, against, told=told.stage)
+    with progress() as bar, faults_reported(model, against):
+        bar.stage("reading")
+        found = look(model, against, progress=bar.stage)
     show_json(found.to_dict()) if as_json else show(inspection_lines(found))
 
 
@@ -289,12 +289,12 @@ def explain(
     with signals_wait():
         from ..api.conversion import explained
         from ..api.measuring import Measuring
-        from ..formats.checks import faults_told
+        from ..formats.checks import faults_reported
         from ..report.text import explanation_lines
 
     steering = Steering(level, dtype, policy, lists, fp32, low, io, target, dim, store_weights)
-    with progress() as told, faults_told(model):
-        found = explained(model, node, steering, told, Measuring(ranges=ranges, margin=range_margin))
+    with progress() as bar, faults_reported(model):
+        found = explained(model, node, steering, bar, Measuring(ranges=ranges, margin=range_margin))
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
 
 

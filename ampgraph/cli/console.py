@@ -32,8 +32,8 @@ def guarded(command: Command) -> Command:
             done()
         except AmpError as error:
             _trace()
-            told = AmpError(error.code, error.message, where=error.where)
-            fail(2, str(told), *([f"hint: {error.hint}"] if error.hint else []))
+            message = AmpError(error.code, error.message, where=error.where)
+            fail(2, str(message), *([f"hint: {error.hint}"] if error.hint else []))
         except (KeyboardInterrupt, Interrupted):
             fail(INTERRUPTED, "interrupted")
         except BrokenPipeError:
@@ -69,10 +69,10 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     _trace()
     if known:
         fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
-    told = (str(error).strip().splitlines() or [""])[0]
+    message = (str(error).strip().splitlines() or [""])[0]
     fail(
         2,
-        f"error[AMP900]: {type(error).__name__}: {told}: this is a defect of ampgraph",
+        f"error[AMP900]: {type(error).__name__}: {message}: this is a defect of ampgraph",
         "hint: please report it with the model; AMPGRAPH_DEBUG=1 shows where it happened",
     )
 

@@ -60,11 +60,11 @@ def run(
 
     if output is not None:
         refuse_output(Path(output), sources_of(model, data), "-o")
-    with progress() as told:
-        told.stage("running")
+    with progress() as bar:
+        bar.stage("running")
         outputs = run_once(model, data, device=device, strict=strict)
         if output is not None:
-            told.stage("writing")
+            bar.stage("writing")
             save_npz(output, outputs)
     rows = describe_outputs(outputs)
     show_json([row.to_dict() for row in rows]) if as_json else show([str(row) for row in rows])

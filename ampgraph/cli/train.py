@@ -31,8 +31,8 @@ FROZEN = (
 )
 
 
-def _text(option: str, metavar: str, told: str) -> Any:
-    return typer.Option(option, metavar=metavar, help=told)
+def _text(option: str, metavar: str, message: str) -> Any:
+    return typer.Option(option, metavar=metavar, help=message)
 
 
 StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
@@ -104,16 +104,16 @@ def build_step(
     with signals_wait():
         from ..api.build_step import DEFAULT, build_training_step
         from ..core.graph import is_mindir
-        from ..formats.checks import faults_told, refuse_overwriting
+        from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
         from ..training.forward.joint import parse_gradients
 
-    with progress() as told, faults_told(model):
-        told.stage("reading")
+    with progress() as bar, faults_reported(model):
+        bar.stage("reading")
         if not is_mindir(model):
             refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
-        told.stage("building the step")
+        bar.stage("building the step")
         step = build_training_step(
             model,
             loss=loss,
@@ -129,7 +129,7 @@ def build_step(
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
         )
-        told.stage("writing")
+        bar.stage("writing")
         report = describe_step(step, model, output)
         step.save(output)
         done()
@@ -167,11 +167,11 @@ def train(
 
     if plot is not None:
         check_plot(plot)
-    with progress() as told:
-        told.stage("opening the step")
+    with progress() as bar:
+        bar.stage("opening the step")
         trainer = Trainer(step, device, strict=strict, threads=threads)
-        told.stage("training")
-        with _told_where_it_stopped(checkpoint):
+        bar.stage("training")
+        with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(
                 data,
                 epochs=epochs,
@@ -182,8 +182,8 @@ def train(
                 checkpoint_every=checkpoint_every,
                 resume=resume,
                 seed=seed,
-                on_step=lambda count, total, result: told.part("training", count, total),
-                on_epoch=None if as_json else lambda epoch: told.line(epoch_line(epoch, epochs)),
+                on_step=lambda count, total, result: bar.part("training", count, total),
+                on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
             )
         done()
     if plot is not None:
@@ -194,7 +194,7 @@ def train(
 
 
 @contextlib.contextmanager
-def _told_where_it_stopped(folder: str | None) -> Iterator[None]:
+def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
     """Ctrl-C ends a training with the place of its last checkpoint."""
     try:
         yield
@@ -242,13 +242,13 @@ def export_weights(
 
     place = Path(checkpoint)
     place = place / FILE if place.is_dir() else place
-    with progress() as told:
-        told.stage("reading")
+    with progress() as bar:
+        bar.stage("reading")
         given = TrainingStep.load(step)
         refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
         found = files.load(place)
         files.check_belongs(found, files.digest(given), str(place))
-        told.stage("writing")
+        bar.stage("writing")
         save_trained(given, found.state, output)
         done()
     report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}

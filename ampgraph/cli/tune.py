@@ -69,11 +69,11 @@ def tune(
         from ..api.tune import tune as find
         from ..report.tuning import tuning_lines
 
-    with progress() as told:
+    with progress() as bar:
         found = find(
             model, data=data, tolerance=tolerance, metric=metric, level=level, dtype=dtype, samples=samples, seed=seed,
             lists=lists, fp32=fp32 or (), low=low or (), io=io or "keep", target=target, dims=parse_dims(dim or ()),
-            store_weights=store_weights, output=output, told=told.part,
+            store_weights=store_weights, output=output, progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(tuning_lines(found))

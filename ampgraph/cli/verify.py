@@ -52,10 +52,10 @@ def verify(
         from ..api.verify import verify as compare
         from ..report.verification import verification_lines
 
-    with progress() as told:
+    with progress() as bar:
         found = compare(
             reference, model, data=data, samples=samples, tolerance=tolerance, device=device, seed=seed,
-            dims=parse_dims(dim or ()), nodes=nodes, told=told.part,
+            dims=parse_dims(dim or ()), nodes=nodes, progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

@@ -126,7 +126,7 @@ class Graph(Protocol):
         """Files beside the model's that hold its weights."""
         ...
 
-    def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Writes the model, whole or not at all."""
         ...
 

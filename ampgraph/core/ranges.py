@@ -127,9 +127,9 @@ class Ranges:
     def check(self, digest: str) -> None:
         """Raises AmpError AMP403 when a model of another digest is meant."""
         if self.digest != digest:
-            told = "the ranges were measured on another model"
+            message = "the ranges were measured on another model"
             hint = "measure this one (--data), with the same --opset; large weights may differ, all else may not"
-            raise AmpError("AMP403", told, hint=hint)
+            raise AmpError("AMP403", message, hint=hint)
 
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
@@ -151,8 +151,8 @@ class Ranges:
         try:
             data = json.loads(text)
             if data["ampgraph_ranges"] != FORMAT:
-                told = f"ranges format {data['ampgraph_ranges']} is not {FORMAT}"
-                raise AmpError("AMP401", told, where=where, hint="measure again with this version")
+                message = f"ranges format {data['ampgraph_ranges']} is not {FORMAT}"
+                raise AmpError("AMP401", message, where=where, hint="measure again with this version")
             values = {str(key): _range(row) for key, row in data["values"].items()}
             return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:

@@ -19,7 +19,7 @@ def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], opti
 
 
 @contextlib.contextmanager
-def faults_told(*models: str | os.PathLike[str] | None) -> Iterator[None]:
+def faults_reported(*models: str | os.PathLike[str] | None) -> Iterator[None]:
     """Where something fails that should not, tells whether the model was valid to begin with."""
     import logging
 

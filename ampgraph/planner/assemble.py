@@ -76,5 +76,5 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
         plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
         megabytes = 4 * flow.weights.size(value) / 1e6
-        told = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
-        plan.notes.append(Note("weight", value.name, told))
+        message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
+        plan.notes.append(Note("weight", value.name, message))

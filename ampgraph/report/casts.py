@@ -66,30 +66,30 @@ def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
 
 def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
     """Who reads the result, and whether a graph output does."""
-    item, told, output = flow.values[value], [], False
+    item, message, output = flow.values[value], [], False
     for use in flow.uses[value]:
         if use.op != NONE:
-            told.append(_node(flow, lists, flow.ops[use.op], item.dtype))
+            message.append(_node(flow, lists, flow.ops[use.op], item.dtype))
         elif flow.scopes[use.scope].kind == "main":
             output = True
-            told.insert(0, f"graph output '{item.name}'")
+            message.insert(0, f"graph output '{item.name}'")
         else:
             owner = flow.scopes[use.scope].op
-            told.append(f"an output of the body of {flow.ops[owner].kind} '{label(flow, flow.ops[owner])}'")
-    told = list(dict.fromkeys(told))
-    if not told:
+            message.append(f"an output of the body of {flow.ops[owner].kind} '{label(flow, flow.ops[owner])}'")
+    message = list(dict.fromkeys(message))
+    if not message:
         return "read by nothing", False
-    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-    return f"for {', '.join(told[:NAMED])}{more}", output
+    more = f" and {len(message) - NAMED} more" if len(message) > NAMED else ""
+    return f"for {', '.join(message[:NAMED])}{more}", output
 
 
 def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
     """``LayerNormalization 'norm' (kept float32)``: the class is told where it explains the type."""
     listing = lists.of(op.role)
     classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
-    told = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
+    message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
     unlisted = " (in no list)" if listing is None and dtype == FLOAT32 and op.slots and op.role != "Cast" else ""
-    return f"{op.kind} '{label(flow, op)}'{told}{unlisted}"
+    return f"{op.kind} '{label(flow, op)}'{message}{unlisted}"
 
 
 def label(flow: Dataflow, op: Op) -> str:

@@ -60,8 +60,8 @@ def _count(model: Any, notes: list[str], used: list[str]) -> dict[str, int] | No
             used.append(onnxruntime.InferenceSession(source, options, providers=wanted).get_providers()[0])
             return _fused(options.optimized_model_filepath)
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            notes.append(f"ONNX Runtime does not take {_name(model)}: {told}")
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            notes.append(f"ONNX Runtime does not take {_name(model)}: {message}")
             return None
 
 

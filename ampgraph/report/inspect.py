@@ -103,7 +103,7 @@ class _Seen:
 
 
 def inspect(
-    model: Any, against: Any = None, *, fusions: bool = True, told: Callable[[str], None] | None = None
+    model: Any, against: Any = None, *, fusions: bool = True, progress: Callable[[str], None] | None = None
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
 
@@ -111,7 +111,7 @@ def inspect(
         model: anything that `convert` takes.
         against: the model that it was made from.
         fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
-        told: hears what is done next.
+        progress: hears what is done next.
 
     Raises:
         AmpError: for a file that is missing or no model.
@@ -123,8 +123,8 @@ def inspect(
         result = _inspection(seen, original, lists)
     if not fusions or seen.graph.format != "ONNX":
         return result
-    if told:
-        told("looking for fused operators")
+    if progress:
+        progress("looking for fused operators")
     found = fused_operators(_runnable(model, seen), _runnable(against, original) if original else None)
     return Inspection(**{**result.__dict__, "fusions": found})
 

@@ -56,8 +56,8 @@ def draw_losses(
         os.replace(temporary, place)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        told = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        raise AmpError("AMP105", told, where=str(path), hint="choose another place with --plot") from error
+        message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+        raise AmpError("AMP105", message, where=str(path), hint="choose another place with --plot") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

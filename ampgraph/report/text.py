@@ -64,8 +64,8 @@ def _node_rows(summary: Summary) -> list[tuple[str, str]]:
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     rows = [("nodes", f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data")]
     for dtype, rules in summary.reasons.items():
-        told = ", ".join(f"{count:,} {ORDINARY.get(rule, f'held by guard {rule}')}" for rule, count in rules.items())
-        rows.append(("", f"{dtype}: {told}"))
+        message = ", ".join(f"{count:,} {ORDINARY.get(rule, f'held by guard {rule}')}" for rule, count in rules.items())
+        rows.append(("", f"{dtype}: {message}"))
     return rows
 
 
@@ -80,8 +80,8 @@ def _heavy_rows(summary: Summary) -> list[tuple[str, str]]:
 def _held_rows(title: str, held: Sequence[Held], none: str = "") -> list[tuple[str, str]]:
     if not held:
         return [(title, none)] if none else []
-    told = [_held(item) for item in held]
-    return list(zip([title] + [""] * (len(told) - 1), told, strict=True))
+    message = [_held(item) for item in held]
+    return list(zip([title] + [""] * (len(message) - 1), message, strict=True))
 
 
 def _held(held: Held) -> str:
@@ -96,11 +96,11 @@ def _range_rows(summary: Summary) -> list[tuple[str, str]]:
         return []
     passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
     nodes = _plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
-    told = (
+    message = (
         f"{_plural(len(passing), 'value')} out of range, {nodes} float32 for it" if passing else "all values in range"
     )
     shown = [f"and {len(passing) - EXAMPLES:,} more"] if len(passing) > EXAMPLES else []
-    return [("ranges", told), *(("", text) for text in [*passing[:EXAMPLES], *shown, *samples])]
+    return [("ranges", message), *(("", text) for text in [*passing[:EXAMPLES], *shown, *samples])]
 
 
 def _note_rows(summary: Summary) -> list[tuple[str, str]]:
@@ -111,10 +111,10 @@ def _note_rows(summary: Summary) -> list[tuple[str, str]]:
             where = f"{note['where']}: " if note["where"] else ""
             topics.setdefault(note["topic"], []).append(f"{where}{note['text']}")
     rows = []
-    for topic, told in topics.items():
-        rows += list(zip([topic, *[""] * EXAMPLES], told[:EXAMPLES], strict=False))
-        if len(told) > EXAMPLES:
-            rows.append(("", f"and {len(told) - EXAMPLES:,} more"))
+    for topic, message in topics.items():
+        rows += list(zip([topic, *[""] * EXAMPLES], message[:EXAMPLES], strict=False))
+        if len(message) > EXAMPLES:
+            rows.append(("", f"and {len(message) - EXAMPLES:,} more"))
     return rows
 
 
@@ -234,8 +234,8 @@ def explanation_lines(found: Explanation) -> list[str]:
     if found.layer:
         rows.append(("layer", found.layer))
     if found.listed:
-        told = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
-        rows.append(("list", f"{found.listed_at}: {told}"))
+        message = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
+        rows.append(("list", f"{found.listed_at}: {message}"))
     else:
         rows.append(("list", f"{found.kind} is in no list"))
     if found.kernel:
@@ -271,12 +271,12 @@ def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
 def _cost(choice: Choice) -> str:
     if choice.bytes is None:
         return "more than any cast: it is not possible here"
-    told = [
+    message = [
         f"{what} {', '.join(map(repr, names))}"
         for what, names in (("casts", choice.casts), ("stores", choice.weights))
         if names
     ]
-    return ", ".join([f"{choice.bytes:,} bytes", *told])
+    return ", ".join([f"{choice.bytes:,} bytes", *message])
 
 
 def list_lines(rows: Sequence[ListRow], level: str) -> list[str]:

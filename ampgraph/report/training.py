@@ -89,15 +89,15 @@ def _frozen(step: TrainingStep) -> list[str]:
 
 
 def step_lines(report: StepReport) -> list[str]:
-    told = report.options
+    message = report.options
     rows = [
         ("model", report.model),
         ("result", report.output),
-        ("options", f"level {told.get('level')}, {told.get('dtype')}, target {told.get('target')}"),
-        ("loss", str(told.get("loss"))),
-        ("optimizer", str(told.get("optimizer"))),
-        ("loss scale", re.sub(r",\w+=none", "", str(told.get("loss_scale")))),
-        ("clip norm", "none" if told.get("clip_norm") is None else str(told.get("clip_norm"))),
+        ("options", f"level {message.get('level')}, {message.get('dtype')}, target {message.get('target')}"),
+        ("loss", str(message.get("loss"))),
+        ("optimizer", str(message.get("optimizer"))),
+        ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
+        ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
         ("trained", f"{_plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
         ("", _first(report.parameters)),
     ]
@@ -115,9 +115,9 @@ def _first(names: list[str]) -> str:
 
 
 def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:
-    told = ", ".join(f"{count:,} {dtype}" for dtype, count in nodes.items()) or "none"
+    message = ", ".join(f"{count:,} {dtype}" for dtype, count in nodes.items()) or "none"
     products = ", ".join(f"{count:,} {dtype}" for dtype, count in heavy.items())
-    return f"nodes: {told}" + (f"; products: {products}" if products else "")
+    return f"nodes: {message}" + (f"; products: {products}" if products else "")
 
 
 # -- train ------------------------------------------------------------------------------------------------------------

@@ -50,8 +50,8 @@ def _fallback(found: Verification) -> list[tuple[str, str]]:
     kinds = Counter(operator for _, operator in found.fallback)
     named = ", ".join(f"{node} ({operator})" for node, operator in found.fallback[:FALLBACK])
     more = f" and {len(found.fallback) - FALLBACK} more" if len(found.fallback) > FALLBACK else ""
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    return [("on the CPU", f"{len(found.fallback)} nodes fell back: {told}"), ("", f"{named}{more}")]
+    message = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    return [("on the CPU", f"{len(found.fallback)} nodes fell back: {message}"), ("", f"{named}{more}")]
 
 
 def _verdict(output: Agreement, tolerance: float) -> str:
@@ -70,11 +70,11 @@ def _figures(output: Agreement) -> list[str]:
     if not output.compared and not output.astray and not output.reason:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
     errors = (output.median, output.p90, output.worst)
-    told = ", ".join(
+    message = ", ".join(
         f"{'infinite' if math.isinf(error) else f'{error:.2e}'} {word}"
         for error, word in zip(errors, ("median", "90th percentile", "worst"), strict=True)
     )
-    lines = [f"relative L2 {told}"]
+    lines = [f"relative L2 {message}"]
     rest = [] if output.cosine is None and output.astray else [f"max abs {output.max_abs:.3g}"]
     if output.cosine is not None:
         rest.append(f"cosine {output.cosine:.7g}")
@@ -105,21 +105,21 @@ def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
         rows += [("", f"  {sort:<4}{_operand(operand)}") for operand in operands[:OPERANDS]]
     if suspect.repair:
         more = len(suspect.repair) - REPAIRS
-        told = " ".join(suspect.repair[:REPAIRS]) + (f"  and {more} more, see --json" if more > 0 else "")
-        rows.append(("", f"  repair: {told}"))
+        message = " ".join(suspect.repair[:REPAIRS]) + (f"  and {more} more, see --json" if more > 0 else "")
+        rows.append(("", f"  repair: {message}"))
     rows += [("", f"  or: {hint}") for hint in suspect.hints]
     return rows
 
 
 def _operand(operand: Operand) -> str:
-    told = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
+    message = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
     if operand.reference is not None and _span(operand.reference) != _span(operand.range):
-        told += f"; reference {_span(operand.reference)}"
-    return told
+        message += f"; reference {_span(operand.reference)}"
+    return message
 
 
 def _span(found: object) -> str:
     smallest, largest = getattr(found, "smallest", None), getattr(found, "largest", None)
     infinite, nan = getattr(found, "infinite", 0), getattr(found, "nan", 0)
-    told = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
-    return told + (f", {infinite:,} infinite" if infinite else "") + (f", {nan:,} NaN" if nan else "")
+    message = "nothing finite" if smallest is None else f"{smallest:.4g} to {largest:.4g}"
+    return message + (f", {infinite:,} infinite" if infinite else "") + (f", {nan:,} NaN" if nan else "")

@@ -36,8 +36,8 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except zipfile.BadZipFile:
         raise AmpError("AMP108", _not_npz(path), where=str(path), hint=_HOW) from None
     except MemoryError:
-        told = "holds more than fits into memory"
-        raise AmpError("AMP108", told, where=str(path), hint="give fewer rows") from None
+        message = "holds more than fits into memory"
+        raise AmpError("AMP108", message, where=str(path), hint="give fewer rows") from None
     except (OSError, ValueError) as error:  # ValueError: a path that no system has, with a zero byte in it
         raise cannot_read(path, error) from None
 
@@ -74,8 +74,8 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.nd
         with archive.open(info) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error, NotImplementedError, RuntimeError) as e:
-        told = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
-        raise AmpError("AMP108", told, where=str(path), hint=_HOW) from None
+        message = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
+        raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:

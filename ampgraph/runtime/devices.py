@@ -50,10 +50,10 @@ def choose(device: str) -> tuple[str, tuple[str, ...]]:
         device = next(name for name in BEST_FIRST if PROVIDERS[name][0] in here)
     wanted = PROVIDERS[device]
     if wanted[0] not in here:
-        told = ", ".join(sorted(name.removesuffix("ExecutionProvider") for name in here))
+        message = ", ".join(sorted(name.removesuffix("ExecutionProvider") for name in here))
         raise AmpError(
             "AMP505",
-            f"onnxruntime {ort.__version__} has no {wanted[0].removesuffix('ExecutionProvider')} here, only {told}",
+            f"onnxruntime {ort.__version__} has no {wanted[0].removesuffix('ExecutionProvider')} here, only {message}",
             hint=_INSTALL[device],
         )
     return device, tuple(name for name in wanted if name in here)

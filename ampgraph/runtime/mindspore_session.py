@@ -87,8 +87,8 @@ def _fitting(port: Port, value: Any) -> Any:
         hint = f"array.astype('{port.dtype}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
     if not port.admits(shape):
-        told = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
-        raise AmpError("AMP503", told, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
+        message = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
+        raise AmpError("AMP503", message, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
     return value
 
 
@@ -96,8 +96,8 @@ def _array(port: Port, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        told = f"what was fed as '{port.name}' is no array: {first_line(error)}"
-        raise AmpError("AMP503", told, hint=f"feed {port}") from None
+        message = f"what was fed as '{port.name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", message, hint=f"feed {port}") from None
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
         return array.view(np.uint16).view(dtype_of("bfloat16"))  # numpy files and MindSpore have types of their own
     return array
@@ -172,10 +172,10 @@ def import_mindspore() -> Any:
     try:
         import mindspore
     except ImportError as error:
-        told = "mindspore is not installed"
+        message = "mindspore is not installed"
         if not isinstance(error, ModuleNotFoundError) or error.name != "mindspore":
-            told = f"mindspore cannot be imported: {first_line(error)}"
-        raise AmpError("AMP501", told, hint="pip install 'ampgraph[mindspore]'") from error
+            message = f"mindspore cannot be imported: {first_line(error)}"
+        raise AmpError("AMP501", message, hint="pip install 'ampgraph[mindspore]'") from error
     finally:
         if quiet:
             os.environ.pop(LOG_LEVEL, None)
@@ -198,12 +198,12 @@ def select_device(ms: Any, device: str) -> str:
         try:
             ms.set_device(wanted)
         except (RuntimeError, ValueError) as error:
-            told = f"mindspore {ms.__version__} finds no {wanted} device here: {_what_is_there(error)}"
+            message = f"mindspore {ms.__version__} finds no {wanted} device here: {_what_is_there(error)}"
             hint = (
                 "install the NPU driver and the CANN toolkit, source its set_env.sh, then install mindspore for it; "
                 "or use device cpu"
             )
-            raise AmpError("AMP505", told, hint=hint if wanted == "Ascend" else "use device auto") from error
+            raise AmpError("AMP505", message, hint=hint if wanted == "Ascend" else "use device auto") from error
     if wanted == "Ascend":
         _keep_types(ms)
     return wanted
@@ -218,8 +218,8 @@ def _keep_types(ms: Any) -> None:
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
-        told = f"another Ascend precision mode is set, which would override the types in the file: {fault(error)}"
-        raise AmpError("AMP505", told, hint="set none, or must_keep_origin_dtype") from error
+        message = f"another Ascend precision mode is set, which would override the types in the file: {fault(error)}"
+        raise AmpError("AMP505", message, hint="set none, or must_keep_origin_dtype") from error
 
 
 @contextlib.contextmanager
@@ -258,7 +258,7 @@ def load_cell(ms: Any, path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def stops_told(signature: Signature, device: str) -> Iterator[None]:
+def stops_reported(signature: Signature, device: str) -> Iterator[None]:
     """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504; what it dumps then goes away."""
     dumps_elsewhere = DUMPS in os.environ
     os.environ.setdefault(DUMPS, _dump_folder().name)
@@ -311,7 +311,7 @@ class Session:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises AmpError AMP503 for feeds that do not fit, AMP504 when MindSpore stops."""
         arrays = self.signature.check(feeds)
-        with stops_told(self.signature, self.device), graph_mode(self._ms):
+        with stops_reported(self.signature, self.device), graph_mode(self._ms):
             results = self._cell(*tensors_of(self._ms, arrays))
             found = [to_numpy(tensor) for tensor in _flat(results)]
         names = list(self.signature.outputs)

@@ -153,8 +153,8 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
     try:
         array = np.asarray(value, order="C")
     except ValueError as error:
-        told = f"what was fed as '{port.name}' is no array: {first_line(error)}"
-        raise AmpError("AMP503", told, hint=f"feed {port}") from None
+        message = f"what was fed as '{port.name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", message, hint=f"feed {port}") from None
     wanted = port.dtype
     if wanted == "bfloat16" and array.dtype.kind == "V":
         import ml_dtypes
@@ -168,39 +168,39 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
         if isinstance(declared, str):
             held, first = sizes.setdefault(declared, (given, port.name))
             if held != given:
-                told = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
-                raise AmpError("AMP503", told, hint="feed rows that belong together")
+                message = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
+                raise AmpError("AMP503", message, hint="feed rows that belong together")
         elif declared is not None and declared != given:
             fits = False
     if not fits:
-        told = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
-        raise AmpError("AMP503", told, hint="see `ampgraph inspect` for the model, np.load for the data")
+        message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
+        raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
     return array
 
 
 def _refused(error: Exception, where: str) -> AmpError:
-    told = first_line(error)
+    message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
-    if "bfloat16" in told or "Could not find an implementation" in told or "NOT_IMPLEMENTED" in told:
+    if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
         hint = "this device has no kernel for it: choose another --device, or --strict, which needs none"
     if out_of_memory(error):
         return no_memory(f"while opening {where}")
-    if "NO_SUCHFILE" in told or "File doesn't exist" in told:
+    if "NO_SUCHFILE" in message or "File doesn't exist" in message:
         return AmpError("AMP101", "no such file", where=where, hint="check the path")
-    return AmpError("AMP502", f"ONNX Runtime refuses the model: {told}", where=where, hint=hint)
+    return AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", where=where, hint=hint)
 
 
 def _stopped(error: Exception, device: str) -> AmpError:
-    told = first_line(error)
+    message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
-    return AmpError("AMP504", f"ONNX Runtime stopped: {told}", hint="look at the shapes of what was fed")
+    return AmpError("AMP504", f"ONNX Runtime stopped: {message}", hint="look at the shapes of what was fed")
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether the runtime failed for want of memory."""
-    told = str(error)
-    return "Failed to allocate memory" in told or "bad_alloc" in told or "out of memory" in told.lower()
+    message = str(error)
+    return "Failed to allocate memory" in message or "bad_alloc" in message or "out of memory" in message.lower()
 
 
 def no_memory(where: str) -> AmpError:

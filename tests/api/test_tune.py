@@ -319,7 +319,7 @@ def test_weights_beside_the_model(tmp_path):
 
 def test_progress_is_told():
     told = []
-    ampgraph.tune(plain(), tolerance=1e-9, samples=2, told=lambda *part: told.append(part))
+    ampgraph.tune(plain(), tolerance=1e-9, samples=2, progress=lambda *part: told.append(part))
     assert told[0][0].startswith("run 0 of at most 20: running the reference")
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
     assert all(done < total == 2 * (BUDGET + 1) for _, done, total in told)
@@ -338,7 +338,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, m
     told = []
     monkeypatch.setattr(Path, "touch", refuse)
     with pytest.raises(AmpError, match="AMP105.*Read-only"):
-        ampgraph.tune(plain(), tolerance=1e-2, output=tmp_path / "o.onnx", told=lambda *part: told.append(part))
+        ampgraph.tune(plain(), tolerance=1e-2, output=tmp_path / "o.onnx", progress=lambda *part: told.append(part))
     assert told == []
 
 

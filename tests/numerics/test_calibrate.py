@@ -100,7 +100,7 @@ def test_models_of_the_repository() -> None:
 def test_the_model_is_not_changed_and_progress_is_told() -> None:
     made, steps = onnx.load(MODELS / "digits_cnn.onnx"), []
     before = made.SerializeToString(deterministic=True)
-    calibrate(made, count=3, limit=1, told=lambda what, done, of: steps.append((what, done, of)))
+    calibrate(made, count=3, limit=1, progress=lambda what, done, of: steps.append((what, done, of)))
     assert made.SerializeToString(deterministic=True) == before
     assert steps[0][0] == "measuring ranges" and steps[-1][1] == steps[-1][2]
     assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)

@@ -103,8 +103,8 @@ class MindirGraph:
     def data_files(self) -> list[Path]:
         return data_files(self.file)
 
-    def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
-        mindir_io.save(self.file, path, told)
+    def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        mindir_io.save(self.file, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         mindir_io.copy_unchanged(source, target)

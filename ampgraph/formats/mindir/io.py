@@ -192,7 +192,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(file: MindirFile, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Writes the model, and its external data into ``<name>_variables`` beside it, split as it was.
 
     The data files are named after their content, so that they overwrite none that is in use; the rename of the model
@@ -205,7 +205,7 @@ def save(file: MindirFile, path: str | os.PathLike[str], told: Progress | None =
     originals = [schema.ExternalData.FromString(tensor.external_data.SerializeToString()) for tensor in outside]
     with _whole_or_nothing(path) as temporary:
         try:
-            moves = _write_data(file, outside, path, temporary, told)
+            moves = _write_data(file, outside, path, temporary, progress)
             _write_model(file.model, temporary("model"), path)
         finally:
             for tensor, original in zip(outside, originals, strict=True):
@@ -270,7 +270,7 @@ def _write_model(model: Any, temporary: Path, path: Path) -> None:
 
 
 def _write_data(
-    file: MindirFile, outside: list[Any], path: Path, temporary: Callable[[str], Path], told: Progress | None
+    file: MindirFile, outside: list[Any], path: Path, temporary: Callable[[str], Path], progress: Progress | None
 ) -> dict[Path, Path | None]:
     """Streams the tensors to data files, split as they were, and points them there; which is to be moved where."""
     by_file: dict[str, list[Any]] = {}
@@ -285,8 +285,8 @@ def _write_data(
             places = []
             for start, length in write_padded(file, held, stream, digest):
                 places.append((start, length))
-                if told:
-                    told("writing weights", min(before + start + length, total), total)
+                if progress:
+                    progress("writing weights", min(before + start + length, total), total)
         before += sum(length for _, length in places)
         target = _variables(path) / f"data_{number}.{digest.hexdigest()}"
         moves[target] = temporary(f"data_{number}")

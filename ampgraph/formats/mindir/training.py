@@ -18,9 +18,9 @@ def refuse_whole_step(model: Any, where: str = "") -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
     found = _sign(model)
     if found:
-        told = f"holds a whole training step ({found}): its gradients are in it already"
+        message = f"holds a whole training step ({found}): its gradients are in it already"
         hint = "export forward and loss alone, in training mode; ampgraph.mindspore.train_step trains it"
-        raise AmpError("AMP205", told, where=where, hint=hint)
+        raise AmpError("AMP205", message, where=where, hint=hint)
 
 
 def _sign(model: Any) -> str:

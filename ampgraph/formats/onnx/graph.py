@@ -121,11 +121,11 @@ class OnnxGraph:
     def data_files(self) -> list[Path]:
         return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
-    def save(self, path: str | os.PathLike[str], told: Progress | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         if is_mindir(path):
             hint = "give it a name that ends in .onnx"
             raise AmpError("AMP105", "an ONNX model cannot be written as MindIR", where=os.fspath(path), hint=hint)
-        onnx_io.save(self.model, path, told)
+        onnx_io.save(self.model, path, progress)
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         onnx_io.copy_unchanged(source, target)

@@ -59,8 +59,8 @@ def _keep_old_resize(node: ir.Node, enlarges: bool) -> None:
     numbers = None if scales is None else scales.numpy()
     larger = enlarges if numbers is None else (numbers >= 1).all()
     if not larger and (numbers is None or (numbers > 1).any()):
-        told = (
+        message = (
             f"Resize, which writes '{node.outputs[0].name}', may shrink and enlarge: newer ones round in one direction"
         )
-        raise AmpError("AMP307", told, hint="export the model at opset 11 or later")
+        raise AmpError("AMP307", message, hint="export the model at opset 11 or later")
     node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor" if larger else "ceil")

@@ -176,7 +176,7 @@ class Source:
     port: Port
     shape: tuple[int, ...]
     kind: str
-    told: str
+    note: str
     first: int = 0
     last: int = 0
     pad: int | None = None
@@ -196,7 +196,7 @@ class Generator:
         lines = [f"inputs were generated: {count} sample{'s' * (count != 1)}, seed {self.seed}"]
         for source in self.sources:
             size = ", ".join(map(str, source.shape))
-            lines.append(f"'{source.port.name}' {source.port.dtype} [{size}]: {source.told}")
+            lines.append(f"'{source.port.name}' {source.port.dtype} [{size}]: {source.note}")
         return tuple(lines)
 
     def sample(self, index: int) -> dict[str, np.ndarray]:
@@ -212,8 +212,8 @@ class Generator:
             what = "is no tensor" if not dtype else f"holds {'text' if 'complex' not in dtype else 'complex numbers'}"
             raise AmpError("AMP503", f"input '{port.name}' {what} and cannot be generated", hint="give --data")
         if math.prod(shape) * 8 > LARGEST:
-            told = f"input '{port.name}' {list(shape)} is too large to generate"
-            raise AmpError("AMP503", told, hint="give --data with what the model really gets")
+            message = f"input '{port.name}' {list(shape)} is too large to generate"
+            raise AmpError("AMP503", message, hint="give --data with what the model really gets")
         if "float" in dtype:
             return self._float(port, shape, found)
         if dtype == "bool" and not (found.masks or "mask" in name):
@@ -239,8 +239,8 @@ class Generator:
 
     def _mask(self, port: Port, shape: tuple[int, ...], found: Reading) -> Source:
         inverted = found.one_masks
-        told = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
-        return Source(port, shape, "mask", f"a mask: {told} in every other sample", inverted=inverted)
+        message = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
+        return Source(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
 
     def _integer(self, port: Port, shape: tuple[int, ...], found: Reading) -> Source:
         name, dtype = port.name.lower(), port.dtype

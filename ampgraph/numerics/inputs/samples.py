@@ -82,8 +82,8 @@ class _Inputs:
         """One input may be empty, as a cache is at first, but not all that have rows."""
         open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _fixed(self.ports[n].shape)]
         if open_ones and not any(len(feeds[name]) for name in open_ones):
-            told = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
-            raise AmpError("AMP503", told, where=where, hint="give at least one row")
+            message = f"input '{open_ones[0]}' has 0 rows: nothing would be compared or measured"
+            raise AmpError("AMP503", message, where=where, hint="give at least one row")
 
 
 def load_samples(
@@ -137,9 +137,9 @@ def load_samples(
         return _arrays(data, "data", inputs, count)
     if isinstance(data, Iterable) and not hasattr(data, "__array__"):
         return _listed(data, inputs, count) if isinstance(data, (list, tuple)) else _kept(data, inputs, count)
-    told = f"cannot take samples from a {type(data).__name__}"
+    message = f"cannot take samples from a {type(data).__name__}"
     hint = f"give an .npz file, a folder of them, or an iterable of mappings such as {inputs.example}"
-    raise AmpError("AMP108", told, hint=hint)
+    raise AmpError("AMP108", message, hint=hint)
 
 
 def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
@@ -147,8 +147,8 @@ def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
     there = f"there are: {', '.join(names[:8])}" if names else "the model names none"
     for name, size in dims.items():
         if name not in names:
-            told = f"--dim {name}: the model has no dimension of that name"
-            raise AmpError("AMP310", told, hint=nearest(str(name), names) or there)
+            message = f"--dim {name}: the model has no dimension of that name"
+            raise AmpError("AMP310", message, hint=nearest(str(name), names) or there)
         if not is_whole(size) or size < 1:
             raise AmpError("AMP310", f"--dim {name}={size!r} is no size", hint=f"for example --dim {name}=8")
 
@@ -261,8 +261,8 @@ def _kept(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
         source = iter(data)
         size = len(data) if isinstance(data, Sized) else 0
     except TypeError as error:
-        told = f"cannot take samples from a {type(data).__name__}: {first_line(error)}"
-        raise AmpError("AMP108", told, hint=f"give a list of mappings such as {inputs.example}") from None
+        message = f"cannot take samples from a {type(data).__name__}: {first_line(error)}"
+        raise AmpError("AMP108", message, hint=f"give a list of mappings such as {inputs.example}") from None
     most = MOST if count is None else count
     kept: list[Feeds] = []
     names: dict[Any, None] = {}
@@ -283,8 +283,8 @@ def _kept(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
 
 def _mapping(item: Any, index: int, inputs: _Inputs) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
-        told = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
-        raise AmpError("AMP503", told, hint=f"give {inputs.example}")
+        message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
+        raise AmpError("AMP503", message, hint=f"give {inputs.example}")
     return item
 
 
@@ -293,9 +293,9 @@ def _no_sample() -> AmpError:
 
 
 def _notes(where: str, used: int, found: int, held: Mapping[str, Any], arrays: Iterable[Any]) -> tuple[str, ...]:
-    told = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
+    message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
-    return (*told, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(told)
+    return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
 
 
 def _fixed(shape: tuple[int | str | None, ...]) -> bool:
@@ -308,8 +308,8 @@ def _array(name: str, value: Any, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
-        told = f"what is given for input '{name}' is no array: {first_line(error)}"
-        raise AmpError("AMP503", told, where=where, hint="give numbers that np.asarray takes") from None
+        message = f"what is given for input '{name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 
 def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -326,5 +326,5 @@ def _refuse_nan(name: str, array: Any, where: str) -> None:
     bad = np.isnan(array if array.dtype.kind in "fc" else array.astype(np.float32))
     if bad.any():
         first = [int(i) for i in np.argwhere(bad)[0]]
-        told = f"input '{name}' holds NaN: {int(bad.sum()):,} of {array.size:,} elements, the first at {first}"
-        raise AmpError("AMP503", told, where=where, hint="repair the data: NaN in makes NaN out")
+        message = f"input '{name}' holds NaN: {int(bad.sum()):,} of {array.size:,} elements, the first at {first}"
+        raise AmpError("AMP503", message, where=where, hint="repair the data: NaN in makes NaN out")

@@ -71,8 +71,8 @@ class Judge:
                 raise AmpError("AMP312", "no output has an axis of classes for metric argmax", hint=hint)
         silent = next((name for name in self.outputs if apart(outputs[name], outputs[name]).silent), None)
         if silent is not None:
-            told = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._expected)}"
-            raise AmpError("AMP503", told, hint="leave that sample out: there is nothing to tune for")
+            message = f"the float32 model's own output '{silent}' is nowhere finite in sample {len(self._expected)}"
+            raise AmpError("AMP503", message, hint="leave that sample out: there is nothing to tune for")
         self._expected.append({name: self._kept(outputs[name]) for name in self.outputs})
 
     def error(self, sample: int, outputs: Mapping[str, Any]) -> float:

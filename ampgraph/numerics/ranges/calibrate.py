@@ -14,9 +14,10 @@ from onnx import ModelProto
 from ...core.borders import Borders
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.errors import AmpError
+from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, measure, value_key
 from ...formats import adapters
-from ...formats.checks import faults_told
+from ...formats.checks import faults_reported
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph, quiet_collector
 from ..inputs.samples import load_samples
@@ -26,7 +27,6 @@ from .bodies import expose_bodies, range_of_rows
 from .segments import LIMIT, SegmentedModel
 
 LOW = ("float16", "bfloat16")
-Told = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
 
 def calibrate(
@@ -38,7 +38,7 @@ def calibrate(
     dims: Mapping[str, int] | None = None,
     device: str = "cpu",
     limit: int = LIMIT,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Ranges:
     """Runs a model in float32 on samples and records what range every float32 value has.
 
@@ -53,13 +53,13 @@ def calibrate(
         dims: sizes of symbolic dimensions, for generated samples.
         device: cpu, cuda, tensorrt, cann or auto.
         limit: bytes of values that are held at once.
-        told: hears of progress.
+        progress: hears of progress.
 
     Raises:
         AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
     """
     source = model if isinstance(model, (str, os.PathLike)) else None
-    with quiet_collector(), faults_told(source):
+    with quiet_collector(), faults_reported(source):
         graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
         if not isinstance(graph, OnnxGraph):
             why = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
@@ -72,7 +72,7 @@ def calibrate(
         keys = _names(proto, flow)
         runner = _Runner(proto, flow, keys, _folder(graph), device, limit)
         for number, feeds in enumerate(samples):
-            for name, array in runner.run(feeds, _progress(told, number, len(samples))):
+            for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
                 found = range_of_rows(array) if name in runner.rows else measure(array)
                 for key in runner.keys[name]:
                     ranges.values.setdefault(key, Range()).add(found)
@@ -80,7 +80,7 @@ def calibrate(
         order = {value_key(flow, value.id): None for value in _wanted(flow)}
         ranges.values = {key: ranges.values[key] for key in order if key in ranges.values}
         never = len(order) - len({key for row in runner.keys.values() for key in row})
-        ranges.notes = (*samples.notes, *_told_unseen(never), *_odd(ranges))
+        ranges.notes = (*samples.notes, *_unseen_notes(never), *_odd(ranges))
         return ranges
 
 
@@ -103,16 +103,16 @@ class _Runner:
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}
         self._model = SegmentedModel(flat, sorted(self.keys), folder=folder, device=device, limit=limit)
 
-    def run(self, feeds: Any, told: Callable[[int, int], None] | None) -> Any:
+    def run(self, feeds: Any, progress: Callable[[int, int], None] | None) -> Any:
         fed = {n: v.astype(np.float32) if n in self._low else v for n, v in feeds.items()}
         yield from ((name, fed[name]) for name in fed if name in self._inputs)
-        yield from self._model.run(fed, told)
+        yield from self._model.run(fed, progress)
 
 
-def _progress(told: Told | None, number: int, count: int) -> Callable[[int, int], None] | None:
-    if told is None:
+def _progress(progress: Progress | None, number: int, count: int) -> Callable[[int, int], None] | None:
+    if progress is None:
         return None
-    return lambda done, parts: told("measuring ranges", number * parts + done, count * parts)
+    return lambda done, parts: progress("measuring ranges", number * parts + done, count * parts)
 
 
 def _folder(graph: OnnxGraph) -> str:
@@ -121,7 +121,7 @@ def _folder(graph: OnnxGraph) -> str:
     return "" if first is None else str(Path(first.base_dir).resolve())
 
 
-def _told_unseen(count: int) -> list[str]:
+def _unseen_notes(count: int) -> list[str]:
     if not count:
         return []
     are = "value was" if count == 1 else "values were"

@@ -57,7 +57,7 @@ class SegmentedModel:
         return len(self._segments)
 
     def run(
-        self, feeds: Mapping[str, Any], told: Callable[[int, int], None] | None = None
+        self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
     ) -> Iterator[tuple[str, Any]]:
         """(name, array) of everything seen, in the order of the file. ``told(done, of)`` counts segments."""
         size = sum(_elements(value) for value in feeds.values()) + 1
@@ -77,8 +77,8 @@ class SegmentedModel:
                     yield name, held[name]
             for name in segment.frees:
                 held.pop(name, None)
-            if told:
-                told(number + 1, len(self._segments))
+            if progress:
+                progress(number + 1, len(self._segments))
 
     # -- where to cut -------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
+from ...core.progress import Count
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict import value_types as vt
 from ..strict.rewrite import rewrite
@@ -22,7 +23,6 @@ FLOATS = {vt.tensor(n): name for n, name in ((1, "float32"), (11, "float64"), *v
 _NUMBERS = {vt.tensor(number): number for number in vt.TYPE_NAMES}
 _EVERYTHING = 1 << 62  # bytes: no cut
 Feeds = Mapping[str, Any]
-Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ class Tracer:
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
 
-    def run(self, reference_feeds: Feeds, feeds: Feeds, told: Told | None = None) -> Trace:
+    def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
         """Runs both side by side. Raises AmpError AMP504."""
         fed = self._fed(0, reference_feeds), self._fed(1, feeds)
         waiting = Counter(self.twins.get(name) for name in self.dtypes)
         held = {name: value for name, value in fed[0].items() if waiting[name]}
         ours = self._runs[0].run(fed[0])
         values = {name: compared(fed[1][name], held.get(name)) for name in self.inputs if name in self.dtypes}
-        for name, array in self._runs[1].run(fed[1], told):
+        for name, array in self._runs[1].run(fed[1], progress):
             twin = self.twins.get(name)
             while twin is not None and twin not in held:
                 found = next(ours, None)

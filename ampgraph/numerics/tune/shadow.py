@@ -42,8 +42,8 @@ class LocalErrors:
         self._low_folder = folder_of(low)
         ours, theirs = (vt.opsets(model).get("", 0) for model in self._models)
         if ours != theirs:
-            told = f"the models are of opset {ours} and {theirs}: their operators cannot be compared one by one"
-            raise AmpError("AMP208", told, hint="convert the reference to that opset first")
+            message = f"the models are of opset {ours} and {theirs}: their operators cannot be compared one by one"
+            raise AmpError("AMP208", message, hint="convert the reference to that opset first")
         self._masked: frozenset[str] = frozenset()
         self._open()
 

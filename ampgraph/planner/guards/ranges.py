@@ -120,5 +120,5 @@ def report_ranges(state: State) -> None:
     for value, held in measured(flow, options.ranges.values).items():
         share = held.vanishing(options.dtype) if state.is_low(flow.values[value].unit) else 0.0
         if share > VANISHING_LIMIT:
-            told = f"{100 * share:.3g} % of its elements flush to zero in {options.dtype}"
-            state.notes.append(Note("vanishing", flow.values[value].name, told))
+            message = f"{100 * share:.3g} % of its elements flush to zero in {options.dtype}"
+            state.notes.append(Note("vanishing", flow.values[value].name, message))

@@ -73,8 +73,8 @@ def guard_weights(state: State) -> dict[int, float]:
                 share = f"{_percent(extent.beyond)} of its elements"
                 _hold(state, value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
         elif extent.flushed > FLUSHED_LIMIT:
-            told = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
-            _hold(state, value, told, hazard=False)
+            message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
+            _hold(state, value, message, hazard=False)
         elif extent.flushed > NAMED_FROM:
             state.flushing[value.id] = extent.flushed
     added = _most_added(flow, floors)
@@ -86,8 +86,8 @@ def report_flushing(state: State) -> None:
     flow = state.flow
     for value, share in sorted(state.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(state.is_low(use.unit) for use in flow.uses[value]):
-            told = f"{_percent(share)} of its elements flush to zero in {state.options.dtype}"
-            state.notes.append(Note("weight", flow.values[value].name, told))
+            message = f"{_percent(share)} of its elements flush to zero in {state.options.dtype}"
+            state.notes.append(Note("weight", flow.values[value].name, message))
 
 
 def _percent(share: float) -> str:

@@ -43,12 +43,14 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
         if buffer in frozen or buffer in running or (old is None and buffer.endswith(COUNTED)):
             continue
         if old is None or new is None:
-            told = "not in the graph" if old is None else f"stored, and its next value '{output}' is no output"
+            message = "not in the graph" if old is None else f"stored, and its next value '{output}' is no output"
             hint = f"export it as an initializer and an output, or leave it as it is: --freeze {buffer}"
-            raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {told}", hint=hint)
+            raise AmpError("AMP215", f"the module updates its buffer '{buffer}', which is {message}", hint=hint)
         if described(old) != described(new):
-            told = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
-            raise AmpError("AMP215", told, hint="the next value has the type and the shape of the buffer, both known")
+            message = f"output '{output}' is {described(new)}, and its buffer '{buffer}' is {described(old)}"
+            raise AmpError(
+                "AMP215", message, hint="the next value has the type and the shape of the buffer, both known"
+            )
         found[buffer] = output
     return found
 

@@ -47,10 +47,10 @@ def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
     if found is None:
         return
     for name, here, there in zip(found, found.values(), wanted, strict=True):
-        told = _difference(here, there)
-        if told:
+        message = _difference(here, there)
+        if message:
             hint = f"torch's exporter left something out: F.cross_entropy's label_smoothing is one thing; {UNCHECKED}"
-            raise AmpError("AMP214", f"output '{name}' {told} by the module", hint=hint)
+            raise AmpError("AMP214", f"output '{name}' {message} by the module", hint=hint)
     gradients = _gradients(graph, list(trained), feeds, sums)
     if gradients is not None:
         _compare(gradients, slopes)
@@ -77,9 +77,9 @@ def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) 
         away = np.abs(here - there)
         if away.size and not away.max() <= SLOPE * largest:
             worst = np.unravel_index(int(away.argmax()), away.shape)
-            told = f"is {here[worst]:.5g} at {[int(n) for n in worst]} by the exported graph, and {there[worst]:.5g}"
+            message = f"is {here[worst]:.5g} at {[int(n) for n in worst]} by the exported graph, and {there[worst]:.5g}"
             hint = "a graph knows of detach(), not of torch.no_grad(), hooks, scale_grad_by_freq or sparse gradients; "
-            raise AmpError("AMP214", f"the gradient of '{name}' {told} by the module", hint=hint + UNCHECKED)
+            raise AmpError("AMP214", f"the gradient of '{name}' {message} by the module", hint=hint + UNCHECKED)
 
 
 def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
@@ -108,8 +108,8 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         found = session.run(list(names), feeds)
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
-        told = f"ONNX Runtime refuses the exported graph: {first_line(error)}"
-        raise AmpError("AMP214", told, hint=f"write the module in other operators, {UNCHECKED}") from error
+        message = f"ONNX Runtime refuses the exported graph: {first_line(error)}"
+        raise AmpError("AMP214", message, hint=f"write the module in other operators, {UNCHECKED}") from error
     return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
 
 

@@ -41,8 +41,8 @@ def parse_gradients(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, equals, output = word.rpartition("=")
         if not equals or not name or not output or name in found:
-            told = "is told twice" if name in found else "does not say PARAM=OUTPUT"
-            raise AmpError("AMP305", f"--gradient {word} {told}", hint="--gradient encoder.weight=grad_0")
+            message = "is given twice" if name in found else "does not say PARAM=OUTPUT"
+            raise AmpError("AMP305", f"--gradient {word} {message}", hint="--gradient encoder.weight=grad_0")
         found[name] = output
     return found
 
@@ -83,8 +83,8 @@ def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> lis
         gradient = given[value.name or ""]
         want, have = described(value), described(gradient)
         if want != have:
-            told = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
-            raise AmpError("AMP215", told, hint="a gradient has the type and the shape of its parameter, both known")
+            message = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
+            raise AmpError("AMP215", message, hint="a gradient has the type and the shape of its parameter, both known")
     return [given[value.name or ""] for value in parameters]
 
 
@@ -119,8 +119,12 @@ def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Va
             if parameter.const_value is not None and np.array_equal(
                 numbers, np.sort(parameter.const_value.numpy(), axis=None)
             ):
-                told = f"the backward reads '{name}', a copy of parameter '{parameter.name}' that would not be trained"
-                raise AmpError("AMP215", told, hint="export it without folding constants; torch.onnx: optimize=False")
+                message = (
+                    f"the backward reads '{name}', a copy of parameter '{parameter.name}' that would not be trained"
+                )
+                raise AmpError(
+                    "AMP215", message, hint="export it without folding constants; torch.onnx: optimize=False"
+                )
 
 
 def start_from(b: Builder, name: str, start: ir.Value) -> None:
@@ -158,8 +162,8 @@ def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
         if by_torch.get(name, "") in outputs:
             fitting = [by_torch[name]]
         if name not in named and len(fitting) > 1:
-            told = f"'{fitting[0]}' and '{fitting[1]}' may both be the gradient of '{name}'"
-            raise AmpError("AMP215", told, hint=f"say which: --gradient {name}={fitting[0]}")
+            message = f"'{fitting[0]}' and '{fitting[1]}' may both be the gradient of '{name}'"
+            raise AmpError("AMP215", message, hint=f"say which: --gradient {name}={fitting[0]}")
         if name in named or fitting:
             found[name] = named[name] if name in named else fitting[0]
     return found
@@ -170,15 +174,15 @@ def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
     others = [name for name in outputs if name not in taken]
     if named is not None:
         if named not in others:
-            told = f"--loss {named}: a graph that has its gradients has its loss, which is one of its outputs"
+            message = f"--loss {named}: a graph that has its gradients has its loss, which is one of its outputs"
             hint = nearest(named, others) or f"there are: {', '.join(others) or 'gradients only'}"
-            raise AmpError("AMP213", told, hint=hint)
+            raise AmpError("AMP213", message, hint=hint)
         return named
     by_torch = [name for name in TORCH_LOSS.findall(signature(model)) if name in others]
     found = by_torch or [name for name in others if outputs[name].dtype in FLOATS and _is_scalar(outputs[name])]
     if len(found) != 1:
-        told = f"outputs {', '.join(found)} may each be the loss" if found else "no output is a float scalar: a loss"
-        raise AmpError("AMP213", told, hint="name the loss: --loss OUTPUT")
+        message = f"outputs {', '.join(found)} may each be the loss" if found else "no output is a float scalar: a loss"
+        raise AmpError("AMP213", message, hint="name the loss: --loss OUTPUT")
     return found[0]
 
 
@@ -197,8 +201,8 @@ def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str |
             hint = "the input that the gradients start from, 1 for those of the loss itself"
             raise AmpError("AMP215", f"--seed-input {named}: {problem}", hint=hint)
     if len(found) > 1:
-        told = f"gradients start from input '{found[0]}' and from input '{found[1]}'"
-        raise AmpError("AMP215", told, hint=f"say which is the scale: --seed-input {found[0]}")
+        message = f"gradients start from input '{found[0]}' and from input '{found[1]}'"
+        raise AmpError("AMP215", message, hint=f"say which is the scale: --seed-input {found[0]}")
     return found[0] if found else ""
 
 

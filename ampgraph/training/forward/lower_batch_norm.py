@@ -100,8 +100,8 @@ def _write_out(b: Builder, node: ir.Node) -> None:
 
 def _rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
     if x.shape is None:
-        told, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
-        raise AmpError("AMP212", told, where=place_of(node), hint=hint)
+        message, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
+        raise AmpError("AMP212", message, where=place_of(node), hint=hint)
     return b.rank(x)
 
 

@@ -52,7 +52,7 @@ def _drawn(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Val
     shape = b.ints(*attribute(node, "shape", ())) if like is None else b.shape(like)
     dtype = ir.DataType(attribute(node, "dtype", int(FLOAT if like is None else like.dtype or FLOAT)))
 
-    def told(value: ir.Value, kind: ir.DataType = FLOAT) -> ir.Value:
+    def typed(value: ir.Value, kind: ir.DataType = FLOAT) -> ir.Value:
         value.type, value.shape = ir.TensorType(kind), None if dims is None else ir.Shape(dims)
         return value
 
@@ -64,21 +64,21 @@ def _drawn(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Val
         )
         bits = b.op("Div", random_numbers(b, size, step, key), b.constant(np.array(256, np.int64)))
         flat = b.op("Mul", b.op("Cast", bits, to=int(FLOAT)), b.number(2.0**-24))
-        return told(b.op("Reshape", flat, shape, allowzero=1))
+        return typed(b.op("Reshape", flat, shape, allowzero=1))
 
     if node.op_type == "Bernoulli":
         assert like is not None
-        chance = like if like.dtype == FLOAT else told(b.op("Cast", like, to=int(FLOAT)))
-        return told(b.op("Cast", told(b.op("Less", uniform(keys[0]), chance), BOOL), to=int(dtype)), dtype)
+        chance = like if like.dtype == FLOAT else typed(b.op("Cast", like, to=int(FLOAT)))
+        return typed(b.op("Cast", typed(b.op("Less", uniform(keys[0]), chance), BOOL), to=int(dtype)), dtype)
     if node.op_type in UNIFORM:
         low, high = float(attribute(node, "low", 0.0)), float(attribute(node, "high", 1.0))
         drawn, factor, start = uniform(keys[0]), high - low, low
     else:
-        logarithm = told(b.op("Log", told(b.op("Sub", b.number(1), uniform(keys[0])))))
-        radius = told(b.op("Sqrt", told(b.op("Mul", logarithm, b.number(-2)))))  # Box and Muller
-        angle = told(b.op("Mul", uniform(keys[1]), b.number(2 * math.pi)))
-        drawn = told(b.op("Mul", radius, told(b.op("Cos", angle))))
+        logarithm = typed(b.op("Log", typed(b.op("Sub", b.number(1), uniform(keys[0])))))
+        radius = typed(b.op("Sqrt", typed(b.op("Mul", logarithm, b.number(-2)))))  # Box and Muller
+        angle = typed(b.op("Mul", uniform(keys[1]), b.number(2 * math.pi)))
+        drawn = typed(b.op("Mul", radius, typed(b.op("Cos", angle))))
         factor, start = float(attribute(node, "scale", 1.0)), float(attribute(node, "mean", 0.0))
     if (factor, start) != (1.0, 0.0):
-        drawn = told(b.op("Add", told(b.op("Mul", drawn, b.number(factor))), b.number(start)))
-    return drawn if dtype == FLOAT else told(b.op("Cast", drawn, to=int(dtype)), dtype)
+        drawn = typed(b.op("Add", typed(b.op("Mul", drawn, b.number(factor))), b.number(start)))
+    return drawn if dtype == FLOAT else typed(b.op("Cast", drawn, to=int(dtype)), dtype)

@@ -74,9 +74,9 @@ def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
     b.graph.remove(node, safe=True)
 
 
-def _refused(node: ir.Node, told: str) -> AmpError:
+def _refused(node: ir.Node, message: str) -> AmpError:
     hint = "export with ampgraph.export_for_training, which writes Cast and Split"
-    return AmpError("AMP210", f"{node.op_type}: {told}", where=place_of(node), hint=hint)
+    return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
 
 _LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split}

@@ -68,16 +68,16 @@ def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Valu
     trained = [name for name in parameter_names(model) if name not in frozen]
     missing = [name for name in trained if name not in stored]
     if missing:
-        told = (
+        message = (
             f"parameter '{missing[0]}' is not in the graph: nothing reads it, or an exporter merged it with another one"
         )
-        raise AmpError("AMP211", told, hint="export with ampgraph.export_for_training, or --freeze it")
+        raise AmpError("AMP211", message, hint="export with ampgraph.export_for_training, or --freeze it")
     if not trained:
         raise AmpError("AMP211", "nothing is left to train", hint="freeze less, or export the model with its weights")
     for name in trained:
         if stored[name].const_value.dtype != ir.DataType.FLOAT:  # type: ignore[union-attr]
-            told = f"parameter '{name}' is stored low: an optimizer needs float32"
-            raise AmpError("AMP205", told, hint="build the step from the float32 model")
+            message = f"parameter '{name}' is stored low: an optimizer needs float32"
+            raise AmpError("AMP205", message, hint="build the step from the float32 model")
     return [stored[name] for name in trained]
 
 

@@ -69,10 +69,10 @@ def export_for_training(
                 module, tuple(args), dynamo=True, optimize=False, dynamic_shapes=shapes, verbose=False
             )
         except Exception as error:  # torch.export raises many kinds
-            told = f"torch cannot export the module: {first_line(_root(error))}"
+            message = f"torch cannot export the module: {first_line(_root(error))}"
             hint = "does module(*args) run, without branches on numbers that it computes?"
             hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
-            raise AmpError("AMP214", told, hint=hint) from error
+            raise AmpError("AMP214", message, hint=hint) from error
     model: ir.Model = program.model
     mark_padding(model.graph)
     _untie(model.graph, parameters)
@@ -105,8 +105,8 @@ def _torch() -> Any:
 def _refuse_low(torch: Any, parameters: Mapping[str, Any]) -> None:
     for name, parameter in parameters.items():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
-            told = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
-            raise AmpError("AMP214", told, hint="module.float(): the level decides what is low")
+            message = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
+            raise AmpError("AMP214", message, hint="module.float(): the level decides what is low")
 
 
 def _dynamic(torch: Any, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -114,8 +114,8 @@ def _dynamic(torch: Any, args: Sequence[Any]) -> tuple[Any, ...]:
     for number, value in enumerate(args):
         is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
         if is_tensor and value.shape[0] < 2:
-            told = f"argument {number} has a batch of {value.shape[0]}, which torch.export would make a constant"
-            raise AmpError("AMP214", told, hint="give examples of two rows or more, or dynamic_batch=False")
+            message = f"argument {number} has a batch of {value.shape[0]}, which torch.export would make a constant"
+            raise AmpError("AMP214", message, hint="give examples of two rows or more, or dynamic_batch=False")
         shapes.append({0: batch} if is_tensor else None)
     return tuple(shapes)
 

@@ -98,9 +98,9 @@ class _Differentiation:
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
         if any(value in self.active for value in _read_inside(node)):
-            told = f"nothing flows back through the branches or the body of {kind_of(node)}"
+            message = f"nothing flows back through the branches or the body of {kind_of(node)}"
             hint = "compute both branches and choose by torch.where, unroll the loop, or freeze what is in front of it"
-            raise AmpError("AMP210", told, where=place_of(node), hint=hint)
+            raise AmpError("AMP210", message, where=place_of(node), hint=hint)
         if not any(needed):
             return
         if rule is None:
@@ -142,9 +142,9 @@ class _Differentiation:
         return total
 
 
-def _without_rule(node: ir.Node, told: str) -> AmpError:
+def _without_rule(node: ir.Node, message: str) -> AmpError:
     hint = f'register one: @ampgraph.gradient("{kind_of(node)}"), or freeze what is in front of it'
-    return AmpError("AMP210", told, where=place_of(node), hint=hint)
+    return AmpError("AMP210", message, where=place_of(node), hint=hint)
 
 
 def _read_inside(node: ir.Node) -> Iterator[ir.Value]:

@@ -54,9 +54,9 @@ class Rule:
         rows: list[Any] = list(found) if isinstance(found, (list, tuple)) else [found]
         wrong = next((row for row in rows if row is not None and not isinstance(row, ir.Value)), None)
         if wrong is not None or len(rows) > len(node.inputs):
-            told = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
+            message = f"{type(wrong).__name__}" if wrong is not None else f"{len(rows)} for {len(node.inputs)} inputs"
             hint = "a rule returns for each input what b.op(...) returned, or None"
-            raise AmpError("AMP210", f"the rule for {self.kind} returned {told}", where=place_of(node), hint=hint)
+            raise AmpError("AMP210", f"the rule for {self.kind} returned {message}", where=place_of(node), hint=hint)
         return rows + [None] * (len(node.inputs) - len(rows))
 
 

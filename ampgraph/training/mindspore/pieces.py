@@ -61,8 +61,8 @@ def forward_of(ms: Any, path: str | os.PathLike[str], model: Any) -> tuple[Calla
 
 
 def _not_cut(path: Any, why: str) -> AmpError:
-    told = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
-    return AmpError("AMP205", told, where=str(path), hint="export the whole training step instead")
+    message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
+    return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
 
 
 class _Pieces:

@@ -24,11 +24,11 @@ def check_trainable(signature: runtime.Signature, model: Any, where: str) -> Non
     outputs = list(signature.outputs.values())
     if len(outputs) != 1 or outputs[0].shape != ():
         given = ", ".join(str(port) for port in outputs)
-        told = f"does not give one scalar loss, but {given or 'nothing'}"
-        raise AmpError("AMP205", told, where=where, hint="export a Cell whose construct returns the mean loss")
+        message = f"does not give one scalar loss, but {given or 'nothing'}"
+        raise AmpError("AMP205", message, where=where, hint="export a Cell whose construct returns the mean loss")
     if outputs[0].dtype != "float32":
-        told = f"gives its loss in {outputs[0].dtype}, which a scale would overflow"
-        raise AmpError("AMP205", told, where=where, hint="keep the loss in float32")
+        message = f"gives its loss in {outputs[0].dtype}, which a scale would overflow"
+        raise AmpError("AMP205", message, where=where, hint="keep the loss in float32")
 
 
 def written(model: Any) -> set[str]:

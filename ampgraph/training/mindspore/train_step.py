@@ -133,14 +133,14 @@ class TrainStep:
     def __call__(self, *arrays: Any, **named: Any) -> StepResult:
         names = list(self._signature.inputs)
         if len(arrays) > len(names):
-            told = f"{len(arrays)} arrays for {len(names)} inputs"
-            raise AmpError("AMP503", told, hint=f"the inputs are {', '.join(names)}")
+            message = f"{len(arrays)} arrays for {len(names)} inputs"
+            raise AmpError("AMP503", message, hint=f"the inputs are {', '.join(names)}")
         given = dict(zip(names, arrays, strict=False))
         twice = [name for name in named if name in given]
         if twice:
             raise AmpError("AMP503", f"input '{twice[0]}' is given twice", hint="by its place or by its name")
         tensors = runtime.tensors_of(self._ms, self._signature.check({**given, **named}))
-        with runtime.stops_told(self._signature, self.device), runtime.graph_mode(self._ms):
+        with runtime.stops_reported(self._signature, self.device), runtime.graph_mode(self._ms):
             if self._state is None:
                 return StepResult(*self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))
@@ -152,8 +152,8 @@ class TrainStep:
             finite = bool(_number(finite))
             state = self._state = policy.update(state, finite)
             if policy.exhausted(state):
-                told = f"{state.overflows} steps in a row overflowed; the loss scale is down to {state.scale:g}"
-                raise AmpError("AMP506", told, hint="look for NaN in the data, or lower the learning rate")
+                message = f"{state.overflows} steps in a row overflowed; the loss scale is down to {state.scale:g}"
+                raise AmpError("AMP506", message, hint="look for NaN in the data, or lower the learning rate")
         return StepResult(loss, finite, state.scale if state else 1.0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -168,8 +168,8 @@ class TrainStep:
             self._ms.save_checkpoint(kept, str(temporary))
             os.replace(temporary, path)
         except Exception as error:  # MindSpore raises several kinds
-            told = f"cannot be written: {runtime.fault(error)}"
-            raise AmpError("AMP105", told, where=str(path), hint="choose another place") from error
+            message = f"cannot be written: {runtime.fault(error)}"
+            raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
         finally:
             with contextlib.suppress(OSError):
                 temporary.chmod(0o600)
@@ -186,13 +186,13 @@ class TrainStep:
         try:
             found = self._ms.load_checkpoint(str(path))
         except Exception as error:  # MindSpore raises several kinds
-            told = f"is not a checkpoint, or is cut short: {runtime.fault(error)}"
-            raise AmpError("AMP109", told, where=str(path), hint="step.save(path) writes one") from error
+            message = f"is not a checkpoint, or is cut short: {runtime.fault(error)}"
+            raise AmpError("AMP109", message, where=str(path), hint="step.save(path) writes one") from error
         wanted = self._kept()
         for name, data in wanted.items():
             if name not in found or found[name].shape != data.shape or found[name].dtype != data.dtype:
-                told = f"is not of this step: '{name}' is missing or of another shape or type"
-                raise AmpError("AMP109", told, where=str(path), hint="use the same file, optimizer and scaler")
+                message = f"is not of this step: '{name}' is missing or of another shape or type"
+                raise AmpError("AMP109", message, where=str(path), hint="use the same file, optimizer and scaler")
         for name, data in wanted.items():
             if isinstance(data, self._ms.Parameter):
                 self._ms.ops.assign(data, self._ms.Tensor(found[name].asnumpy(), data.dtype))
@@ -243,23 +243,23 @@ def _scale_of(ms: Any, given: Any) -> Any:
         if cell is None or isinstance(cell, ms.nn.FixedLossScaleUpdateCell):
             return StaticLossScale(given.get_loss_scale(), skip=cell is not None)
         return steps.scaler_of_cell(ms, cell)
-    told = f"a {type(given).__name__} is no loss scaler"
-    raise AmpError("AMP322", told, hint="for example amp.DynamicLossScaler(2**16, 2, 1000), or None")
+    message = f"a {type(given).__name__} is no loss scaler"
+    raise AmpError("AMP322", message, hint="for example amp.DynamicLossScaler(2**16, 2, 1000), or None")
 
 
 def _check_optimizer(ms: Any, optimizer: Any, trainable: list[Any]) -> None:
     if not isinstance(optimizer, ms.nn.Optimizer):
-        told = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
-        raise AmpError("AMP322", told, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")
+        message = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
+        raise AmpError("AMP322", message, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")
     if optimizer.loss_scale != 1.0:
-        told = f"the optimizer divides by a loss scale of its own ({optimizer.loss_scale:g})"
+        message = f"the optimizer divides by a loss scale of its own ({optimizer.loss_scale:g})"
         hint = "leave loss_scale out of it: the step divides the gradients already, once"
-        raise AmpError("AMP322", told, hint=hint)
+        raise AmpError("AMP322", message, hint=hint)
     own = {id(parameter) for parameter in trainable}
     foreign = [parameter.name for parameter in optimizer.parameters if id(parameter) not in own]
     if foreign:
-        told = f"the optimizer holds '{foreign[0]}', which is not a trainable parameter of the file"
-        raise AmpError("AMP322", told, hint="use the list that the function is given, or a part of it")
+        message = f"the optimizer holds '{foreign[0]}', which is not a trainable parameter of the file"
+        raise AmpError("AMP322", message, hint="use the list that the function is given, or a part of it")
 
 
 def _number(value: Any) -> Any:

@@ -52,8 +52,8 @@ class Feeds:
         first, count = next(iter(sizes.items()))
         for name, size in sizes.items():
             if size != count:
-                told = f"'{first}' has {count} samples and '{name}' {size}"
-                raise AmpError("AMP503", told, where=where, hint="the first axis of every array counts the samples")
+                message = f"'{first}' has {count} samples and '{name}' {size}"
+                raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
         try:
             whole = self._whole(known)
             _refuse_nan(whole)
@@ -73,8 +73,8 @@ class Feeds:
         for port in self.ports.values():
             fixed = port.shape[0] if port.shape else None
             if isinstance(fixed, int) and fixed != size:
-                told = f"input '{port.name}' takes {fixed} samples at once, not {size}"
-                raise AmpError("AMP503", told, hint=f"--batch-size {fixed}, or export with a dynamic batch")
+                message = f"input '{port.name}' takes {fixed} samples at once, not {size}"
+                raise AmpError("AMP503", message, hint=f"--batch-size {fixed}, or export with a dynamic batch")
         return int(size)
 
 
@@ -88,8 +88,8 @@ def _refuse_nan(arrays: Mapping[str, np.ndarray]) -> None:
 
 def _checked(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if not isinstance(batch, Mapping):
-        told = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
-        raise AmpError("AMP503", told, hint=f"give {', '.join(ports)} by name")
+        message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
+        raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
     _refuse_rows(layout, ports, batch)
     arrays = check_feeds(
         ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
@@ -112,8 +112,8 @@ def _cast(port: Port, value: Any) -> Any:
         with np.errstate(over="ignore"):
             made = array.astype(np.float32)
         if np.isinf(made).any() and not np.isinf(array).any():
-            told = f"'{port.name}' reaches {np.abs(array).max():.3g}, and float32 ends at 3.4e38"
-            raise AmpError("AMP503", told, hint="scale the data down")
+            message = f"'{port.name}' reaches {np.abs(array).max():.3g}, and float32 ends at 3.4e38"
+            raise AmpError("AMP503", message, hint="scale the data down")
         return made
     return value
 
@@ -122,10 +122,10 @@ def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, 
     """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
     if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
-        told = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
+        message = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
         one = f"{layout.labels}[..., 0] if the row is that number"
         hint = one if labels.shape[-1] == 1 else f"{layout.labels}.argmax(-1) if the row is chances"
-        raise AmpError("AMP503", told, hint=hint)
+        raise AmpError("AMP503", message, hint=hint)
 
 
 def _check_labels(labels: np.ndarray, row: ClassInput) -> None:
@@ -136,10 +136,10 @@ def _check_labels(labels: np.ndarray, row: ClassInput) -> None:
         wrong &= labels != row.ignored
     if wrong.any():
         place = [int(index) for index in np.argwhere(wrong)[0]]
-        told = f"label {labels[tuple(place)]} at {place} of '{row.name}' is no class"
+        message = f"label {labels[tuple(place)]} at {place} of '{row.name}' is no class"
         classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
         more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
-        raise AmpError("AMP503", told, hint=classes + more)
+        raise AmpError("AMP503", message, hint=classes + more)
 
 
 @dataclass(frozen=True)

@@ -209,8 +209,8 @@ def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
         outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
         kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
         if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
-            told = f"{kept / 1e9:.1f} GB of frozen weights do not fit into one message"
-            raise AmpError("AMP502", told, hint="save the step, and give the path of the file")
+            message = f"{kept / 1e9:.1f} GB of frozen weights do not fit into one message"
+            raise AmpError("AMP502", message, hint="save the step, and give the path of the file")
         proto = ir.to_proto(step.model)
     del proto.metadata_props[:]
     return proto, str(next(iter(outside), ""))
@@ -233,17 +233,17 @@ def _opened(
             proto.SerializeToString(), options, providers=list(providers), disabled_optimizers=crashing
         )
     except Exception as error:  # onnxruntime raises kinds of its own for every fault
-        told = f"ONNX Runtime refuses the step: {first_line(error)}"
+        message = f"ONNX Runtime refuses the step: {first_line(error)}"
         hint = (
             f"build it with --target {device}, or train with --strict, which runs on the CPU and needs no low kernels"
         )
-        raise AmpError("AMP502", told, hint=hint) from error
+        raise AmpError("AMP502", message, hint=hint) from error
 
 
 def _not_taken(error: Exception, device: str, size: int) -> AmpError:
     if isinstance(error, MemoryError) or out_of_memory(error):
-        told = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
-        return AmpError("AMP504", told, hint="free memory there, or --device cpu")
+        message = f"out of memory on {device}, which is to hold a state of {size / 1e6:,.1f} MB"
+        return AmpError("AMP504", message, hint="free memory there, or --device cpu")
     return AmpError("AMP504", f"ONNX Runtime does not take the state: {first_line(error)}", hint="try --device cpu")
 
 

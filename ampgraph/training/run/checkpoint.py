@@ -112,10 +112,10 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
         _force(path.parent)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        told = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
+        message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
         kept = ": the old checkpoint is still there" if path.is_file() else ""
         hint = "free some space and go on with --resume" if kept else "free some space, or choose another place"
-        raise AmpError("AMP105", told + kept, where=str(path), hint=hint) from error
+        raise AmpError("AMP105", message + kept, where=str(path), hint=hint) from error
 
 
 _OURS: set[str] = set()  # temporary files that this process writes now
@@ -195,11 +195,11 @@ def _refuse_damaged(path: Path) -> None:
         size = file.read(8)
         start = size + file.read(min(int.from_bytes(size, "little"), os.path.getsize(path)))
         place = start.find(_MARK) + len(_MARK)
-        told = start[place : place + len(ZEROS)]
-        made = hashlib.blake2b(start.replace(_MARK + told, _MARK + ZEROS.encode(), 1), digest_size=16)
+        message = start[place : place + len(ZEROS)]
+        made = hashlib.blake2b(start.replace(_MARK + message, _MARK + ZEROS.encode(), 1), digest_size=16)
         while block := file.read(1 << 20):
             made.update(block)
-    if _MARK not in start or made.hexdigest().encode() != told:
+    if _MARK not in start or made.hexdigest().encode() != message:
         raise ValueError("its checksum is another one")
 
 
@@ -222,8 +222,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     """Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is cut short."""
     path = Path(path)
     if not path.is_file():
-        told = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"
-        raise AmpError("AMP101", told, where=str(path), hint="check the path")
+        message = "is a directory, not a checkpoint" if path.is_dir() else "no such checkpoint"
+        raise AmpError("AMP101", message, where=str(path), hint="check the path")
     safetensors, _ = _library()
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -245,8 +245,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         why = f"cannot be read: {error.strerror or error}"
         raise AmpError("AMP101", why, where=str(path), hint="check its permissions") from error
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        told = f"is no checkpoint of a training, or is damaged: {first_line(error)}"
-        raise AmpError("AMP108", told, where=str(path), hint="take another one, or begin anew") from error
+        message = f"is no checkpoint of a training, or is damaged: {first_line(error)}"
+        raise AmpError("AMP108", message, where=str(path), hint="take another one, or begin anew") from error
 
 
 def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:

@@ -21,9 +21,9 @@ def claimed(file: Path) -> Iterator[None]:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        told = f"no folder for checkpoints can be made: {error.strerror or error}"
+        message = f"no folder for checkpoints can be made: {error.strerror or error}"
         hint = "choose another place with --checkpoint"
-        raise AmpError("AMP105", told, where=str(file.parent), hint=hint) from error
+        raise AmpError("AMP105", message, where=str(file.parent), hint=hint) from error
     with _locked(file.parent):
         sweep(file)
         yield
@@ -43,9 +43,9 @@ def _locked(folder: Path) -> Iterator[None]:
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            told = "another training that is running writes its checkpoints there"
+            message = "another training that is running writes its checkpoints there"
             raise AmpError(
-                "AMP325", told, where=str(folder), hint="wait for its end, or name another folder"
+                "AMP325", message, where=str(folder), hint="wait for its end, or name another folder"
             ) from error
         except OSError:
             pass  # a file system without locks, or a folder that may only be written

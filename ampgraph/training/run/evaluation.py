@@ -79,14 +79,14 @@ class Evaluator:
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _wide(state[name]) for name in self.weights}
-        told = _Sums(self.kind)
+        message = _Sums(self.kind)
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
             feeds = {name: batch[name] for name in self.fed} | weights
             result = self.session.run(feeds, outputs=[self.output])[self.output]
-            told.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
-        if not told.samples:
+            message.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
+        if not message.samples:
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
-        return told.means()
+        return message.means()
 
 
 class _Sums:

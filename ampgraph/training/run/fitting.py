@@ -115,8 +115,8 @@ class _Run:
             trainer.prepare_evaluation()
         self.steps = self.data.samples // plan.batch_size  # of an epoch
         if not self.steps:
-            told = f"{self.data.samples} samples do not fill one batch of {plan.batch_size}"
-            raise AmpError("AMP503", told, hint="take smaller batches")
+            message = f"{self.data.samples} samples do not fill one batch of {plan.batch_size}"
+            raise AmpError("AMP503", message, hint="take smaller batches")
         given = plan.lr_schedule
         self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * plan.epochs)
         self.file = None if plan.checkpoint is None else Path(plan.checkpoint) / FILE
@@ -157,8 +157,8 @@ class _Run:
             return None
         where = str(self.file)
         if not self.plan.resume:
-            told = "a checkpoint of an earlier training is there, which this one would overwrite"
-            raise AmpError("AMP325", told, where=where, hint="--resume, or name another folder")
+            message = "a checkpoint of an earlier training is there, which this one would overwrite"
+            raise AmpError("AMP325", message, where=where, hint="--resume, or name another folder")
         found = files.load(self.file)
         files.check_belongs(found, self.trainer.digest, where)
         _check_same(found.position, self.place, where)
@@ -208,20 +208,20 @@ class _Run:
             self.finite.append(result.finite)
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
-            told = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"
-            raise AmpError("AMP504", told, hint="lower the learning rate, or build with --loss-scale dynamic")
+            message = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"
+            raise AmpError("AMP504", message, hint="lower the learning rate, or build with --loss-scale dynamic")
         lost = self.patience is not None and len(self.finite) > self.patience
         if lost and not any(self.finite[-self.patience - 1 :]):  # type: ignore[operator]
-            told = f"{self.patience + 1} steps in a row overflowed: training is lost"  # type: ignore[operator]
-            raise AmpError("AMP504", told, hint="lower the learning rate, or keep more in float32 with --fp32")
+            message = f"{self.patience + 1} steps in a row overflowed: training is lost"  # type: ignore[operator]
+            raise AmpError("AMP504", message, hint="lower the learning rate, or keep more in float32 with --fp32")
 
     def _check_epoch(self, scale: float) -> None:
         """A scale below 1 protects nothing any more: what overflows then is not the scaling's doing."""
         if scale < 1 and not any(self.finite[-self.steps :]):
-            told = (
+            message = (
                 f"no step of epoch {self.epoch} was finite, and the loss scale is down to {scale:g}: training is lost"
             )
-            raise AmpError("AMP504", told, hint="lower the learning rate, or keep more in float32 with --fp32")
+            raise AmpError("AMP504", message, hint="lower the learning rate, or keep more in float32 with --fp32")
 
     def _check_scale(self, scale: float) -> None:
         """A scale whose inverse is no number makes weights infinite; one that is infinite skips every step.
@@ -248,15 +248,17 @@ class _Run:
 def _check_same(found: files.Position, mine: files.Position, where: str) -> None:
     """Raises AmpError AMP405 where going on would end elsewhere than a training that runs through."""
     if not found.batch_size:
-        told = "was saved by trainer.save, and holds no place in a training to go on from"
-        raise AmpError("AMP405", told, where=where, hint="trainer.load it, and fit with another folder for checkpoints")
+        message = "was saved by trainer.save, and holds no place in a training to go on from"
+        raise AmpError(
+            "AMP405", message, where=where, hint="trainer.load it, and fit with another folder for checkpoints"
+        )
     for name in ("seed", "batch_size", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
         if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
-            told = f"is from a training with {name}={other}, not {given}"
+            message = f"is from a training with {name}={other}, not {given}"
             why = f": {mine.lr_schedule.partition(':')[0]} ends with the last epoch" if name == "epochs" else ""
             hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
-            raise AmpError("AMP405", told, where=where, hint=hint)
+            raise AmpError("AMP405", message, where=where, hint=hint)
     if found.data != mine.data:
         hint = "give the data that it was begun with, or start anew in another folder"
         raise AmpError("AMP405", "is from a training with other data", where=where, hint=hint)

@@ -70,8 +70,8 @@ class Schedule:
         Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
         """
         if self.warmup >= steps and self.warmup:
-            told = f"warmup={self.warmup} takes all {steps} updates of the training"
-            raise AmpError("AMP324", told, hint="warm up for less, or train for more epochs")
+            message = f"warmup={self.warmup} takes all {steps} updates of the training"
+            raise AmpError("AMP324", message, hint="warm up for less, or train for more epochs")
         rises = [(t + 1) / self.warmup for t in range(self.warmup)]
         left = steps - self.warmup
         factors = rises + [self._factor(t, left) for t in range(left)]
@@ -79,8 +79,8 @@ class Schedule:
             made = (np.array(factors, np.float64) * rate).astype(np.float32)
         beyond = np.flatnonzero(~np.isfinite(made))
         if beyond.size:
-            told = f"the learning rate of update {beyond[0] + 1} is beyond what float32 holds"
-            raise AmpError("AMP324", told, hint=f"{self} of a rate of {rate:g}: take smaller numbers")
+            message = f"the learning rate of update {beyond[0] + 1} is beyond what float32 holds"
+            raise AmpError("AMP324", message, hint=f"{self} of a rate of {rate:g}: take smaller numbers")
         return made
 
     def _factor(self, t: int, steps: int) -> float:
@@ -109,9 +109,9 @@ def parse_schedule(text: str) -> Schedule:
     for word in rest.split(",") if rest else ():
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals or key not in known or key in given:
-            told = f"'{key}' is given twice" if key in given else f"unknown '{word}'"
+            message = f"'{key}' is given twice" if key in given else f"unknown '{word}'"
             hint = nearest(key, known) or f"{kind} has {', '.join(known)}"
-            raise AmpError("AMP324", f"--lr-schedule {text}: {told}", hint=hint)
+            raise AmpError("AMP324", f"--lr-schedule {text}: {message}", hint=hint)
         given[key] = _number(text, key, value)
     return Schedule(kind, **given)  # type: ignore[arg-type]
 
@@ -133,8 +133,8 @@ def table_of(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         table = np.zeros(0, np.float32)
     if table.ndim != 1 or not table.size or not np.isfinite(table).all() or (table < 0).any():
-        told = "a table of learning rates is one row of numbers from 0 that float32 holds"
-        raise AmpError("AMP324", told, hint=f"or a schedule: {_FORMS}")
+        message = "a table of learning rates is one row of numbers from 0 that float32 holds"
+        raise AmpError("AMP324", message, hint=f"or a schedule: {_FORMS}")
     return table
 
 

@@ -153,8 +153,8 @@ class Trainer:
         Raises AmpError AMP504 where the device has no room for it; the old one is gone then, and none is there.
         """
         if not isinstance(state, Mapping):
-            told = f"a state is a dictionary of arrays, not a {type(state).__name__}"
-            raise AmpError("AMP405", told, hint="give all of trainer.state")
+            message = f"a state is a dictionary of arrays, not a {type(state).__name__}"
+            raise AmpError("AMP405", message, hint="give all of trainer.state")
         for name in state:
             if name not in self._types:
                 raise AmpError("AMP405", f"this step has no state '{name}'", hint=nearest(name, list(self._types)))
@@ -165,12 +165,12 @@ class Trainer:
             try:
                 array = arrays[name] = np.asarray(state[name])
             except ValueError as error:
-                told = f"state '{name}' is no array: {first_line(error)}"
-                raise AmpError("AMP405", told, hint=f"give {dtype} {list(shape)}") from error
+                message = f"state '{name}' is no array: {first_line(error)}"
+                raise AmpError("AMP405", message, hint=f"give {dtype} {list(shape)}") from error
             fits = array.ndim == 1 and array.size if name == self.layout.rates else array.shape == shape
             if array.dtype != dtype or not fits:
-                told = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
-                raise AmpError("AMP405", told, hint="take the state of a trainer of the same step")
+                message = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
+                raise AmpError("AMP405", message, hint="take the state of a trainer of the same step")
         self._binding.put(arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -99,16 +99,16 @@ class Joint:
             raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
         result = next(iter(outputs.values()))
         if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
-            told = f"cannot take {name} of output '{result.name}', {described(result)}"
-            raise AmpError("AMP213", told, hint="name an output that is the loss")
+            message = f"cannot take {name} of output '{result.name}', {described(result)}"
+            raise AmpError("AMP213", message, hint="name an output that is the loss")
         dims, dtype = list(result.shape), result.dtype
         axis = 1 if len(dims) > 3 else len(dims) - 1
         if name == "cross_entropy":
             size = dims.pop(axis)
             self.classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
             if self.classes == 1:
-                told = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
-                raise AmpError("AMP213", told, hint="compute BCEWithLogitsLoss in the module, and name its output")
+                message = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
+                raise AmpError("AMP213", message, hint="compute BCEWithLogitsLoss in the module, and name its output")
         labels = ir.Value(
             name=self.states.builder.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims)
         )
@@ -211,17 +211,17 @@ def _loss_name(given: Given | None, loss: str | None, policy: LossScale | None) 
             raise AmpError("AMP213", f"loss={loss!r} is no name", hint=f"{', '.join(LOSSES)}, or that of an output")
         return loss
     if policy is not None and not given.seed:
-        told = "the gradients start from no input: a loss scale behind them would protect nothing"
+        message = "the gradients start from no input: a loss scale behind them would protect nothing"
         hint = "export it with one, --seed-input names it; or --loss-scale none"
-        raise AmpError("AMP215", told, hint=hint)
+        raise AmpError("AMP215", message, hint=hint)
     return given.loss
 
 
 def _scalar(value: ir.Value, b: Builder) -> ir.Value:
     dims = None if value.shape is None else list(value.shape)
     if value.dtype != ir.DataType.FLOAT or dims is None or any(dim != 1 for dim in dims):
-        told = f"output '{value.name}' is no float32 scalar but {value.dtype} {dims}"
-        raise AmpError("AMP213", told, hint="export the mean of the loss, or take cross_entropy or mse")
+        message = f"output '{value.name}' is no float32 scalar but {value.dtype} {dims}"
+        raise AmpError("AMP213", message, hint="export the mean of the loss, or take cross_entropy or mse")
     if not dims:
         return value
     flat = b.op("Reshape", value, b.ints())

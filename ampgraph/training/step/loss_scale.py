@@ -156,11 +156,13 @@ class DynamicLossScale:
         with np.errstate(over="ignore"):
             shrinks = self.backoff <= 1 and np.float32(1 / self.backoff) < np.inf
         if self.growth < 1 or not shrinks:
-            told = f"growth {_spelled(self.growth)} and backoff {_spelled(self.backoff)} do not grow and shrink a scale"
-            raise AmpError("AMP320", told, hint="growth is at least 1, backoff above 0 and at most 1")
+            message = (
+                f"growth {_spelled(self.growth)} and backoff {_spelled(self.backoff)} do not grow and shrink a scale"
+            )
+            raise AmpError("AMP320", message, hint="growth is at least 1, backoff above 0 and at most 1")
         if not (self.floor or 0) <= self.init <= (math.inf if self.cap is None else self.cap):
-            told = f"init {_spelled(self.init)} does not lie between floor and cap"
-            raise AmpError("AMP320", told, hint=f"floor is {self.floor}, cap is {self.cap}")
+            message = f"init {_spelled(self.init)} does not lie between floor and cap"
+            raise AmpError("AMP320", message, hint=f"floor is {self.floor}, cap is {self.cap}")
 
     @classmethod
     def preset(cls, rule: str, **numbers: Any) -> DynamicLossScale:

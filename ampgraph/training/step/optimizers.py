@@ -155,8 +155,8 @@ def parse_optimizer(text: str) -> Optimizer:
     for word in rest.split(",") if rest else ():
         key, equals, value = (part.strip() for part in word.partition("="))
         if not equals or key not in known or key in given:
-            told = f"'{key}' is given twice" if key in given else f"unknown option '{word}'"
-            raise AmpError("AMP322", f"optimizer {kind}: {told}", hint=f"there are: {', '.join(known)}")
+            message = f"'{key}' is given twice" if key in given else f"unknown option '{word}'"
+            raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}")
         given[key] = _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
     return OPTIMIZERS[kind](**given)
 
@@ -167,8 +167,8 @@ def spelled(optimizer: Optimizer) -> str:
     kind = next((name for name, known in OPTIMIZERS.items() if cls is known), cls.__name__)
     names: list[str] = [f.name for f in fields(cls)] if is_dataclass(cls) else []
     rows = [(name, getattr(optimizer, name)) for name in names]
-    told = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
-    return f"{kind}:{told}" if told else kind
+    message = ",".join(f"{key}={('no', 'yes')[v] if isinstance(v, bool) else v}" for key, v in rows)
+    return f"{kind}:{message}" if message else kind
 
 
 def as_optimizer(given: Any) -> Optimizer:
@@ -201,8 +201,8 @@ def _check(optimizer: Any, *names: str) -> None:
     for name in names:
         value = getattr(optimizer, name)
         if not is_number(value) or not 0 <= value <= GREATEST:
-            told = f"{name}={value} is not a number from 0 that float32 holds"
-            raise AmpError("AMP322", told, hint="for example 0.01")
+            message = f"{name}={value} is not a number from 0 that float32 holds"
+            raise AmpError("AMP322", message, hint="for example 0.01")
         object.__setattr__(optimizer, name, value if type(value) in (int, float) else float(value))
 
 

@@ -90,8 +90,8 @@ class Layout:
             layout._check_types()
             return layout
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            told = "its description of the training step cannot be read"
-            raise AmpError("AMP206", told, where=where, hint="build it again with ampgraph build-step") from error
+            message = "its description of the training step cannot be read"
+            raise AmpError("AMP206", message, where=where, hint="build it again with ampgraph build-step") from error
 
     def _check_types(self) -> None:
         """Raises TypeError: JSON may hold anything."""
@@ -164,8 +164,8 @@ def _problem(layout: Layout, graph: ir.Graph) -> str:
             return f"its input '{name}' is missing, or nothing says once what it is for"
     made = {value.name for value in graph.outputs}
     written = Counter(entry.output for entry in layout.states if entry.output)
-    told = Counter(name for name in (layout.loss, layout.finite, layout.norm) if name)
-    for name, count in (written + told).items():
+    message = Counter(name for name in (layout.loss, layout.finite, layout.norm) if name)
+    for name, count in (written + message).items():
         if name not in made or count != 1:
             return f"its output '{name}' is missing, or is two things at once"
     if not layout.loss:
