@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name == "mindspore":  # a module, and not an attribute of it
         import importlib
 
-        return importlib.import_module(".training.mindspore.train_step", __name__)
+        return importlib.import_module(".mindspore", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'ampgraph' has no attribute '{name}'")
     import importlib

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-import ampgraph.training.mindspore.train_step
+import ampgraph.training.mindspore
 from ampgraph.models import digits
 
 BATCH, EPOCHS, SEED = 64, 6, 3
@@ -29,7 +29,7 @@ def main(path: str) -> None:
     """Adam and a dynamic loss scale; a line every 22 steps."""
     from mindspore import amp, nn
 
-    step = ampgraph.mindspore.train_step(
+    step = ampgraph.training.mindspore.train_step(
         path, lambda parameters: nn.Adam(parameters, 2e-3), amp.DynamicLossScaler(2.0**24, 2, 50)
     )
     skipped = 0

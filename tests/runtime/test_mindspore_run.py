@@ -208,9 +208,18 @@ def test_an_error_of_mindspore_in_one_line() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("mindspore") is None, reason="only where it could be imported")
 def test_nothing_imports_mindspore_before_it_is_needed() -> None:
     code = (
-        "import sys, ampgraph, ampgraph.mindspore, ampgraph.runtime.data, ampgraph.training.step.loss_scale\n"
-        "ampgraph.convert, ampgraph.mindspore.train_step\n"
+        "import sys, ampgraph, ampgraph.training.mindspore, ampgraph.runtime.data, ampgraph.training.step.loss_scale\n"
+        "ampgraph.convert, ampgraph.training.mindspore.train_step\n"
         "print('mindspore' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_old_name_warns() -> None:
+    code = (
+        "import ampgraph; from ampgraph.training.mindspore import train_step as new\n"
+        "assert ampgraph.mindspore.train_step is new"
+    )
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
+    assert "ampgraph.mindspore is now ampgraph.training.mindspore" in done.stderr

@@ -18,7 +18,7 @@ from mindspore import amp, nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.training.mindspore.train_step import TrainStep, train_step
+from ampgraph.training.mindspore import TrainStep, train_step
 from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
 from mindir import training_nets as nets
 

@@ -19,7 +19,7 @@ def refuse_whole_step(model: Any, where: str = "") -> None:
     found = _sign(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
-        hint = "export forward and loss alone, in training mode; ampgraph.mindspore.train_step trains it"
+        hint = "export forward and loss alone, in training mode; ampgraph.training.mindspore.train_step trains it"
         raise AmpError("AMP205", message, where=where, hint=hint)
 
 

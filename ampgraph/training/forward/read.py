@@ -29,7 +29,7 @@ def read_forward(model: Any) -> ir.Model:
     """
     graph, _ = adapters.load(model)
     if not isinstance(graph, OnnxGraph):
-        hint = "a .mindir file is trained by ampgraph.mindspore.train_step"
+        hint = "a .mindir file is trained by ampgraph.training.mindspore.train_step"
         raise AmpError("AMP104", f"cannot build a training step from {graph.format}", hint=hint)
     graph.refuse_training()
     opset = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", OLDEST))

@@ -1,6 +1,6 @@
 """Training a .mindir file of forward and loss on MindSpore, which differentiates it; optimizer and scaler are yours.
 
-    step = ampgraph.mindspore.train_step(
+    step = ampgraph.training.mindspore.train_step(
         "loss.O2.mindir", lambda params: nn.Momentum(params, 0.05, 0.9), amp.DynamicLossScaler(2**16, 2, 1000)
     )
     for x, y in batches:
