@@ -17,9 +17,9 @@ PAGE = ROOT / "docs" / "errors.md"
 CODE = re.compile(r"AMP\d{3}")
 INTRODUCTION = """# Error codes
 
-Every mistake is one line, `error[CODE]: where: what`, with a hint where there is one, and exit status 2. In Python it is
-an `ampgraph.AmpError` with `code`, `message`, `where` and `hint`. `…` stands for what the message names. This page is
-made from the code by `python docs/make_errors.py`.
+Every mistake is one line, `error[CODE]: where: what`, with a hint where there is one, and exit status 2. In Python it
+is an `ampgraph.AmpError` with `code`, `message`, `where` and `hint`. `…` stands for what the message names. This page
+is made from the code by `python docs/make_errors.py`.
 """
 
 
