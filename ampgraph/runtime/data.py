@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import tokenize
@@ -15,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..core.errors import AmpError, first_line
-from ..core.files import refuse_output, unwritable
+from ..core.files import whole_file
 
 _HOW = "np.savez('data.npz', x=array) makes one"
 
@@ -93,21 +92,12 @@ def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        refuse_output(path)
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, value in arrays.items():
-                array = np.asarray(value)
-                if array.dtype.hasobject:
-                    raise AmpError("AMP105", f"'{name}' holds Python objects", where=str(path), hint="give numbers")
-                if array.dtype.name == "bfloat16":
-                    array = array.astype(np.float32)
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, value in arrays.items():
+            array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise AmpError("AMP105", f"'{name}' holds Python objects", where=str(path), hint="give numbers")
+            if array.dtype.name == "bfloat16":
+                array = array.astype(np.float32)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)

@@ -12,7 +12,6 @@ another Cell silently gets gradients of 0. That is why this module writes that f
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import AmpError
+from ...core.files import whole_file
 from ...runtime import mindspore_session as runtime
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
 from . import steps
@@ -162,18 +162,13 @@ class TrainStep:
         Random states (Dropout) are not in it. Raises AmpError AMP105.
         """
         path = _checkpoint_path(path)
-        temporary = path.parent / f".{path.stem}.{os.getpid()}.ckpt"
         kept = [{"name": name, "data": data} for name, data in self._kept().items()]
-        try:
-            self._ms.save_checkpoint(kept, str(temporary))
-            os.replace(temporary, path)
-        except Exception as error:  # MindSpore raises several kinds
-            message = f"cannot be written: {runtime.fault(error)}"
-            raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.chmod(0o600)
-                temporary.unlink()
+        with whole_file(path, suffix=path.suffix) as temporary:
+            try:
+                self._ms.save_checkpoint(kept, str(temporary))
+            except Exception as error:  # MindSpore raises several kinds
+                message = f"cannot be written: {runtime.fault(error)}"
+                raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Takes up where the step that wrote the checkpoint stood.

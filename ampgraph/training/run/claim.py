@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import AmpError
-from .checkpoint import sweep
+from ...core.files import sweep
 
 
 @contextlib.contextmanager
