@@ -45,7 +45,7 @@ _HOME = {
     "calibrate": "numerics.ranges.calibrate",
     "convert": "api.convert",
     "export_for_training": "training.forward.torch_export",
-    "gradient": "training.gradients.declare",
+    "gradient": "training.gradients.user_rules",
     "inspect": "report.inspect",
     "plan": "api.convert",
     "run": "api.run",
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .numerics.ranges.calibrate import calibrate
     from .report.inspect import inspect
     from .training.forward.torch_export import export_for_training
-    from .training.gradients.declare import gradient
+    from .training.gradients.user_rules import gradient
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW

@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step.optimizers import SGD
-from ampgraph.training.step.packing import FORWARD, pack
-from ampgraph.training.step.state import COUNTER, PARAMETER, RUNNING, States
+from ampgraph.training.step.packed_forward import FORWARD, pack
+from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, States
 from ampgraph.training.step.training_step import KEY, Layout, TrainingStep
 from ampgraph.training.step.update import add_scale, add_update
 

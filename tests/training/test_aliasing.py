@@ -11,7 +11,7 @@ from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import SGD, AdamW
-from ampgraph.training.step.state import Entry
+from ampgraph.training.step.state_tensors import Entry
 from training.steps import blobs, linear_step
 
 ENTRIES = [Entry("s", "parameter", "next/s"), Entry("t", "slot", "next/t")]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import ampgraph
 from ampgraph.cli.app import app
-from ampgraph.training.run import batches
+from ampgraph.training.run import step_inputs as batches
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ampgraph
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.joint import parse_gradients, read_given
+from ampgraph.training.forward.exported_backward import parse_gradients, read_given
 from ampgraph.training.forward.read import read_forward
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer

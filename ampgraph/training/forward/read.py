@@ -14,7 +14,7 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError, nearest
 from ...formats import adapters
 from ...formats.onnx.graph import OnnxGraph
-from .lower_residues import lower_residues
+from .lowerings.residues import lower_residues
 
 OLDEST = 18  # the opset that gradients are written in
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"

@@ -23,8 +23,8 @@ from ...core.errors import AmpError
 from ...core.files import whole_file
 from ...runtime import mindspore_session as runtime
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
-from . import steps
-from .pieces import forward_of
+from . import compiled_steps as steps
+from .cut_graph import forward_of
 
 __all__ = ["StepResult", "TrainStep", "train_step"]
 

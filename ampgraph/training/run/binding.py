@@ -15,7 +15,7 @@ from ...formats.onnx import io as onnx_io
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, as_numpy, out_of_memory
 from ..step.aliasing import in_place
-from ..step.packing import ORIGINAL
+from ..step.packed_forward import ORIGINAL
 from ..step.training_step import TrainingStep
 
 BFLOAT16 = "bfloat16"

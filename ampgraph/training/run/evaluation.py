@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import Session
-from ..step.packing import FORWARD, ORIGINAL, unpack
+from ..step.packed_forward import FORWARD, ORIGINAL, unpack
 from ..step.training_step import TrainingStep
-from .batches import IGNORED, Feeds
+from .step_inputs import IGNORED, Feeds
 
 
 def trained_model(step: TrainingStep, state: Mapping[str, np.ndarray]) -> ir.Model:

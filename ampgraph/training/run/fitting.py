@@ -20,7 +20,7 @@ import numpy as np
 from ...core.errors import AmpError, is_whole
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from . import checkpoint as files
-from .claim import claimed
+from .checkpoint_folder import claimed
 from .schedules import Schedule, described, parse_schedule, rates
 
 if TYPE_CHECKING:

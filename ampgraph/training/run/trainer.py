@@ -13,10 +13,10 @@ from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...runtime.onnxruntime_session import as_numpy
 from ..step.training_step import TrainingStep
 from . import checkpoint as files
-from .batches import Feeds
 from .binding import Binding
 from .evaluation import Evaluator, save_trained
 from .schedules import Schedule, table_of
+from .step_inputs import Feeds
 
 
 class StepResult:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from .state import Entry
+from .state_tensors import Entry
 
 VIEWS = frozenset(
     {"Cast", "CastLike", "Dropout", "Expand", "Flatten", "Identity"}

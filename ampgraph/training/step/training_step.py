@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
-from .state import COUNTER, SCALE, SCHEDULE, Entry
+from .state_tensors import COUNTER, SCALE, SCHEDULE, Entry
 
 KEY = "ampgraph.step"
 """The model metadata that holds a `Layout`."""

@@ -16,7 +16,7 @@ from ..gradients.builder import Builder
 from .loss_scale import RULES, DynamicLossScale, LossScale
 from .optimizers import Optimizer
 from .scale_graph import ScaleValues, next_scale
-from .state import COUNTER, SCALE, SCHEDULE, SLOT, States
+from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, States
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)

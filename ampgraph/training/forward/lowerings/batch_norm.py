@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from ...core.dataflow import HELD
-from ...core.errors import AmpError
-from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
-from ..gradients.rules.norms import BATCH, KEEP
-from .lowering import replace_value
+from ....core.dataflow import HELD
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from ...gradients.rules.norms import BATCH, KEEP
+from .replace import replace_value
 
 FLOAT = ir.DataType.FLOAT
 

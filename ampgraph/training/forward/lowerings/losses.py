@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.errors import AmpError
-from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
-from ..step.losses import KEEP, negative_log_likelihood
-from ..step.training_step import ClassInput
-from .lowering import replace_value
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from ...step.training_step import ClassInput
+from ..losses import KEEP, negative_log_likelihood
+from .replace import replace_value
 
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 SHAPED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the same numbers

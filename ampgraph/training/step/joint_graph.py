@@ -11,20 +11,20 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
 from ..forward.buffers import buffer_values, read_buffers
-from ..forward.joint import Given, chosen, forward_part, read_given, refuse_copies, start_from
-from ..forward.lower_batch_norm import lower_batch_norm
-from ..forward.lower_dropout import lower_dropout
-from ..forward.lower_losses import lower_losses, read_class_inputs
-from ..forward.lower_random import is_random, lower_random
+from ..forward.exported_backward import Given, chosen, forward_part, read_given, refuse_copies, start_from
+from ..forward.losses import cross_entropy, mse
+from ..forward.lowerings.batch_norm import lower_batch_norm
+from ..forward.lowerings.dropout import lower_dropout
+from ..forward.lowerings.losses import lower_losses, read_class_inputs
+from ..forward.lowerings.random_numbers import is_random, lower_random
 from ..forward.read import FLOATS, described, find_parameters, frozen_names, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .loss_scale import LossScale
-from .losses import cross_entropy, mse
 from .optimizers import Optimizer
-from .packing import FORWARD, keep_originals, originals, pack
-from .precision import hold_norms, hold_seed, mark_branches
-from .state import COUNTER, PARAMETER, RUNNING, States
+from .packed_forward import FORWARD, keep_originals, originals, pack
+from .planner_marks import hold_norms, hold_seed, mark_branches
+from .state_tensors import COUNTER, PARAMETER, RUNNING, States
 from .training_step import KEY, ClassInput, Layout, TrainingStep
 from .update import Scale, add_scale, add_update
 
