@@ -12,7 +12,7 @@ from ..core.errors import AmpError, is_number
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..planner.steps import Options
 from ..training.forward.read import read_forward
-from ..training.step.joint_graph import Joint, begin
+from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
@@ -87,7 +87,7 @@ def build_training_step(
     return step
 
 
-def _lower_precision(joint: Joint, options: Options) -> None:
+def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
 from ...runtime.onnxruntime_session import QUIET
@@ -21,7 +22,7 @@ from .lowerings.losses import lower_losses
 from .lowerings.random_numbers import is_random
 from .read import FLOATS, infer, read_forward
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Array]
 TOLERANCE = 1e-3  # of the largest element: float32 kernels differ by far less, a forgotten argument by more
 SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
@@ -56,7 +57,7 @@ def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
         _compare(gradients, slopes)
 
 
-def _difference(here: np.ndarray, there: np.ndarray) -> str:
+def _difference(here: Array, there: Array) -> str:
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
@@ -68,7 +69,7 @@ def _difference(here: np.ndarray, there: np.ndarray) -> str:
     return f"is {here[worst]:.5g} at {[int(n) for n in worst]} in the exported graph, and {there[worst]:.5g}"
 
 
-def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
     largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
     if not np.isfinite(largest):
         return
@@ -113,7 +114,7 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
     return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
 
 
-def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[np.ndarray]) -> Arrays | None:
+def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
     """Of those that the graph gives one; None where a rule is missing."""
     try:
         lower_losses(graph)

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import HELD
+from ...core.names import FreshNames
 
 INT64 = ir.DataType.INT64
 
@@ -26,8 +28,7 @@ class Builder:
         self.scope = ""  # the forward node that is being worked on
         self.trained: set[ir.Value] = set()  # initializers that are no constants
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self._taken = {value.name for value in _values(graph)} | {node.name for node in graph.all_nodes()}
-        self._counts: dict[str, int] = {}
+        self.fresh = FreshNames(_names(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._shapes: dict[ir.Value, ir.Value] = {}
         self._kept = ""
@@ -81,15 +82,6 @@ class Builder:
             value.type, value.shape = ir.TensorType(dtype), shape
         return value
 
-    def fresh(self, base: str) -> str:
-        """A name that nothing in the graph has."""
-        name = base
-        while name in self._taken:
-            count = self._counts[base] = self._counts.get(base, 0) + 1
-            name = f"{base}_{count}"
-        self._taken.add(name)
-        return name
-
     @contextmanager
     def float32(self, reason: str) -> Iterator[None]:
         """Nodes made inside compute in float32 at every level."""
@@ -101,7 +93,7 @@ class Builder:
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
-    def constant(self, array: np.ndarray) -> ir.Value:
+    def constant(self, array: Array) -> ir.Value:
         """An initializer; equal ones are one."""
         array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
         key = (str(array.dtype), array.shape, array.tobytes())
@@ -132,7 +124,7 @@ class Builder:
         dtype = np.dtype(np.float32) if like is None or like.dtype is None else like.dtype.numpy()
         return self.constant(np.array(number, dtype))
 
-    def given(self, value: ir.Value | None) -> np.ndarray | None:
+    def given(self, value: ir.Value | None) -> Array | None:
         """The numbers of an initializer or a Constant, None for anything else: what is trained is none."""
         if value is None or value.is_graph_input() or value in self.trained:
             return None
@@ -230,8 +222,9 @@ class Builder:
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
 
 
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
+def _names(graph: ir.Graph) -> Iterator[str | None]:
+    yield from (value.name for value in graph.inputs)
+    yield from graph.initializers
     for node in graph.all_nodes():
-        yield from node.outputs
+        yield node.name
+        yield from (value.name for value in node.outputs)

@@ -40,7 +40,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Rule:
+class GradientRule:
     """How gradients pass one operator backwards."""
 
     kind: str
@@ -60,7 +60,7 @@ class Rule:
         return rows + [None] * (len(node.inputs) - len(rows))
 
 
-_RULES: dict[str, Rule] = {}
+_RULES: dict[str, GradientRule] = {}
 
 
 def gradient(
@@ -96,7 +96,7 @@ def gradient(
 
     def declare(function: RuleFunction) -> RuleFunction:
         for kind in kinds:
-            _RULES[kind] = Rule(kind, function, broadcasts, constant)
+            _RULES[kind] = GradientRule(kind, function, broadcasts, constant)
         return function
 
     return declare
@@ -105,7 +105,7 @@ def gradient(
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = Rule(kind, _nothing, constant=ALL)
+        _RULES[kind] = GradientRule(kind, _nothing, constant=ALL)
 
 
 def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
@@ -128,7 +128,7 @@ def place_of(node: ir.Node) -> str:
     return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
 
 
-def rule_of(node: ir.Node) -> Rule | None:
+def rule_of(node: ir.Node) -> GradientRule | None:
     return _RULES.get(kind_of(node))
 
 

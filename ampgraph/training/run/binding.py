@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
 from ...runtime.devices import choose, import_onnxruntime
@@ -55,7 +56,7 @@ class Binding:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def put(self, state: Mapping[str, np.ndarray]) -> None:
+    def put(self, state: Mapping[str, Array]) -> None:
         """Takes a whole state to the device, in the place of the old one, which is dropped first.
 
         Raises AmpError AMP504 where there is no room for it; then there is no state, until another `put`.
@@ -75,7 +76,7 @@ class Binding:
             raise _not_taken(error, self.device, size) from error
         self._torn = ""
 
-    def replace(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def replace(self, arrays: Mapping[str, Array]) -> None:
         """Takes tensors that steps only read to the device, all or none; they may have another size than before."""
         self._refuse_torn()
         values = {name: self.value(array) for name, array in arrays.items()}
@@ -91,7 +92,7 @@ class Binding:
             for binding in self._bindings:
                 binding.bind_ortvalue_input(name, value)
 
-    def get(self, name: str) -> np.ndarray:
+    def get(self, name: str) -> Array:
         """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
         return as_numpy(self.held(name))
 
@@ -104,7 +105,7 @@ class Binding:
         self._refuse_torn()
         return self._scale if name == self._scale_name else self._places[name][self._turn]
 
-    def value(self, array: np.ndarray) -> Any:
+    def value(self, array: Array) -> Any:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
         return _value(array, "cpu" if _is_bfloat16(array) else self.memory)
 
@@ -123,7 +124,7 @@ class Binding:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
+    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, Any], Any]:
         """One step: its results by output name and the loss scale after it, as the runtime's values.
 
         All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
@@ -170,11 +171,11 @@ class Binding:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
 
-def _is_bfloat16(array: np.ndarray) -> bool:
+def _is_bfloat16(array: Array) -> bool:
     return array.dtype.kind == "V" and array.dtype.name == BFLOAT16  # the name is slow to make
 
 
-def _value(array: np.ndarray, memory: str) -> Any:
+def _value(array: Array, memory: str) -> Any:
     ort = import_onnxruntime()
     array = np.array(array, order="C")
     if _is_bfloat16(array):

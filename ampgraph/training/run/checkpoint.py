@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...core.files import whole_file
 from ..step.training_step import TrainingStep
@@ -54,9 +55,9 @@ class Late:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    fetch: Callable[[], np.ndarray]
+    fetch: Callable[[], Array]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.fetch(), dtype)
 
 
@@ -68,7 +69,7 @@ class Checkpoint:
     digest: str
     state: Mapping[str, Any]
     position: Position = Position()
-    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+    history: Mapping[str, Array] = field(default_factory=dict)
 
 
 def digest(step: TrainingStep) -> str:
@@ -153,7 +154,7 @@ def _refuse_damaged(path: Path) -> None:
         raise ValueError("its checksum is another one")
 
 
-def _words(array: np.ndarray) -> memoryview:
+def _words(array: Array) -> memoryview:
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from .state_tensors import Entry
+from .state_tensors import StateTensor
 
 VIEWS = frozenset(
     {"Cast", "CastLike", "Dropout", "Expand", "Flatten", "Identity"}
@@ -28,7 +28,7 @@ SAME_PLACE = frozenset({"Cast", "Identity"})  # views in which every element sta
 SHAPES = frozenset({"Shape", "Size"})  # computed beforehand where sizes are known: no order follows from them
 
 
-def in_place(graph: ir.Graph, entries: Iterable[Entry]) -> frozenset[str]:
+def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     """Names of the states whose buffer may be input and output at once."""
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}

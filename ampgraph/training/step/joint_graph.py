@@ -11,11 +11,19 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
 from ..forward.buffers import buffer_values, read_buffers
-from ..forward.exported_backward import Given, chosen, forward_part, read_given, refuse_copies, start_from
+from ..forward.class_inputs import ClassInput, read_class_inputs
+from ..forward.exported_backward import (
+    ExportedBackward,
+    chosen,
+    forward_part,
+    read_exported_backward,
+    refuse_copies,
+    start_from,
+)
 from ..forward.losses import cross_entropy, mse
 from ..forward.lowerings.batch_norm import lower_batch_norm
 from ..forward.lowerings.dropout import lower_dropout
-from ..forward.lowerings.losses import lower_losses, read_class_inputs
+from ..forward.lowerings.losses import lower_losses
 from ..forward.lowerings.random_numbers import is_random, lower_random
 from ..forward.read import FLOATS, described, find_parameters, frozen_names, infer
 from ..gradients.builder import Builder
@@ -24,8 +32,8 @@ from .loss_scale import LossScale
 from .optimizers import Optimizer
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .planner_marks import hold_norms, hold_seed, mark_branches
-from .state_tensors import COUNTER, PARAMETER, RUNNING, States
-from .training_step import KEY, ClassInput, Layout, TrainingStep
+from .state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from .training_step import KEY, StepLayout, TrainingStep
 from .update import Scale, add_scale, add_update
 
 LOSSES = ("cross_entropy", "mse")
@@ -37,13 +45,13 @@ class Read:
     """What was read of a graph before it is changed: names."""
 
     loss: str
-    given: Given | None  # None for a forward graph
+    given: ExportedBackward | None  # None for a forward graph
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
 
 
-class Joint:
+class JointGraph:
     """Forward, loss and gradients in one graph, on the way to a step."""
 
     def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
@@ -51,7 +59,7 @@ class Joint:
         self.named, self.parameters = read.loss, list(parameters)
         self.scale: Scale | None = None
         self.stored = originals(self.graph)
-        self.states = States(Builder(self.graph, "step"))
+        self.states = StateBuilder(Builder(self.graph, "step"))
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
         if self.given is not None:
             self.batch = [value for value in self.batch if value.name != self.given.seed]
@@ -159,7 +167,7 @@ class Joint:
         if self.iteration is not None:
             b = self.states.builder
             self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
-        layout = Layout(
+        layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
             labels=self.labels,
@@ -187,9 +195,9 @@ def begin(
     freeze: Sequence[str],
     gradients: Mapping[str, str] | None,
     seed: str | None,
-) -> Joint:
+) -> JointGraph:
     """The graph, its loss found, and what is trained."""
-    given = read_given(forward, loss, gradients, seed)
+    given = read_exported_backward(forward, loss, gradients, seed)
     loss = _loss_name(given, loss, policy)
     parts = forward if given is None else forward_part(forward, given)
     names = [value.name or "" for value in find_parameters(parts, freeze)]
@@ -198,10 +206,10 @@ def begin(
         refuse_copies(forward, parts, parameters)
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, given is not None)
-    return Joint(forward, Read(loss, given, pack(parts), frozen, buffers), parameters)
+    return JointGraph(forward, Read(loss, given, pack(parts), frozen, buffers), parameters)
 
 
-def _loss_name(given: Given | None, loss: str | None, policy: LossScale | None) -> str:
+def _loss_name(given: ExportedBackward | None, loss: str | None, policy: LossScale | None) -> str:
     """What is differentiated. Raises AmpError AMP213 for nothing, AMP215 where the loss scale has no place."""
     if given is None:
         if loss is None:

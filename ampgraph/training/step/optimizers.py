@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
 from ..gradients.builder import Builder
+from ..option_text import BadOption, read_options
 
 Value = ir.Value
 GREATEST = float(np.finfo(np.float32).max)
@@ -151,13 +152,15 @@ def parse_optimizer(text: str) -> Optimizer:
         hint = nearest(kind, list(OPTIMIZERS)) or f"there are: {', '.join(OPTIMIZERS)}"
         raise AmpError("AMP322", f"unknown optimizer '{kind}'", hint=hint)
     known = {field.name: field.type for field in fields(OPTIMIZERS[kind])}
-    given: dict[str, Any] = {}
-    for word in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or key not in known or key in given:
-            message = f"'{key}' is given twice" if key in given else f"unknown option '{word}'"
-            raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}")
-        given[key] = _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+    try:
+        words = read_options(rest, known)
+    except BadOption as bad:
+        message = str(bad) if bad.twice else f"unknown option '{bad.word}'"
+        raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}") from None
+    given: dict[str, Any] = {
+        key: _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+        for key, value in words.items()
+    }
     return OPTIMIZERS[kind](**given)
 
 

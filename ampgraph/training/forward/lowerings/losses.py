@@ -7,12 +7,15 @@ import onnx_ir as ir
 from ....core.errors import AmpError
 from ...gradients.builder import Builder
 from ...gradients.registry import attribute, place_of
-from ...step.training_step import ClassInput
 from ..losses import KEEP, negative_log_likelihood
 from .replace import replace_value
 
 KINDS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-SHAPED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the same numbers
+
+
+def is_loss(node: ir.Node) -> bool:
+    """Whether a node computes a loss from scores and numbers of classes."""
+    return node.op_type in KINDS and node.domain in ("", "ai.onnx")
 
 
 def lower_losses(graph: ir.Graph) -> int:
@@ -21,7 +24,7 @@ def lower_losses(graph: ir.Graph) -> int:
     Raises AmpError AMP212 for one of whose inputs the rank is not known.
     """
     b = Builder(graph, "loss")
-    found = [node for node in graph if node.op_type in KINDS and node.domain in ("", "ai.onnx")]
+    found = [node for node in graph if is_loss(node)]
     for node in found:
         b.before, b.scope = node, node.name or node.op_type
         try:
@@ -49,22 +52,3 @@ def _lower(b: Builder, node: ir.Node) -> None:
     ]
     for old, new in zip(node.outputs, made, strict=False):
         replace_value(b, old, new)
-
-
-def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]:
-    """The inputs that a loss reads as labels, every number of them: to be asked before `lower_losses`."""
-    inputs, found, needed = set(graph.inputs), [], {loss}
-    for node in reversed(graph):
-        if not needed.intersection(node.outputs):
-            continue
-        needed.update(value for value in node.inputs if value is not None)
-        if node.op_type not in KINDS or node.domain not in ("", "ai.onnx"):
-            continue
-        scores, labels = node.inputs[:2]
-        while labels is not None and (maker := labels.producer()) is not None and maker.op_type in SHAPED:
-            labels = maker.inputs[0]
-        if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
-            size = scores.shape[1] if scores is not None and scores.shape is not None else None
-            row = ClassInput(labels.name or "", size if isinstance(size, int) else 0, attribute(node, "ignore_index"))
-            found.append(row)
-    return tuple(dict.fromkeys(reversed(found)))
