@@ -9,7 +9,9 @@ from ..core.borders import Borders
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.plan import Note, Rounding, Why
-from ..oplists.lists import Kernels, Level, Listing, OpLists
+from ..oplists.kernels import Kernels
+from ..oplists.levels import Level
+from ..oplists.operators import Listing, OpLists
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
