@@ -5,7 +5,7 @@
 
 Groups: models, backend, exports, mindir (files of conversion, and plans); strict, strict-backend (outputs of strict
 runs); steps, trained (files of training steps, and a few strict steps). `--case` takes only cases whose names match.
-Exports of torch and MindSpore are made once and kept under the temporary folder (1.3 GB); `--fresh` makes them again.
+Exports of torch are made once and kept under the temporary folder (1.3 GB); `--fresh` makes them again.
 `--check` ends with 1 where something differs, and with 2 where something could not be compared: other versions of what
 writes the files beside ampgraph, or other inputs.
 """

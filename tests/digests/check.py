@@ -14,8 +14,7 @@ from digests.table import Row, Table, compare
 from digests.versions import ABSENT, mismatch, versions
 
 FILES = Path(__file__).with_name("files")
-AGAIN = "python -m digests --write"
-SHOWN = 40
+SHOWN, FEW = 40, 6
 
 
 @dataclass
@@ -57,7 +56,8 @@ def check_names(group: Group, names: Sequence[str], whole: bool = False, jobs: i
     if apart := mismatch(old.versions, versions(group.packages)):
         return Verdict(group.name, not_compared=apart)
     found = compare(old, rows(group, names, jobs), whole)
-    other = f"another input: {', '.join(found.other_input)}" if found.other_input else ""
+    some = ", ".join(found.other_input[:FEW]) + (" ..." if len(found.other_input) > FEW else "")
+    other = f"another input: {len(found.other_input)} cases, {some}" if found.other_input else ""
     return Verdict(group.name, found.equal, found.changed, other)
 
 

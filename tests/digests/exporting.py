@@ -45,6 +45,7 @@ def small(folder: Path) -> None:
             module.eval(), (example,), dynamo=True, input_names=[feed], output_names=["out"], opset_version=opset,
             verbose=False,
         )  # fmt: skip
+        assert program is not None
         program.save(str(folder / f"{name}.onnx"), external_data=False)
         np.savez(folder / f"{name}.npz", **{feed: example.numpy()})
 

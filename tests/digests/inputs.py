@@ -1,6 +1,7 @@
-"""Inputs that other programs make, torch and MindSpore: made once, and kept under the temporary folder.
+"""Inputs that torch exports: made once, and kept under the temporary folder.
 
-They are kept by the sources and versions that make them; ``forget`` has them made again.
+They are kept by the sources and versions that make them, ampgraph's own code not among them; ``forget`` has them made
+again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _key(words: Sequence[str], sources: Sequence[Path], packages: Sequence[str])
 
 def _run(module: str, words: Sequence[str], folder: Path) -> None:
     search = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": search, "GLOG_v": "4", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True, env=environment
     )
