@@ -72,7 +72,7 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
     if wanted != "object" and array.dtype.name != wanted:
         hint = f"array.astype('{wanted}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
-    fits = len(array.shape) == len(port.shape) or not port.shape  # ONNX Runtime tells no unknown rank from a scalar
+    fits = len(array.shape) == len(port.shape) or not port.shape  # ONNX Runtime shows a scalar for an unknown rank
     for given, declared in zip(array.shape, port.shape, strict=False):
         if isinstance(declared, str):
             held, first = sizes.setdefault(declared, (given, port.name))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ..gradients.registry import attribute
+from ...oplists.traits import has
+from ..gradients.registry import attribute, kind_of
 from .lowerings.losses import is_loss
-
-SHAPED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the same numbers
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,14 @@ def read_class_inputs(graph: ir.Graph, loss: ir.Value) -> tuple[ClassInput, ...]
         if not is_loss(node):
             continue
         scores, labels = node.inputs[:2]
-        while labels is not None and (maker := labels.producer()) is not None and maker.op_type in SHAPED:
+        while labels is not None and (maker := labels.producer()) is not None and _same_numbers(maker):
             labels = maker.inputs[0]
         if labels in inputs and labels.dtype is not None and labels.dtype.is_integer():
             size = scores.shape[1] if scores is not None and scores.shape is not None else None
             row = ClassInput(labels.name or "", size if isinstance(size, int) else 0, attribute(node, "ignore_index"))
             found.append(row)
     return tuple(dict.fromkeys(reversed(found)))
+
+
+def _same_numbers(node: ir.Node) -> bool:
+    return has(kind_of(node), "casts") or has(kind_of(node), "reshapes")

@@ -7,7 +7,7 @@ Both run in evaluation mode on the examples, the gradient is that of a random su
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -22,13 +22,16 @@ from .lowerings.losses import lower_losses
 from .lowerings.random_numbers import is_random
 from .read import FLOATS, infer, read_forward
 
+if TYPE_CHECKING:
+    import torch
+
 Arrays = dict[str, Array]
 TOLERANCE = 1e-3  # of the largest element: float32 kernels differ by far less, a forgotten argument by more
 SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
 
 
-def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
+def check_export(module: torch.nn.Module, args: Sequence[Any], model: ir.Model) -> None:
     """Compares the graph and the module.
 
     Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
@@ -130,7 +133,7 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
         values = [graph.initializers[name] for name in trained if graph.initializers[name] in reached]
         found = differentiate(graph, loss, values)
     except AmpError as error:
-        if error.code in ("AMP210", "AMP212"):  # build-step will tell
+        if error.code in ("AMP210", "AMP212"):  # build-step says so
             return None
         raise
     del graph.outputs[:]
@@ -143,7 +146,9 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 
-def _evaluated(module: Any, args: Sequence[Any], trained: Mapping[str, Any]) -> tuple[list[Any], Arrays, list[Any]]:
+def _evaluated(
+    module: torch.nn.Module, args: Sequence[Any], trained: Mapping[str, torch.nn.Parameter]
+) -> tuple[list[Any], Arrays, list[Any]]:
     """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
     import torch
 
@@ -170,7 +175,7 @@ def _evaluated(module: Any, args: Sequence[Any], trained: Mapping[str, Any]) -> 
     return [value.detach().cpu().numpy() for value in outputs], slopes, sums
 
 
-def _tensors(tree: Any) -> list[Any]:
+def _tensors(tree: Any) -> list[torch.Tensor]:
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

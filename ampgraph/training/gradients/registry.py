@@ -80,7 +80,7 @@ def gradient(
     trained value reaches is refused when the graph is differentiated.
 
     ``b.op(kind, *inputs, **attributes)`` adds a node and returns its output; ``b.number``, ``b.ints`` and
-    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` tell sizes, ``b.sum`` and ``b.reshaped`` do what they say.
+    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` give sizes, ``b.sum`` and ``b.reshaped`` do what they say.
 
     Args:
         broadcasts: the gradients have the shape of the output, and are summed down to that of their input.

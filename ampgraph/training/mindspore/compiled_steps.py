@@ -1,8 +1,9 @@
 """What a training step on MindSpore is made of: the functions that MindSpore compiles, and what can be differentiated.
 
 MindSpore reads the source of the functions inside ``gradients_of``, ``with_scaler``, ``with_given_scale`` and
-``scaler_of_cell``: they are written for its parser, which wants no annotations. Order of a step, as MindSpore documents it: scale, gradients,
-unscale (by a product with the reciprocal), finite check, optimizer only if finite, new scale.
+``scaler_of_cell``: they are written for its parser, which wants no annotations. Order of a step, as MindSpore
+documents it: scale, gradients, unscale (by a product with the reciprocal), finite check, optimizer only if finite, new
+scale.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -105,9 +106,9 @@ def _unscaled(ms: ModuleType) -> Callable[..., Any]:
 
 def scaler_of_cell(ms: ModuleType, cell: Any) -> Any:
     """A LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
-    unscaled = _unscaled(ms)
+    unscaled, base = _unscaled(ms), ms.amp.LossScaler
 
-    class CellScaler(ms.amp.LossScaler):  # type: ignore[misc]
+    class CellScaler(base):  # type: ignore[misc,valid-type]
         def __init__(self):
             start = ms.Tensor(cell.get_loss_scale(), ms.float32)
             self.scale_value = ms.Parameter(start, name="scale_sense")

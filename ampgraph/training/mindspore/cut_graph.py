@@ -69,7 +69,9 @@ def _not_cut(path: Any, why: str) -> AmpError:
 
 
 class _Pieces:
-    def __init__(self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]) -> None:
+    def __init__(
+        self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
+    ) -> None:
         self.ms, self.path, self.model, self.kind, self.primitives = ms, path, model, kind, primitives
         self.weights = {tensor.name: tensor for tensor in model.graph.parameter}
         self.tensors = {value.name: value.tensor[0] for value in model.graph.input} | self.weights

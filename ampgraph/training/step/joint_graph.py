@@ -25,7 +25,8 @@ from ..forward.lowerings.batch_norm import lower_batch_norm
 from ..forward.lowerings.dropout import lower_dropout
 from ..forward.lowerings.losses import lower_losses
 from ..forward.lowerings.random_numbers import is_random, lower_random
-from ..forward.read import FLOATS, described, find_parameters, frozen_names, infer
+from ..forward.parameters import find_parameters, frozen_names
+from ..forward.read import FLOATS, described, infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .loss_scale import LossScale

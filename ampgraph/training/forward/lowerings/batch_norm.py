@@ -1,7 +1,7 @@
 """BatchNormalization as it trains: by the mean and the variance of the batch, running values updated.
 
 ONNX Runtime's CUDA kernel refuses training_mode, and exporters drop the mode. So every BatchNormalization is given the
-statistics of its own data as its mean and variance, and stays a node of inference; a mark on it tells the gradient rule
+statistics of its own data as its mean and variance, and stays a node of inference; a mark on it shows the gradient rule
 that these depend on the data.
 """
 
