@@ -88,11 +88,11 @@ def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> lis
     return [given[value.name or ""] for value in parameters]
 
 
-def forward_part(model: ir.Model, given: ExportedBackward) -> ir.Model:
+def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
     """A copy without the backward: outputs that need neither gradients nor the seed, and what computes them."""
     copy = model.clone()
-    graph, backward = copy.graph, set(given.gradients.values())
-    seed = next((value for value in graph.inputs if value.name == given.seed), None)
+    graph, backward = copy.graph, set(exported.gradients.values())
+    seed = next((value for value in graph.inputs if value.name == exported.seed), None)
     scaled = _reached(graph, seed)
     kept = [value for value in graph.outputs if value.name not in backward and value not in scaled]
     graph.outputs.clear()

@@ -112,11 +112,6 @@ def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
     return None
 
 
-def passes_gradients(kind: str) -> bool:
-    """Whether an operator has a rule by which something flows back."""
-    return kind in _RULES and _RULES[kind].function is not _nothing
-
-
 def kind_of(node: ir.Node) -> str:
     """``Add``; outside of ONNX's own domain ``com.microsoft::Gelu``."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
@@ -133,8 +128,8 @@ def rule_of(node: ir.Node) -> GradientRule | None:
 
 
 def kinds() -> Iterator[str]:
-    """All operators with a rule, sorted."""
-    yield from sorted(_RULES)
+    """All operators with a rule by which something flows back, sorted."""
+    yield from sorted(kind for kind, rule in _RULES.items() if rule.constant is not ALL)
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...core.files import whole_file
+from ...runtime.ports import numpy_dtype
 from ..step.training_step import TrainingStep
 
 KEY = "ampgraph.checkpoint"
@@ -174,7 +175,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             _refuse_damaged(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         for name in head[WORDS]:
-            tensors[name] = tensors[name].view(_bfloat16())
+            tensors[name] = tensors[name].view(numpy_dtype(WORDS))
         place = head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
@@ -195,12 +196,6 @@ def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:
     if checkpoint.digest != expected:
         hint = "give the STEP.onnx that it was made with; a step that is built anew with other options is another one"
         raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
-
-
-def _bfloat16() -> Any:
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _library() -> tuple[Any, Any]:
