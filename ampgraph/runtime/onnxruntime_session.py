@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 
 from ..core.arrays import Array
 from ..core.errors import AmpError, first_line
@@ -40,7 +41,14 @@ class OrtTensor(Protocol):
 class OnnxSession:
     """A model, opened once and run often. Low values that a CPU runs are hidden in float32: see StrictSession."""
 
-    def __init__(self, model: Any, device: str = "auto", *, threads: int = 0, profile: bool = False) -> None:
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | onnx.ModelProto,
+        device: str = "auto",
+        *,
+        threads: int = 0,
+        profile: bool = False,
+    ) -> None:
         """``model``: a path or onnx.ModelProto. Raises AmpError AMP501, AMP505 (device), AMP502 (model refused)."""
         ort = import_onnxruntime()
         self.device, providers = choose(device)
@@ -82,14 +90,12 @@ class OnnxSession:
 
     def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
         """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
-        from onnx import TensorProto
-
         ort = import_onnxruntime()
         values = {}
         for name, array in feeds.items():
             if self.inputs[name].dtype == "bfloat16":
                 words = array.view(np.uint16)
-                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
+                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, onnx.TensorProto.BFLOAT16)
             else:
                 values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         found = self._session.run_with_ort_values(wanted, values)

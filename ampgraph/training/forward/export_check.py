@@ -175,7 +175,7 @@ def _evaluated(
     return [value.detach().cpu().numpy() for value in outputs], slopes, sums
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
+def _tensors(tree: object) -> list[torch.Tensor]:
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -18,7 +16,7 @@ AS_DATA = "GroupNormalization"  # onnx infers nothing of it: its result is like 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def read_forward(model: Any) -> ir.Model:
+def read_forward(model: object) -> ir.Model:
     """A flat copy of a model: functions inlined, at opset 18 or later, every type and shape inferred that can be.
 
     Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a graph that is a training step already.

@@ -6,9 +6,8 @@ Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import HELD
 from ...core.names import FreshNames
 
+Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | None
 Dim = int | str | ir.SymbolicDim | None
 
 
@@ -34,11 +34,11 @@ class NodeBuilder:
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def op(self, kind: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+    def op(self, kind: str, *inputs: ir.Value | None, **attributes: Attribute) -> ir.Value:
         """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
-    def ops(self, kind: str, outputs: int, *inputs: ir.Value | None, **attributes: Any) -> list[ir.Value]:
+    def ops(self, kind: str, outputs: int, *inputs: ir.Value | None, **attributes: Attribute) -> list[ir.Value]:
         """One node with several outputs."""
         domain, _, op_type = kind.rpartition("::")
         name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")

@@ -14,7 +14,7 @@ from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import CRASHING, QUIET, as_numpy, out_of_memory
+from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, out_of_memory
 from ..step.aliasing import in_place
 from ..step.packed_forward import ORIGINAL
 from ..step.training_step import TrainingStep
@@ -44,10 +44,10 @@ class Binding:
         safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
         self.in_place = safe - {step.layout.scale}
         self._session = _opened(proto, folder, self.device, providers, strict, threads)
-        self._places: dict[str, tuple[Any, Any]] = {}  # now, and next; swapped by every step
+        self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
-        self._scale: Any = None
+        self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
         names = (self.layout.loss, self.layout.finite, self.layout.norm)
         self._results = [name for name in names if name]
@@ -86,7 +86,7 @@ class Binding:
             self._rebind(values)
             raise
 
-    def _rebind(self, values: Mapping[str, Any]) -> None:
+    def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
@@ -100,12 +100,13 @@ class Binding:
         """The sizes of a tensor of the state as it is now; nothing is copied."""
         return tuple(self.held(name).shape())
 
-    def held(self, name: str) -> Any:
+    def held(self, name: str) -> OrtTensor:
         """The runtime's own value of a tensor of the state."""
         self._refuse_torn()
-        return self._scale if name == self._scale_name else self._places[name][self._turn]
+        scale = self._scale if name == self._scale_name else None
+        return self._places[name][self._turn] if scale is None else scale
 
-    def value(self, array: Array) -> Any:
+    def value(self, array: Array) -> OrtTensor:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
         return _value(array, "cpu" if _is_bfloat16(array) else self.memory)
 
@@ -124,7 +125,7 @@ class Binding:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, Any], Any]:
+    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One step: its results by output name and the loss scale after it, as the runtime's values.
 
         All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
@@ -157,7 +158,7 @@ class Binding:
                 raise
             raise _stopped(error, self.device, bool(self._torn)) from error
 
-    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, Any], Any]:
+    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()
         count = len(self._results) + bool(self._next_scale)
@@ -175,13 +176,15 @@ def _is_bfloat16(array: Array) -> bool:
     return array.dtype.kind == "V" and array.dtype.name == BFLOAT16  # the name is slow to make
 
 
-def _value(array: Array, memory: str) -> Any:
+def _value(array: Array, memory: str) -> OrtTensor:
     ort = import_onnxruntime()
     array = np.array(array, order="C")
     if _is_bfloat16(array):
         kind = onnx.TensorProto.BFLOAT16
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), kind)
-    return ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
+        held: OrtTensor = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), kind)
+    else:
+        held = ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
+    return held
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import DTypeLike
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
@@ -58,7 +59,7 @@ class Late:
     shape: tuple[int, ...]
     fetch: Callable[[], Array]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Array:
         return np.asarray(self.fetch(), dtype)
 
 

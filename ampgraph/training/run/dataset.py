@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
+
+TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike]"
+"""A path of an .npz file, or arrays by input name."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import OnnxSession
 from ..step.packed_forward import FORWARD, ORIGINAL, unpack
 from ..step.training_step import TrainingStep
+from .dataset import TrainingData
 from .step_inputs import IGNORED, StepInputs
 
 
@@ -75,7 +75,7 @@ class Evaluator:
         self.output = self.kind if self.kind in names else names[0]
         self.session = OnnxSession(ir.to_proto(model), device)
 
-    def measure(self, state: Mapping[str, Array], data: Any, batch_size: int = 256) -> dict[str, float]:
+    def measure(self, state: Mapping[str, Array], data: TrainingData, batch_size: int = 256) -> dict[str, float]:
         """``samples``, and what is known: ``loss``, and ``accuracy`` where labels are classes."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)

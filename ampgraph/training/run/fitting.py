@@ -23,6 +23,7 @@ from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
 from . import checkpoint as files
 from .checkpoint_folder import claimed
+from .dataset import TrainingData
 from .fit_options import FitOptions
 from .schedules import described, parse_schedule, rates
 from .step_inputs import StepInputs
@@ -79,7 +80,7 @@ class Fittable(Protocol):
     def load_state(self, state: Mapping[str, Array]) -> None: ...
     def late_state(self) -> Mapping[str, files.Late]: ...
     def prepare_evaluation(self) -> object: ...
-    def evaluate(self, data: Any, *, batch_size: int = 256) -> dict[str, float]: ...
+    def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]: ...
 
 
 OnStep = Callable[[int, int, "StepResult[Any]"], None]
@@ -89,8 +90,8 @@ OnEpoch = Callable[[Epoch], None]
 
 def fit(
     trainer: Fittable,
-    data: Any,
-    validate: Any,
+    data: TrainingData,
+    validate: TrainingData | None,
     options: FitOptions,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
@@ -109,7 +110,9 @@ def fit(
 
 
 class _Run:
-    def __init__(self, trainer: Fittable, data: Any, validate: Any, options: FitOptions) -> None:
+    def __init__(
+        self, trainer: Fittable, data: TrainingData, validate: TrainingData | None, options: FitOptions
+    ) -> None:
         """Checks all that is given; nothing is changed yet."""
         self.trainer = trainer
         self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))

@@ -15,7 +15,7 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds
 from ..forward.class_inputs import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .dataset import Dataset
+from .dataset import Dataset, TrainingData
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
@@ -32,13 +32,13 @@ class StepInputs:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
         return _checked(self.layout, self.ports, batch)
 
-    def dataset(self, data: Any) -> Dataset:
+    def dataset(self, data: TrainingData) -> Dataset:
         """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
 
         Raises AmpError AMP503 where arrays are missing, do not fit, or differ in their number of samples.
         """
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
-        arrays = load_inputs(where, self.ports, self.ports, "the step") if where else data
+        arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
         if not isinstance(arrays, Mapping):
             hint = f"a path of an .npz file, or a dictionary of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
@@ -100,7 +100,7 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, 
     return arrays
 
 
-def _cast(port: Port, value: Any) -> Any:
+def _cast(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):

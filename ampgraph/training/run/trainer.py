@@ -16,6 +16,7 @@ from ..step.step_result import StepResult
 from ..step.training_step import TrainingStep
 from . import checkpoint as files
 from .binding import Binding
+from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
@@ -82,8 +83,8 @@ class Trainer:
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
         """A step on arrays that `StepInputs` has checked."""
         values, scale = self._binding.run(batch)
-        loss, finite, norm = (values.get(name) for name in self._names)
-        return StepResult(as_numpy, loss, finite, scale, norm)
+        loss, finite, norm = self._names
+        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm))
 
     def set_rates(self, table: Sequence[float] | Array) -> None:
         """The learning rate of every update from the first on; the last one holds for all that follow.
@@ -169,7 +170,7 @@ class Trainer:
 
     # -- more than a step ---------------------------------------------------------------------------------------------
 
-    def evaluate(self, data: Any, *, batch_size: int = 256) -> dict[str, float]:
+    def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]:
         """The forward graph in float32 on ``data``: ``loss``, ``accuracy`` where labels are classes, ``samples``."""
         evaluator = self.prepare_evaluation()
         return evaluator.measure({name: self.value(name) for name in evaluator.weights}, data, batch_size)
@@ -186,11 +187,11 @@ class Trainer:
 
     def fit(
         self,
-        data: Any,
+        data: TrainingData,
         *,
         epochs: int,
         batch_size: int,
-        validate: Any = None,
+        validate: TrainingData | None = None,
         lr_schedule: str | Schedule | Sequence[float] | Array | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,

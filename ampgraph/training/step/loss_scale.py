@@ -301,7 +301,7 @@ def _float(name: str, text: str) -> float:
     return number
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)
@@ -325,7 +325,7 @@ def _positive(name: str, value: Any, round_to: str = "float32") -> float:
     return number
 
 
-def _invertible(name: str, value: Any, number: float) -> float:
+def _invertible(name: str, value: object, number: float) -> float:
     """The number of a scale: gradients are multiplied by its reciprocal in float32."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(1) / np.float32(number)):
@@ -333,7 +333,7 @@ def _invertible(name: str, value: Any, number: float) -> float:
     return number
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
         raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
     return int(value)

@@ -174,7 +174,7 @@ def spelled(optimizer: Optimizer) -> str:
     return f"{kind}:{message}" if message else kind
 
 
-def as_optimizer(given: Any) -> Optimizer:
+def as_optimizer(given: object) -> Optimizer:
     """An optimizer, or the command-line form of one. Raises AmpError AMP322."""
     if isinstance(given, str):
         return parse_optimizer(given)
@@ -199,7 +199,7 @@ def _wide(b: Builder, number: float) -> Value:
     return b.constant(np.array(number, np.float64))
 
 
-def _check(optimizer: Any, *names: str) -> None:
+def _check(optimizer: Optimizer, *names: str) -> None:
     """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
     for name in names:
         value = getattr(optimizer, name)
