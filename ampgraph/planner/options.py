@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..oplists.lists import Kernels, Level, OpLists
+from ..oplists.kernels import Kernels
+from ..oplists.levels import Level
+from ..oplists.operators import OpLists
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges

@@ -6,7 +6,7 @@ from ..core.borders import Borders
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.plan import Note, Rounding, Why
-from ..oplists.lists import Listing
+from ..oplists.operators import Listing
 from .options import Options, largest
 
 __all__ = ["Options", "State", "describe", "largest"]
