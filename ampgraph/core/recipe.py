@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from .ranges import Ranges
 
+Given = dict[str, Any]
+"""Fields by name, as somebody gave them."""
 FORMAT = 1
 KEY = "ampgraph_recipe"
 
@@ -124,7 +126,7 @@ class Recipe:
         "if not given, with the policy mindspore ``keep``.")
     opset: int | None = option("--opset", "N", "Move the model to this opset first.", read.opset, kind=int)
     ranges: Ranges | str | None = option(
-        "--ranges", "FILE", "Ranges that were measured before, instead of --data.", read.ranges, hash=False,
+        "--ranges", "FILE", "Ranges that were measured before, instead of a run.", read.ranges, hash=False,
         doc="what `calibrate` measured before, or a file of it, instead of data.")
     range_margin: float | None = option(
         "--range-margin", "X", "Float32 for what X times over would overflow; 2 if not given.", read.range_margin,
