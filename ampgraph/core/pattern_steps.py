@@ -144,7 +144,7 @@ class _Compiler:
 
     def _readers(self, name: str, end: str) -> int:
         """How often the region reads a value behind the anchor on its way to ``end``."""
-        if name == self.anchor:
+        if name == self.anchor and name not in self.pattern.private:
             return ANY
         nodes = (self.writers[n] for n in self.pattern.above(end) if n in self.writers)
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)

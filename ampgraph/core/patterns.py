@@ -92,6 +92,7 @@ class Pattern:
     ends: tuple[str, ...]
     numbers: Mapping[str, Number]
     stored: Mapping[str, str]  # name -> a key of STORED
+    private: frozenset[str] = frozenset()  # read by the region alone, as all is that comes after the anchor
 
     @cached_property
     def writers(self) -> Mapping[str, Node]:

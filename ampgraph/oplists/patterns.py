@@ -36,6 +36,7 @@ class Region:
     bias: int = NONE
     epsilon: float = 0.0
     reduced: tuple[Op, ...] = ()  # every node whose axes the pattern compares
+    axes: tuple[int, ...] = ()  # the axes of these, () where they are all or not stored
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -54,7 +55,7 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
 
 
 def _region(match: Match) -> Region:
-    part = match.parts.get
+    part, axes = match.parts.get, match.attributes.get("axes")
     compared = (
         node for node in match.pattern.nodes if any(a.reference for call in node.calls for a in call.attributes)
     )
@@ -67,6 +68,7 @@ def _region(match: Match) -> Region:
         part("bias", NONE),
         match.numbers.get("eps", 0.0),
         tuple(match.nodes[node.output] for node in compared),
+        axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else (),
     )
 
 
@@ -115,10 +117,10 @@ def _patterns(file: ListFile) -> Iterator[Pattern]:
         raise mistake(file, "", "", f"a file of patterns needs {error}") from None
     functions = {**_functions(shared), **_functions(file)}
     numbers = {**_numbers(shared), **_numbers(file)}
-    stored = _stored(file)
+    common = tuple(anchors), tuple(ends), numbers, _stored(file), frozenset(data.get("private", ()))
     for variant, text in variants.items():
         nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
-        for pattern in expand(Pattern(kind, variant, nodes, tuple(anchors), tuple(ends), numbers, stored), functions):
+        for pattern in expand(Pattern(kind, variant, nodes, *common), functions):
             idle = _idle(pattern)
             if idle:
                 raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
+from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import VERDICT
 from .overrides import touched
-from .patterns import Region, find_biases, find_regions, reduced_axes
 from .state import FREE, REGION, Options, State
 
 STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
@@ -113,9 +113,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
-    shape = flow.shape(region.source)
-    found = {tuple(reduced_axes(flow, op) or ()) for op in region.reduced}
-    axes = found.pop() if len(found) == 1 else ()
-    if shape is None or len(axes) != 1:
+    shape, axes = flow.shape(region.source), region.axes
+    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
     return axes[0] if axes[0] < 0 else axes[0] - len(shape)

@@ -34,8 +34,8 @@ A name that no line of the text writes, and that is neither number nor stored, i
 - What ``shared.toml`` says need not be written again: operands of a commutative operator swapped; casts from float32 to
   float32 and identities on the way; functions, such as ``Square``, for which each way stands there once. A node of the
   text may stand twice in a model, with the same operands: one difference computed for the square and for the quotient.
-- What the anchor and the nodes before it write may be read by others; what comes after it by the region alone (``y``
-  excepted), as it is there that a region ends.
+- What the anchor and the nodes before it write may be read by others, but for names that ``private`` lists; what comes
+  after the anchor is read by the region alone: where others read an end, the region ends there.
 - Variants are tried in the order of the files' names and lines; the first that is found counts.
 
 A test for a new variant stands in tests/planner/test_regions.py and fails without its text. `oplists.patterns.mismatches`
