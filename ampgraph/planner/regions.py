@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
+from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Ledger
 from .guards.measured import Passing
 from .options import Options
-from .patterns import Region, find_biases, find_regions, reduced_axes
 from .selection import touched
 
 STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
@@ -131,9 +131,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
-    shape = flow.shape(region.source)
-    found = {tuple(reduced_axes(flow, op) or ()) for op in region.reduced}
-    axes = found.pop() if len(found) == 1 else ()
-    if shape is None or len(axes) != 1:
+    shape, axes = flow.shape(region.source), region.axes
+    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
     return axes[0] if axes[0] < 0 else axes[0] - len(shape)
