@@ -16,8 +16,8 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, Search
-from ..planner.options import Options
 from ..planner.context import Context
+from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from . import pipeline
 from .steps import moved

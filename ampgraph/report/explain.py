@@ -191,8 +191,7 @@ def _slot(decided: Decided, op: Op, name: str, root: int) -> SlotReport:
     values = [
         v
         for v in op.inputs
-        if v != NONE
-        and any(use.op == op.id and use.unit != NONE and find(use.unit) == root for use in flow.uses[v])
+        if v != NONE and any(use.op == op.id and use.unit != NONE and find(use.unit) == root for use in flow.uses[v])
     ]
     values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
     shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
