@@ -87,7 +87,7 @@ else:  # type checkers do not see this: by it any name would pass
         "convert": "api.convert",
         "explain": "api.explain",
         "export_for_training": "training.forward.torch_export",
-        "gradient": "training.gradients.declare",
+        "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",
         "lists": "api.lists",
         "plan": "api.plan",
