@@ -74,11 +74,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What holds for all patterns: operators seen through, operands that swap, attributes that are operands."""
+    """What holds for all patterns: operators seen through, operands that swap, attributes that are operands, and the
+    attributes that two nodes must share to compute the same."""
 
     through: frozenset[str] = frozenset()
     commutative: frozenset[str] = frozenset()
     operand_attributes: Mapping[str, int] = field(default_factory=dict)
+    identity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class Pattern:
             if any(call.role in self.anchors for call in node.calls):
                 return node
         raise AmpError("AMP301", f"pattern {self.kind}, {self.variant}: no node is one of {', '.join(self.anchors)}")
+
+    def anchor_roles(self) -> tuple[str, ...]:
+        """The operators at which the search starts, in this pattern."""
+        return tuple(dict.fromkeys(call.role for call in self.anchor().calls if call.role in self.anchors))
 
     def above(self, name: str) -> frozenset[str]:
         """The values that ``name`` is computed from, itself included."""

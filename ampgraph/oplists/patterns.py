@@ -105,7 +105,8 @@ def _shared() -> ListFile:
 @cache
 def _conventions() -> Conventions:
     data = _shared().data
-    return Conventions(frozenset(data["through"]), frozenset(data["commutative"]), dict(data["operand_attributes"]))
+    through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
+    return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
 
 
 def _patterns(file: ListFile) -> Iterator[Pattern]:
