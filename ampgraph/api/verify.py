@@ -15,6 +15,7 @@ import numpy as np
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.graph import LOW, is_mindir
 from ..core.progress import Progress
+from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
 from ..formats.onnx.graph import quiet_collector
 from ..numerics.metrics.agreement import Agreement, apart
@@ -70,6 +71,7 @@ class Verification:
         }
 
 
+@renamed_keywords("0.3", told="progress")
 def verify(
     reference: Any,
     model: Any,
