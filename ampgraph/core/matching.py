@@ -53,7 +53,7 @@ class PatternSet:
         self.roles = frozenset(call.role for p in patterns for node in p.nodes for call in node.calls)
         self._by_anchor: dict[str, list[Pattern]] = {}
         for pattern in patterns:
-            for role in pattern.anchor_roles():
+            for role in pattern.anchor_roles:
                 self._by_anchor.setdefault(role, []).append(pattern)
         self._trees: dict[str, Branch] = {}
 
@@ -231,8 +231,9 @@ class Search:
 
     def _counted(self, op: Op, axes: object) -> object:
         """Axes counted from the front, where that is known."""
-        whole = isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes)
-        shape = self.flow.shape(op.inputs[0]) if whole else None
+        if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
+            return axes
+        shape = self.flow.shape(op.inputs[0])
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
     # -- the dataflow, seen through what changes nothing --------------------------------------------------------------

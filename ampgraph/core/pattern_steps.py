@@ -96,7 +96,7 @@ class _Compiler:
 
     def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
         self.pattern, self.writers, self.commutative = pattern, pattern.writers, conventions.commutative
-        self.anchor = pattern.anchor().output
+        self.anchor = pattern.anchor.output if pattern.anchor else ""
         self.registers = {self.anchor: 0}
         self.done = {self.anchor}
 

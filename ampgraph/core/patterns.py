@@ -109,16 +109,16 @@ class Pattern:
             found[node.output] = frozenset((node.output, *operands)).union(*(found.get(o, ()) for o in operands))
         return found
 
-    def anchor(self) -> Node:
+    @property
+    def anchor(self) -> Node | None:
         """The node at which the search starts."""
-        for node in self.nodes:
-            if any(call.role in self.anchors for call in node.calls):
-                return node
-        raise AmpError("AMP301", f"pattern {self.kind}, {self.variant}: no node is one of {', '.join(self.anchors)}")
+        return next((node for node in self.nodes if any(call.role in self.anchors for call in node.calls)), None)
 
+    @property
     def anchor_roles(self) -> tuple[str, ...]:
         """The operators at which the search starts, in this pattern."""
-        return tuple(dict.fromkeys(call.role for call in self.anchor().calls if call.role in self.anchors))
+        calls = self.anchor.calls if self.anchor else ()
+        return tuple(dict.fromkeys(call.role for call in calls if call.role in self.anchors))
 
     def above(self, name: str) -> frozenset[str]:
         """The values that ``name`` is computed from, itself included."""
