@@ -6,11 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .dataflow import FLOAT32, NONE, Dataflow, Op
-from .pattern_steps import ANY, Branch, Found, Operand, Option, Step, Twin, merge
+from .pattern_steps import ANY, Branch, Choices, Found, Operand, Option, Step, merge
 from .patterns import STORED, Attribute, Conventions, Pattern
 
 Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
+
+
+TWICE = 4  # how many nodes in a row may stand twice
 
 
 @dataclass(frozen=True)
@@ -47,47 +50,58 @@ class PatternSet:
 
     def __init__(self, patterns: Sequence[Pattern], conventions: Conventions) -> None:
         self.patterns, self.conventions = tuple(patterns), conventions
-        self._trees = merge(patterns)
+        self.roles = frozenset(call.role for p in patterns for node in p.nodes for call in node.calls)
+        self._by_anchor: dict[str, list[Pattern]] = {}
+        for pattern in patterns:
+            for role in pattern.anchor_roles:
+                self._by_anchor.setdefault(role, []).append(pattern)
+        self._trees: dict[str, Branch] = {}
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
-        trees = self._by_operator(classes or {})
-        search = Search(flow, self.conventions, classes or {})
+        search = Search(flow, self, classes or {})
+        anchors = self._anchors(classes or {})
         for op in flow.ops:
-            if op.role in trees and op.slots and (match := search.at(op, trees[op.role])) is not None:
+            if op.role in anchors and op.slots and (match := search.at(op, self._tree(anchors[op.role]))) is not None:
                 yield match
 
     def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
         """Why the patterns that start at such an operator are not there, the nearest to a match first. Empty when the
         operator starts no search, or one is there."""
+        anchor = self._anchors(classes or {}).get(op.role, "")
         reasons = []
-        for pattern in self.patterns:
-            one = PatternSet((pattern,), self.conventions)._by_operator(classes or {})
-            if op.role in one:
-                search = Search(flow, self.conventions, classes or {}, pattern)
-                if search.at(op, one[op.role]) is not None:
-                    return []
-                reasons.append(search.farthest)
+        for pattern in self._by_anchor.get(anchor, ()):
+            search = Search(flow, self, classes or {}, pattern)
+            if search.at(op, merge([pattern], self.conventions)) is not None:
+                return []
+            reasons.append(search.farthest)
         return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
 
-    def _by_operator(self, classes: Classes) -> dict[str, Branch]:
-        trees = {role: tree for role, tree in self._trees.items() if role not in classes}
-        named = {name: self._trees[name] for name in classes if name in self._trees}
-        return trees | {role: tree for name, tree in named.items() for role in classes[name]}
+    def _tree(self, anchor: str) -> Branch:
+        if anchor not in self._trees:
+            self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
+        return self._trees[anchor]
+
+    def _anchors(self, classes: Classes) -> dict[str, str]:
+        """Operator -> what the patterns that start there call it."""
+        named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
+        return {role: role for role in self._by_anchor if role not in classes} | named
 
 
 class Search:
     """One walk through a tree of steps. Lists only grow, so going back to an earlier choice is cutting them."""
 
     def __init__(
-        self, flow: Dataflow, conventions: Conventions, classes: Classes, explained: Pattern | None = None
+        self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
-        self.flow, self.conventions, self.classes, self.explained = flow, conventions, classes, explained
+        self.flow, self.conventions, self.roles = flow, patterns.conventions, patterns.roles
+        self.classes, self.explained = classes, explained
         self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
         self.numbers: list[tuple[str, float]] = []
+        self.read: dict[int, float | None] = {}  # numbers by value
         self.attributes: list[tuple[object, object]] = []
 
     def at(self, anchor: Op, tree: Branch) -> Match | None:
@@ -107,12 +121,13 @@ class Search:
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
+        behind = self._casts_behind(nodes[found.end]) if found.end != pattern.ends[-1] else ()
         return Match(
             pattern,
             nodes[found.end],
             {name: self.values[register] for register, name in enumerate(found.names)},
             nodes,
-            tuple({op.id: op for op in (*ordered, *self.passed)}.values()),
+            tuple({op.id: op for op in (*ordered, *self.passed, *behind)}.values()),
             dict(self.numbers),
             {str(name): value for name, value in self.attributes},
         )
@@ -121,63 +136,68 @@ class Search:
 
     def _ways(self, step: Step) -> Iterator[None]:
         """Each way to take a step, bound while the caller looks on from there."""
-        mark = self._mark()
+        mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
         candidates = self._candidates(step)
         for op, chain in candidates:
-            options = [option for option in step.options if self._is(op, option.role)]
-            for choice, operands in [(option, order) for option in options for order in self._orders(option)]:
+            choices = step.choices.get(op.role) or self._by_class(step, op)
+            if not choices or len(op.outputs) != 1:
+                self._miss(step, op)
+                continue
+            for option, operands in choices:
                 self.passed += chain
-                if self._bind(step, op, choice, operands):
-                    self.values[step.result] = op.outputs[0] if step.forward else self.values[step.register]
+                if self._bind(step, op, option, operands):
+                    if step.result != step.register:
+                        self.values[step.result] = op.outputs[0]
                     self.ops.append((step.result, op))
                     yield
                 self._cut(mark)
-            if not options:
-                self._miss(step, op)
         if not candidates:
             self._miss(step, None)
 
     def _candidates(self, step: Step) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators to look at, each with the casts on the way to it."""
         start = self.values[step.register]
-        if step.forward:
+        if step.result != step.register:
             return list(self._readers(step, start, ()))
         value, chain = self._seen_through(start)
         op = self.flow.writer(value)
         return [] if op is None else [(op, chain)]
 
-    def _is(self, op: Op, role: str) -> bool:
-        return (op.role == role or op.role in self.classes.get(role, ())) and len(op.outputs) == 1
-
-    def _orders(self, option: Option) -> Iterator[tuple[Operand, ...]]:
-        yield option.operands
-        if option.role in self.conventions.commutative and len(option.operands) == 2:
-            one, other = option.operands
-            if one.register != other.register:
-                yield other, one
+    def _by_class(self, step: Step, op: Op) -> Choices:
+        return [c for name, roles in self.classes.items() if op.role in roles for c in step.choices.get(name, ())]
 
     def _bind(self, step: Step, op: Op, option: Option, operands: tuple[Operand, ...]) -> bool:
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
-            if value == NONE or not self._fits(operand, self._origin(value)):
+            if value == NONE or not self._fits(operand, value):
                 self._miss_operand(step, operand, value)
                 return False
-        return all(self._attribute(step, op, attribute) for attribute in option.attributes)
+        return not option.attributes or all(self._attribute(step, op, attribute) for attribute in option.attributes)
 
     def _fits(self, operand: Operand, value: int) -> bool:
+        origin, chain = self._seen_through(value)
+        self.passed += chain
         if operand.number is not None:
-            number = self.flow.scalar(value)
+            number = self._number(origin)
             if number is None or not operand.number.admits(number):
                 return False
             self.numbers.append((operand.label, number))
             return True
         if operand.known:
-            return self._same(operand.twin, value, self._origin(self.values[operand.register]))
-        if operand.stored and not self._stored(operand.stored, value):
+            return self._same(origin, self.values[operand.register])
+        if operand.stored and not self._stored(operand.stored, origin):
             return False
-        self.values[operand.register] = value
+        self.values[operand.register] = origin
         return True
+
+    def _number(self, value: int) -> float | None:
+        """The number in a stored tensor of one element; many nodes share one, and reading takes time."""
+        if not self.flow.values[value].weight:
+            return None
+        if value not in self.read:
+            self.read[value] = self.flow.scalar(value)
+        return self.read[value]
 
     def _stored(self, sort: str, value: int) -> bool:
         if not self.flow.values[value].weight:
@@ -211,25 +231,22 @@ class Search:
 
     def _counted(self, op: Op, axes: object) -> object:
         """Axes counted from the front, where that is known."""
-        whole = isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes)
-        shape = self.flow.shape(op.inputs[0]) if whole else None
+        if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
+            return axes
+        shape = self.flow.shape(op.inputs[0])
         return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
 
     # -- the dataflow, seen through what changes nothing --------------------------------------------------------------
 
-    def _origin(self, value: int) -> int:
-        """The value before no-op casts and identities, which are then seen through."""
-        value, chain = self._seen_through(value)
-        self.passed += chain
-        return value
-
     def _seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
+        """The value before no-op casts and identities, and these."""
         chain: tuple[Op, ...] = ()
-        while (op := self.flow.writer(value)) is not None and op.role in self.conventions.through:
-            if not self._same_type(op):
+        values, ops, through = self.flow.values, self.flow.ops, self.conventions.through
+        while (producer := values[value].producer) != NONE and ops[producer].role in through:
+            if not self._same_type(ops[producer]):
                 break
-            chain += (op,)
-            value = op.inputs[0]
+            chain += (ops[producer],)
+            value = ops[producer].inputs[0]
         return value, chain
 
     def _readers(self, step: Step, value: int, chain: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
@@ -248,33 +265,37 @@ class Search:
         values = self.flow.values
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 
-    def _same(self, twin: Twin | None, value: int, other: int) -> bool:
-        """Whether two values are one, or one part of the pattern computed twice."""
+    def _same(self, value: int, other: int, depth: int = 0) -> bool:
+        """Whether two values are one, or one node computed twice."""
         if value == other:
             return True
         one, two = self.flow.writer(value), self.flow.writer(other)
-        if twin is None or one is None or two is None or one.role != two.role:
+        if one is None or two is None or one.role != two.role or one.role not in self.roles or depth == TWICE:
             return False
-        for call, operands in twin.calls:
-            if call.role == one.role and self._same_call(call.attributes, operands, one, two):
-                self.passed += [one, two]
-                return True
-        return False
-
-    def _same_call(self, attributes: Sequence[Attribute], operands: Sequence[Twin | None], one: Op, two: Op) -> bool:
-        return (
+        same = (
             len(one.inputs) == len(two.inputs)
-            and all(self._read(one, a.name) == self._read(two, a.name) for a in attributes)
-            and all(
-                a == b or self._same(operands[i] if i < len(operands) else None, self._origin(a), self._origin(b))
-                for i, (a, b) in enumerate(zip(one.inputs, two.inputs, strict=True))
-            )
+            and all(self._read(one, name) == self._read(two, name) for name in self.conventions.identity)
+            and all(self._same_operand(a, b, depth + 1) for a, b in zip(one.inputs, two.inputs, strict=True))
         )
+        if same:
+            self.passed += [one, two]
+        return same
+
+    def _same_operand(self, one: int, other: int, depth: int) -> bool:
+        if one == other or NONE in (one, other):
+            return one == other
+        return self._same(self._seen_through(one)[0], self._seen_through(other)[0], depth)
+
+    def _casts_behind(self, op: Op) -> Iterator[Op]:
+        """No-op casts that alone read what might have gone on: they are the region's."""
+        uses = self.flow.uses[op.outputs[0]]
+        if len(uses) == 1 and uses[0].op != NONE:
+            reader = self.flow.ops[uses[0].op]
+            if reader.role in self.conventions.through and self._same_type(reader):
+                yield reader
+                yield from self._casts_behind(reader)
 
     # -- going back, and what to say of it ----------------------------------------------------------------------------
-
-    def _mark(self) -> tuple[int, int, int, int]:
-        return len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
 
     def _cut(self, mark: tuple[int, int, int, int]) -> None:
         ops, passed, numbers, attributes = mark

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from .patterns import Attribute, Call, Node, Number, Pattern
+from .patterns import Attribute, Call, Conventions, Node, Number, Pattern
 
 ANY = 0  # read by whoever wants
 
 
 @dataclass(frozen=True)
-class Twin:
-    """How a value of the pattern is computed, so that the same computed twice is seen as one."""
-
-    calls: tuple[tuple[Call, tuple[Twin | None, ...]], ...]
-
-
-@dataclass(frozen=True)
 class Operand:
-    """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number."""
+    """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number,
+    which is kept under its ``label``."""
 
     name: str = field(compare=False)
     register: int
     known: bool = False
     number: Number | None = None
-    label: str = ""  # of a number
+    label: str = ""
     stored: str = ""
-    twin: Twin | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +31,10 @@ class Option:
     role: str
     operands: tuple[Operand, ...]
     attributes: tuple[Attribute, ...]
+    swaps: bool = False  # the operands in the other order are as good
+
+
+Choices = Sequence[tuple[Option, tuple[Operand, ...]]]
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,16 @@ class Step:
     options: tuple[Option, ...]
     readers: int = ANY
 
-    @property
-    def forward(self) -> bool:
-        return self.result != self.register
+    @cached_property
+    def choices(self) -> Mapping[str, Choices]:
+        """By operator: the options, with their operands in each order."""
+        found: dict[str, list[tuple[Option, tuple[Operand, ...]]]] = {}
+        for option in self.options:
+            orders = found.setdefault(option.role, [])
+            orders.append((option, option.operands))
+            if option.swaps:
+                orders.append((option, option.operands[::-1]))
+        return found
 
 
 @dataclass
@@ -75,68 +80,61 @@ class Found:
     names: tuple[str, ...]
 
 
-def steps_of(pattern: Pattern) -> Iterator[tuple[Step, Found | None]]:
-    """The steps in order, with what is found once each is taken."""
-    return _Compiler(pattern).run()
-
-
-def merge(patterns: Iterable[Pattern]) -> dict[str, Branch]:
-    """The trees by the operator at which their search starts."""
-    trees: dict[str, Branch] = {}
+def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
+    """The tree of patterns that start at one operator."""
+    tree = Branch()
     for pattern in patterns:
-        steps = list(steps_of(pattern))
-        for role in dict.fromkeys(call.role for call in pattern.anchor().calls if call.role in pattern.anchors):
-            branch = trees.setdefault(role, Branch())
-            for step, found in steps:
-                branch = branch.steps.setdefault(step, Branch())
-                branch.found = branch.found or found
-    return trees
+        branch = tree
+        for step, found in _Compiler(pattern, conventions).run():
+            branch = branch.steps.setdefault(step, Branch())
+            branch.found = branch.found or found
+    return tree
 
 
 class _Compiler:
-    """Orders the nodes of one pattern: all before the anchor, then on to each end."""
+    """Orders the nodes of one pattern from its anchor to each end: what can fail early comes first."""
 
-    def __init__(self, pattern: Pattern) -> None:
-        self.pattern, self.writers = pattern, pattern.writers
-        self.anchor = pattern.anchor().output
+    def __init__(self, pattern: Pattern, conventions: Conventions) -> None:
+        self.pattern, self.writers, self.commutative = pattern, pattern.writers, conventions.commutative
+        self.anchor = pattern.anchor.output if pattern.anchor else ""
         self.registers = {self.anchor: 0}
-        self.done: set[str] = set()
-        self.ends = [end for end in pattern.ends if end in self.writers]
-        self.twins: dict[str, Twin | None] = {}
+        self.done = {self.anchor}
 
     def run(self) -> Iterator[tuple[Step, Found | None]]:
-        steps = list(self._back(self.anchor))
-        for end in self.ends:
+        """The steps, with what is found once each is taken."""
+        steps = [self._back(self.writers[self.anchor])]
+        for end in (end for end in self.pattern.ends if end in self.writers):
             steps += self._towards(end)
             yield from ((step, None) for step in steps[:-1])
             yield steps[-1], Found(self.pattern, end, tuple(self.registers))
             steps = []
 
-    def _back(self, name: str) -> Iterator[Step]:
-        """A known value's writer, and then what writes its operands."""
-        self.done.add(name)
-        node = self.writers[name]
-        yield Step(name, self.registers[name], self.registers[name], self._options(node))
-        yield from self._operands(node)
-
-    def _operands(self, node: Node) -> Iterator[Step]:
-        for name in dict.fromkeys(o for call in node.calls for o in call.operands):
-            if name in self.writers and name not in self.done:
-                yield from self._back(name)
-
     def _towards(self, end: str) -> Iterator[Step]:
         """Node after node from the values that are there to an end of the region."""
         needed = self.pattern.above(end)
-        while waiting := [n for n in self.pattern.nodes if n.output in needed and n.output not in self.done]:
-            node, source = next((n, s) for n in waiting if (s := self._source(n)))
-            options = self._options(node)
-            result = self.registers.setdefault(node.output, len(self.registers))
+        while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
+            reachable = [n for n in waiting if n.output in self.registers or self._source(n)]
+            node = max(reachable, key=lambda n: (self._numbers(n), n.output not in self.registers))
             self.done.add(node.output)
-            yield Step(node.output, self.registers[source], result, options, self._readers(source, end))
-            yield from self._operands(node)
+            yield self._back(node) if node.output in self.registers else self._forward(node, end)
+
+    def _numbers(self, node: Node) -> int:
+        """How many constants make the node a rare one."""
+        return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
+
+    def _back(self, node: Node) -> Step:
+        """The writer of a value that is bound."""
+        register = self.registers[node.output]
+        return Step(node.output, register, register, self._options(node))
+
+    def _forward(self, node: Node, end: str) -> Step:
+        """A reader of a value that is bound."""
+        source, options = self._source(node), self._options(node)
+        result = self.registers.setdefault(node.output, len(self.registers))
+        return Step(node.output, self.registers[source], result, options, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
-        """An operand that is known and lies behind the anchor, or is the anchor."""
+        """An operand that is found already and lies behind the anchor, or is the anchor."""
         for name in (o for call in node.calls for o in call.operands):
             if name in self.done and self.anchor in self.pattern.above(name):
                 return name
@@ -151,24 +149,19 @@ class _Compiler:
 
     def _options(self, node: Node) -> tuple[Option, ...]:
         known = frozenset(self.registers)
-        return tuple(Option(c.role, self._call(c, set(known)), c.attributes) for c in node.calls)
+        return tuple(self._option(call, set(known)) for call in node.calls)
 
-    def _call(self, call: Call, known: set[str]) -> tuple[Operand, ...]:
-        return tuple(self._operand(name, known) for name in call.operands)
+    def _option(self, call: Call, known: set[str]) -> Option:
+        operands = tuple(self._operand(name, known) for name in call.operands)
+        swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
+        return Option(call.role, operands, call.attributes, swaps)
 
     def _operand(self, name: str, known: set[str]) -> Operand:
         number = self.pattern.numbers.get(name)
         if number is not None:
             return Operand(name, -1, number=number, label=name)
         register = self.registers.setdefault(name, len(self.registers))
-        old = name in known
+        if name in known:
+            return Operand(name, register, True)
         known.add(name)
-        return Operand(name, register, old, stored=self.pattern.stored.get(name, ""), twin=self._twin(name))
-
-    def _twin(self, name: str) -> Twin | None:
-        if name not in self.twins:
-            node = self.writers.get(name)
-            self.twins[name] = node and Twin(
-                tuple((call, tuple(self._twin(o) for o in call.operands)) for call in node.calls)
-            )
-        return self.twins[name]
+        return Operand(name, register, stored=self.pattern.stored.get(name, ""))

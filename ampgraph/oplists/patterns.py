@@ -105,7 +105,8 @@ def _shared() -> ListFile:
 @cache
 def _conventions() -> Conventions:
     data = _shared().data
-    return Conventions(frozenset(data["through"]), frozenset(data["commutative"]), dict(data["operand_attributes"]))
+    through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
+    return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
 
 
 def _patterns(file: ListFile) -> Iterator[Pattern]:
@@ -120,11 +121,13 @@ def _patterns(file: ListFile) -> Iterator[Pattern]:
     common = tuple(anchors), tuple(ends), numbers, _stored(file), frozenset(data.get("private", ()))
     for variant, text in variants.items():
         nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
-        for pattern in expand(Pattern(kind, variant, nodes, *common), functions):
-            idle = _idle(pattern)
-            if idle:
-                raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")
-            yield pattern
+        written = list(expand(Pattern(kind, variant, nodes, *common), functions))
+        found = [pattern for pattern in written if pattern.anchor]  # a function may be computed without it
+        if not found:
+            raise mistake(file, "variants", variant, f"no node of '{variant}' is one of {', '.join(anchors)}")
+        if idle := _idle(written[0]):
+            raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")
+        yield from found
 
 
 def _idle(pattern: Pattern) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import Plan
-from ..numerics.trace.sites import Site
+from ..core.sites import Site
 from .costs import Costs, CutTask
 from .decisions import Decisions
 from .options import Options
