@@ -7,11 +7,10 @@ from pathlib import Path
 
 from ..core.errors import nearest
 from .classes import CLASSES, LEVEL_VALUES, LEVELS
-from .files import ListFile, mistake, plain, read_file, type_name
+from .files import ListFile, mistake, own_file, plain, read_file, type_name
 from .schemas import check_operator, check_variable
 from .traits import check_traits
 
-REGIONS = ("Bias", "Gelu", "LayerNormalization", "RMSNormalization", "Softmax")
 TABLES = (*CLASSES, "regions", "tied", "float32", "levels", "traits")
 
 
@@ -21,6 +20,11 @@ def user_files(extra: Sequence[str | Path]) -> list[ListFile]:
     for file in files:
         check_file(file)
     return files
+
+
+def regions() -> list[str]:
+    """The regions that are recognised, as the shipped lists name them."""
+    return sorted(own_file("ampgraph.toml").data["regions"])
 
 
 def check_file(file: ListFile) -> None:
@@ -34,8 +38,8 @@ def check_file(file: ListFile) -> None:
             raise mistake(file, "", table, f"'{table}' is a table", f'write [{table}], then Operator = "why" below it')
     _check_classes(file)
     for region, reason in file.data.get("regions", {}).items():
-        if region not in REGIONS:
-            hint = nearest(region, list(REGIONS)) or f"regions are {', '.join(REGIONS)}"
+        if region not in regions():
+            hint = nearest(region, regions()) or f"regions are {', '.join(regions())}"
             raise mistake(file, "regions", region, f"unknown region '{region}'", hint)
         _check_reason(file, "regions", region, reason)
     _check_tied(file)

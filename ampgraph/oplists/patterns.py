@@ -92,9 +92,21 @@ def load_patterns(*paths: Path) -> PatternSet:
 
 
 @cache
+def standard_since() -> Mapping[str, int]:
+    """Regions that may be written as the operator that they stand for -> the opset that has it."""
+    data = [file.data for file in _files()]
+    return {item["region"]: item["standard_since"] for item in data if "standard_since" in item}
+
+
+@cache
 def _shipped() -> tuple[Pattern, ...]:
-    files = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
-    return tuple(pattern for path in files for pattern in _patterns(read_file(path)))
+    return tuple(pattern for file in _files() for pattern in _patterns(file))
+
+
+@cache
+def _files() -> tuple[ListFile, ...]:
+    paths = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
+    return tuple(map(read_file, paths))
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ..oplists.traits import has
 from .text import _plural, _rows
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ FLOATS = {
 }
 PARTS = ("forward", "backward", "update")
 PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and the update give to their nodes
-HEAVY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     for node in step.model.graph:
         dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
-        if dtype and node.op_type != "Cast":
+        if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
-            if node.op_type in HEAVY:
+            if has(node.op_type, "products"):
                 heavy[part][dtype] += 1
     return StepReport(
         model=model,
