@@ -37,6 +37,7 @@ class Region:
     epsilon: float = 0.0
     reduced: tuple[Op, ...] = ()  # every node whose axes the pattern compares
     axes: tuple[int, ...] = ()  # the axes of these, () where they are all or not stored
+    since: int = 0  # the opset from which it can be written as its operator, 0 for never
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -69,6 +70,7 @@ def _region(match: Match) -> Region:
         match.numbers.get("eps", 0.0),
         tuple(match.nodes[node.output] for node in compared),
         axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else (),
+        match.pattern.since,
     )
 
 
@@ -92,9 +94,26 @@ def load_patterns(*paths: Path) -> PatternSet:
 
 
 @cache
+def region_kinds() -> tuple[str, ...]:
+    """The operators that regions stand for, and `Bias`."""
+    return tuple(sorted({file.data["region"] for file in _files()}))
+
+
+@cache
+def oldest_rewrite() -> int:
+    """The first opset in which some region can be written as its operator."""
+    return min(file.data["since"] for file in _files() if "since" in file.data)
+
+
+@cache
+def _files() -> tuple[ListFile, ...]:
+    paths = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
+    return tuple(read_file(path) for path in paths)
+
+
+@cache
 def _shipped() -> tuple[Pattern, ...]:
-    files = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
-    return tuple(pattern for path in files for pattern in _patterns(read_file(path)))
+    return tuple(pattern for file in _files() for pattern in _patterns(file))
 
 
 @cache
@@ -118,7 +137,14 @@ def _patterns(file: ListFile) -> Iterator[Pattern]:
         raise mistake(file, "", "", f"a file of patterns needs {error}") from None
     functions = {**_functions(shared), **_functions(file)}
     numbers = {**_numbers(shared), **_numbers(file)}
-    common = tuple(anchors), tuple(ends), numbers, _stored(file), frozenset(data.get("private", ()))
+    common = (
+        tuple(anchors),
+        tuple(ends),
+        numbers,
+        _stored(file),
+        frozenset(data.get("private", ())),
+        data.get("since", 0),
+    )
     for variant, text in variants.items():
         nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
         written = list(expand(Pattern(kind, variant, nodes, *common), functions))
