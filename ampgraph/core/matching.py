@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .dataflow import FLOAT32, NONE, Dataflow, Op
+from .dataflow import NONE, Dataflow, Op
 from .pattern_steps import ANY, Branch, Choices, Found, Operand, Option, Step, merge
+from .pattern_view import View
 from .patterns import STORED, Attribute, Conventions, Pattern
 
 Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
-
-
-TWICE = 4  # how many nodes in a row may stand twice
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,13 @@ class Search:
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
-        self.flow, self.conventions, self.roles = flow, patterns.conventions, patterns.roles
-        self.classes, self.explained = classes, explained
+        self.flow, self.classes, self.explained = flow, classes, explained
+        self.view = View(flow, patterns.conventions, patterns.roles)
         self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
         self.numbers: list[tuple[str, float]] = []
-        self.read: dict[int, float | None] = {}  # numbers by value
         self.attributes: list[tuple[object, object]] = []
 
     def at(self, anchor: Op, tree: Branch) -> Match | None:
@@ -121,7 +118,7 @@ class Search:
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
-        behind = self._casts_behind(nodes[found.end]) if found.end != pattern.ends[-1] else ()
+        behind = self.view.casts_behind(nodes[found.end]) if found.end != pattern.ends[-1] else ()
         return Match(
             pattern,
             nodes[found.end],
@@ -159,7 +156,7 @@ class Search:
         start = self.values[step.register]
         if step.result != step.register:
             return list(self._readers(step, start, ()))
-        value, chain = self._seen_through(start)
+        value, chain = self.view.seen_through(start)
         op = self.flow.writer(value)
         return [] if op is None else [(op, chain)]
 
@@ -176,37 +173,25 @@ class Search:
         return not option.attributes or all(self._attribute(step, op, attribute) for attribute in option.attributes)
 
     def _fits(self, operand: Operand, value: int) -> bool:
-        origin, chain = self._seen_through(value)
+        origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
-            number = self._number(origin)
+            number = self.view.number(origin)
             if number is None or not operand.number.admits(number):
                 return False
             self.numbers.append((operand.label, number))
             return True
         if operand.known:
-            return self._same(origin, self.values[operand.register])
-        if operand.stored and not self._stored(operand.stored, origin):
+            copies = self.view.same(origin, self.values[operand.register])
+            self.passed += copies or ()
+            return copies is not None
+        if operand.stored and not self.view.stored(operand.stored, origin):
             return False
         self.values[operand.register] = origin
         return True
 
-    def _number(self, value: int) -> float | None:
-        """The number in a stored tensor of one element; many nodes share one, and reading takes time."""
-        if not self.flow.values[value].weight:
-            return None
-        if value not in self.read:
-            self.read[value] = self.flow.scalar(value)
-        return self.read[value]
-
-    def _stored(self, sort: str, value: int) -> bool:
-        if not self.flow.values[value].weight:
-            return False
-        shape = self.flow.shape(value) or ()
-        return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
-
     def _attribute(self, step: Step, op: Op, attribute: Attribute) -> bool:
-        value = self._read(op, attribute.name)
+        value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
             known = [v for name, v in self.attributes if name == attribute.value]
@@ -214,40 +199,10 @@ class Search:
                 self.attributes.append((attribute.value, value))
                 return True
             expected = known[0]
-        if value == expected or self._counted(op, value) == self._counted(op, expected):
+        if value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected):
             return True
         self._note(step, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
         return False
-
-    def _read(self, op: Op, name: str) -> object:
-        """An attribute, or the stored operand that later versions have in its place."""
-        value = self.flow.attribute(op, name)
-        place = self.conventions.operand_attributes.get(name, NONE)
-        if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
-            item = self.flow.values[op.inputs[place]]
-            array = self.flow.weights.array(item) if item.weight else None
-            value = ("computed", item.id) if array is None else array.reshape(-1).tolist()
-        return tuple(value) if isinstance(value, (list, tuple)) else value
-
-    def _counted(self, op: Op, axes: object) -> object:
-        """Axes counted from the front, where that is known."""
-        if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
-            return axes
-        shape = self.flow.shape(op.inputs[0])
-        return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
-
-    # -- the dataflow, seen through what changes nothing --------------------------------------------------------------
-
-    def _seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before no-op casts and identities, and these."""
-        chain: tuple[Op, ...] = ()
-        values, ops, through = self.flow.values, self.flow.ops, self.conventions.through
-        while (producer := values[value].producer) != NONE and ops[producer].role in through:
-            if not self._same_type(ops[producer]):
-                break
-            chain += (ops[producer],)
-            value = ops[producer].inputs[0]
-        return value, chain
 
     def _readers(self, step: Step, value: int, chain: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
@@ -256,44 +211,10 @@ class Search:
             self._note(step, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
             return
         for op in self.flow.readers(value):
-            if op.role in self.conventions.through and self._same_type(op):
+            if self.view.changes_nothing(op):
                 yield from self._readers(step, op.outputs[0], (*chain, op))
             else:
                 yield op, chain
-
-    def _same_type(self, op: Op) -> bool:
-        values = self.flow.values
-        return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
-
-    def _same(self, value: int, other: int, depth: int = 0) -> bool:
-        """Whether two values are one, or one node computed twice."""
-        if value == other:
-            return True
-        one, two = self.flow.writer(value), self.flow.writer(other)
-        if one is None or two is None or one.role != two.role or one.role not in self.roles or depth == TWICE:
-            return False
-        same = (
-            len(one.inputs) == len(two.inputs)
-            and all(self._read(one, name) == self._read(two, name) for name in self.conventions.identity)
-            and all(self._same_operand(a, b, depth + 1) for a, b in zip(one.inputs, two.inputs, strict=True))
-        )
-        if same:
-            self.passed += [one, two]
-        return same
-
-    def _same_operand(self, one: int, other: int, depth: int) -> bool:
-        if one == other or NONE in (one, other):
-            return one == other
-        return self._same(self._seen_through(one)[0], self._seen_through(other)[0], depth)
-
-    def _casts_behind(self, op: Op) -> Iterator[Op]:
-        """No-op casts that alone read what might have gone on: they are the region's."""
-        uses = self.flow.uses[op.outputs[0]]
-        if len(uses) == 1 and uses[0].op != NONE:
-            reader = self.flow.ops[uses[0].op]
-            if reader.role in self.conventions.through and self._same_type(reader):
-                yield reader
-                yield from self._casts_behind(reader)
 
     # -- going back, and what to say of it ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..core.errors import nearest
 from .classes import CLASSES, LEVEL_VALUES, LEVELS
 from .files import ListFile, mistake, plain, read_file, type_name
-from .patterns import region_kinds
+from .pattern_files import region_kinds
 from .schemas import check_operator, check_variable
 from .traits import check_traits
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
-from ..oplists.patterns import Region, find_biases, find_regions, oldest_rewrite
+from ..oplists.pattern_files import oldest_rewrite
+from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Ledger
