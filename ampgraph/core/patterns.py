@@ -74,11 +74,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What holds for all patterns: operators seen through, operands that swap, attributes that are operands."""
+    """What holds for all patterns: operators seen through, operands that swap, attributes that are operands, and the
+    attributes that two nodes must share to compute the same."""
 
     through: frozenset[str] = frozenset()
     commutative: frozenset[str] = frozenset()
     operand_attributes: Mapping[str, int] = field(default_factory=dict)
+    identity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Pattern:
     numbers: Mapping[str, Number]
     stored: Mapping[str, str]  # name -> a key of STORED
     private: frozenset[str] = frozenset()  # read by the region alone, as all is that comes after the anchor
+    since: int = 0  # the opset from which a region can be written as the operator that it stands for, 0 for never
 
     @cached_property
     def writers(self) -> Mapping[str, Node]:
@@ -107,12 +110,16 @@ class Pattern:
             found[node.output] = frozenset((node.output, *operands)).union(*(found.get(o, ()) for o in operands))
         return found
 
-    def anchor(self) -> Node:
+    @property
+    def anchor(self) -> Node | None:
         """The node at which the search starts."""
-        for node in self.nodes:
-            if any(call.role in self.anchors for call in node.calls):
-                return node
-        raise AmpError("AMP301", f"pattern {self.kind}, {self.variant}: no node is one of {', '.join(self.anchors)}")
+        return next((node for node in self.nodes if any(call.role in self.anchors for call in node.calls)), None)
+
+    @property
+    def anchor_roles(self) -> tuple[str, ...]:
+        """The operators at which the search starts, in this pattern."""
+        calls = self.anchor.calls if self.anchor else ()
+        return tuple(dict.fromkeys(call.role for call in calls if call.role in self.anchors))
 
     def above(self, name: str) -> frozenset[str]:
         """The values that ``name`` is computed from, itself included."""

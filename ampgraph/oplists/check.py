@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..core.errors import nearest
 from .classes import CLASSES, LEVEL_VALUES, LEVELS
-from .files import ListFile, mistake, own_file, plain, read_file, type_name
+from .files import ListFile, mistake, plain, read_file, type_name
+from .pattern_files import region_kinds
 from .schemas import check_operator, check_variable
 from .traits import check_traits
 
@@ -22,11 +23,6 @@ def user_files(extra: Sequence[str | Path]) -> list[ListFile]:
     return files
 
 
-def regions() -> list[str]:
-    """The regions that are recognised, as the shipped lists name them."""
-    return sorted(own_file("ampgraph.toml").data["regions"])
-
-
 def check_file(file: ListFile) -> None:
     """Raise AmpError for the first mistake in a user's list."""
     for table, value in file.data.items():
@@ -38,8 +34,8 @@ def check_file(file: ListFile) -> None:
             raise mistake(file, "", table, f"'{table}' is a table", f'write [{table}], then Operator = "why" below it')
     _check_classes(file)
     for region, reason in file.data.get("regions", {}).items():
-        if region not in regions():
-            hint = nearest(region, regions()) or f"regions are {', '.join(regions())}"
+        if region not in region_kinds():
+            hint = nearest(region, list(region_kinds())) or f"regions are {', '.join(region_kinds())}"
             raise mistake(file, "regions", region, f"unknown region '{region}'", hint)
         _check_reason(file, "regions", region, reason)
     _check_tied(file)

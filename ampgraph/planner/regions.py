@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
-from ..oplists.patterns import Region, find_biases, find_regions, standard_since
+from ..oplists.pattern_files import oldest_rewrite
+from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Ledger
@@ -90,7 +91,7 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
-    if all(flow.opset < since for since in standard_since().values()):
+    if flow.opset < oldest_rewrite():
         return []
     named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
@@ -98,7 +99,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
 
 
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
-    since = standard_since().get(region.kind, 0)
+    since = region.since
     level = options.level
     inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
     if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
