@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.dataflow import Dataflow, Op
 from ..core.pass_ import Change
+from ..oplists.traits import has
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class FuseCasts:
     low: str = "float16"
 
     def __call__(self, editor: Any, before: Dataflow) -> Change:
-        casts = [op for op in before.ops if op.role == "Cast" and editor.edits(op.scope)]
+        casts = [op for op in before.ops if has(op.role, "casts") and editor.edits(op.scope)]
         return Change(sum(self._fuse(editor, before, op) for op in casts))
 
     def _fuse(self, editor: Any, before: Dataflow, op: Op) -> bool:

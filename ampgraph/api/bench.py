@@ -16,6 +16,7 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, Search
+from ..oplists.traits import has
 from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.verdict import Judge
-    from ..planner.promotions import Group
+    from ..planner.promotions import Promotion
 
 
 def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
@@ -47,10 +48,10 @@ class Bench:
     judge: Judge
     scratch: Path
     progress: Progress | None
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
-    _others: list[Group] = field(default_factory=list)
-    _held: dict[frozenset[int], list[Group]] = field(default_factory=dict)
+    _others: list[Promotion] = field(default_factory=list)
+    _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
     _external: bool = False
     _reference: Any = None
     _local: Any = None
@@ -70,7 +71,7 @@ class Bench:
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
-        self.nodes = sum(1 for op in flow.ops if op.slots and op.role != "Cast")
+        self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)

@@ -3,6 +3,7 @@
 A file stands for one region, ``shared.toml`` for what all of them use::
 
     region  = "RMSNormalization"             the operator that the nodes compute together; the lists speak of it
+    since   = 23                             the opset from which it can be written as that operator; absent: it is not
     anchors = ["Sqrt", "mindspore::Rsqrt"]   where the search starts: operators that few other nodes are
     ends    = ["normal", "y"]                the region's last value; of several the farthest that is there
 
@@ -38,6 +39,7 @@ A name that no line of the text writes, and that is neither number nor stored, i
   after the anchor is read by the region alone: where others read an end, the region ends there.
 - Variants are tried in the order of the files' names and lines; the first that is found counts.
 
-A test for a new variant stands in tests/planner/test_regions.py and fails without its text. `oplists.patterns.mismatches`
+A test for a new variant stands in tests/planner/test_regions.py and fails without its text.
+`oplists.patterns.mismatches`
 says for a node why each variant is not there.
 """
