@@ -9,38 +9,14 @@ import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, FLOAT32, HELD, NONE, Dataflow, Op, Scope, Use, Value
 from ...core.errors import AmpError
-from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, Group, layout
+from .inference import inferred_types
+from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, Group, Layout, layout
 from .schemas import kind_of, schema
+from .types import DTYPE_NAMES, declared_type, dtype_name
 
 LOW = ("float16", "bfloat16")
 MAX_OPS = 4_000_000  # functions called from functions multiply
 _NO_TYPES: frozenset[str] = frozenset()
-
-
-def dtype_name(dtype: ir.DataType | None) -> str:
-    """``float32`` for ir.DataType.FLOAT; an empty string for no type."""
-    if dtype is None or dtype == ir.DataType.UNDEFINED:
-        return ""
-    return _DTYPE_NAMES[dtype]
-
-
-_DTYPE_NAMES = {member: member.name.lower() for member in ir.DataType}
-_DTYPE_NAMES[ir.DataType.FLOAT] = FLOAT32
-_DTYPE_NAMES[ir.DataType.DOUBLE] = "float64"
-
-
-def declared_type(value: ir.Value) -> tuple[str, str]:
-    """(container, element type) as the file annotates a value."""
-    kind = value.type
-    if kind is None:
-        return "", ""
-    container = ""
-    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
-        container = container or ("seq" if isinstance(kind, ir.SequenceType) else "optional")
-        kind = kind.elem_type
-    if isinstance(kind, (ir.TensorType, ir.SparseTensorType)):
-        return container or ("other" if isinstance(kind, ir.SparseTensorType) else ""), dtype_name(kind.dtype)
-    return "other", ""
 
 
 class _Environment:
@@ -171,7 +147,7 @@ class DataflowBuilder:
         if op.kind == "Constant":
             return self._constant(op, node, scope, env)
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            self._opaque(op, node, scope, env, f"the types of its body are part of {op.kind}")
+            self._opaque(op, node, scope, env, f"the types of its body are part of {op.kind}", found)
             return self._bodies(op, node, scope, env)
         for native in node.outputs:
             op.outputs.append(self._value(native, scope.id, env, "", producer=op.id).id)
@@ -227,16 +203,16 @@ class DataflowBuilder:
             return group.literal
         if op.kind in LINKED and op.inputs and op.inputs[0] != NONE:
             container = next((c for c, _ in group.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
-            return container, self.flow.values[op.inputs[0]].dtype
+            return container or self._inferred(op, node)[0][0], self.flow.values[op.inputs[0]].dtype
         if op.kind in STASHED and group.slot == "U":
-            return "", _DTYPE_NAMES[ir.DataType(self.attribute(op, "stash_type") or 1)]
+            return "", DTYPE_NAMES[ir.DataType(self.attribute(op, "stash_type") or 1)]
         if op.kind in DTYPE_ATTRIBUTES:
             number = self.attribute(op, DTYPE_ATTRIBUTES[op.kind])
             container = "seq" if op.kind == "SequenceEmpty" else ""
             if isinstance(number, str):  # Cast before opset 6
                 return container, dtype_name(ir.DataType[number.upper()])
             if number:
-                return container, _DTYPE_NAMES.get(number, "")
+                return container, DTYPE_NAMES.get(number, "")
             if op.kind in FOLLOWS_INPUT:
                 return "", self.flow.values[op.inputs[0]].dtype
             if op.kind == "DequantizeLinear":
@@ -248,10 +224,13 @@ class DataflowBuilder:
             return "", FLOAT32 if tensor is None else dtype_name(tensor.dtype)
         if len(group.admits) == 1:
             return next(iter(group.admits))
+        if not group.outputs:
+            return "", ""
+        inferred = self._inferred(op, node)
         for position in group.outputs:
-            container, dtype = declared_type(node.outputs[position])
-            if dtype:
-                return container, dtype
+            for container, dtype in (inferred[position], declared_type(node.outputs[position])):
+                if dtype:
+                    return container, dtype
         return "", ""
 
     def _link(self, op: Op, groups: Iterable[Group]) -> None:
@@ -276,7 +255,9 @@ class DataflowBuilder:
                 op.id, "T", _NO_TYPES, fixed="its value comes from the caller"
             )
 
-    def _opaque(self, op: Op, node: ir.Node, scope: Scope, env: _Environment, why: str) -> None:
+    def _opaque(
+        self, op: Op, node: ir.Node, scope: Scope, env: _Environment, why: str, found: Layout | None = None
+    ) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
         if why.startswith("no schema"):
             self.flow.unknown_kinds.add(op.kind)
@@ -286,13 +267,28 @@ class DataflowBuilder:
                 if value.dtype == FLOAT32:
                     unit = op.slots[f"in{position}"] = self.flow.new_unit(op.id, f"in{position}", _NO_TYPES, fixed=why)
                 self._use(value, op.id, position, unit, scope.id)
+        known = self._known_types(op, node, found)
         for position, native in enumerate(node.outputs):
-            container, dtype = declared_type(native)
+            container, dtype = known[position] if known[position][1] else declared_type(native)
             value = self._value(native, scope.id, env, dtype, container=container, producer=op.id)
             op.outputs.append(value.id)
             if dtype == FLOAT32:
                 unit = self.flow.new_unit(op.id, f"out{position}", _NO_TYPES, fixed=why)
                 value.unit = op.slots[f"out{position}"] = unit
+
+    def _known_types(self, op: Op, node: ir.Node, found: Layout | None) -> list[tuple[str, str]]:
+        """(container, element type) of the outputs: by what their slots read, else by onnx's inference."""
+        known = [("", "")] * len(node.outputs)
+        for group in found.groups if found is not None else ():
+            read = [self.flow.values[op.inputs[i]] for i in group.inputs if op.inputs[i] != NONE]
+            for position in group.outputs:
+                known[position] = next(((v.container, v.dtype) for v in read if v.dtype), group.literal or ("", ""))
+        return known if all(dtype for _, dtype in known) else self._inferred(op, node)
+
+    def _inferred(self, op: Op, node: ir.Node) -> list[tuple[str, str]]:
+        read = [self.flow.values[i] if i != NONE else None for i in op.inputs]
+        opsets = self.environments[op.scope].opsets
+        return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)
 
     # -- bodies and functions ---------------------------------------------------------------------------------------
 

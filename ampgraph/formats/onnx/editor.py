@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from .dataflow import declared_type
 from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
+from .types import declared_type
 from .variants import Variants
 from .weights import IR_TYPES, RoundedTensor, stored_tensor
 

@@ -16,10 +16,11 @@ from ...core.errors import AmpError
 from ...core.graph import Census, Progress, is_mindir
 from . import io as onnx_io
 from .census import census
-from .dataflow import DataflowBuilder, declared_type, dtype_name
+from .dataflow import DataflowBuilder
 from .editor import OnnxEditor
 from .schemas import first_opset_admitting, schema
 from .shapes import OnnxShapes
+from .types import declared_type, dtype_name
 from .variants import Variants
 from .weights import OnnxWeights
 
