@@ -17,7 +17,7 @@ from ..core.plan import Plan, Rewrite
 from ..formats import adapters
 from ..formats.checks import refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
-from ..oplists.lists import load_op_lists
+from ..oplists.operators import load_op_lists
 from ..planner.steps import Options, decide, find_rewrites
 from ..report.explain import Explanation, explain, replaced_nodes
 from ..report.summary import Summary, choices, summarize

@@ -12,7 +12,9 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError, nearest
 from ..core.graph import Graph, is_mindir
 from ..core.plan import Note, Plan, Rewrite
-from ..oplists.lists import load_kernels, load_level, load_op_lists
+from ..oplists.kernels import load_kernels
+from ..oplists.levels import load_level
+from ..oplists.operators import load_op_lists
 from ..passes.apply_plan import ApplyPlan
 from ..passes.fuse_casts import FuseCasts
 from ..passes.rewrite_regions import RewriteRegions

@@ -322,7 +322,7 @@ def lists(
     ampgraph lists 'com.microsoft::*' --lists mine.toml
     ampgraph lists --policy mindspore --level O1
     """
-    from ..oplists.lists import load_level
+    from ..oplists.levels import load_level
     from ..report.listing import listed
     from ..report.text import list_lines
 

@@ -12,7 +12,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW, Census, Stored
 from ..formats import adapters
 from ..formats.onnx.graph import quiet_collector
-from ..oplists.lists import OpLists, load_op_lists
+from ..oplists.operators import OpLists, load_op_lists
 from .casts import CastReport, cast_reports
 from .fusions import Fusions, fused_operators
 
