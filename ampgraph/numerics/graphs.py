@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from ..core.dataflow import FLOAT32, Dataflow
@@ -167,6 +165,15 @@ def outputs_of(graph: ir.Graph) -> list[ir.Value]:
     return [value for node in graph for value in node.outputs if value.name]
 
 
+def forget_annotations(graph: ir.Graph) -> None:
+    """What a graph makes is not annotated: that may be stale, and a runtime infers its own."""
+    stored = (value for value in graph.initializers.values() if not value.is_graph_input())
+    for value in (*stored, *(value for node in graph for value in node.outputs)):
+        if not value.is_graph_output():
+            value.type = value.shape = value.doc_string = None
+            value.metadata_props.clear()
+
+
 class Names:
     """Names that nothing in a model has."""
 
@@ -192,8 +199,8 @@ class Names:
         return name
 
 
-def new_node(kind: str, inputs: list[ir.Value | None], name: str, attributes: Attributes | None = None) -> ir.Node:
+def new_node(kind: str, inputs: Sequence[ir.Value | None], name: str, attributes: Attributes | None = None) -> ir.Node:
     """A node of the standard domain with one result, which is called ``name``."""
-    node = ir.node(kind, inputs, attributes, num_outputs=1)
+    node = ir.node(kind, list(inputs), attributes, num_outputs=1, name="")
     node.outputs[0].name = name
     return node

@@ -10,7 +10,7 @@ from ...core.dataflow import FLOAT32
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import DTYPES
 from ...oplists.traits import has
-from ..graphs import DEFAULT_OPSET, LOW, Names, Types, bodies, new_node
+from ..graphs import DEFAULT_OPSET, LOW, Names, Types, forget_annotations
 
 FLOAT = ir.DataType.FLOAT
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
@@ -33,7 +33,8 @@ class _Writer:
     """One walk over the graphs of a model. A wide value is known by the low type that it stands for."""
 
     def __init__(self, model: ir.Model, types: Types, opset: int) -> None:
-        self._kinds, self._opset, self._names = dict(types.of), opset, Names(model.graph)
+        self._kinds, self._names = dict(types.of), Names(model.graph)
+        self._to = {name: _type_attribute(DTYPES[name], opset) for name in (FLOAT32, *LOW)}  # many nodes share one
 
     def graph(self, graph: ir.Graph, border: bool) -> None:
         """Rewrites one graph; its bodies are graphs of their own."""
@@ -46,7 +47,7 @@ class _Writer:
             self._initializer(value, graph, nodes, value in kept)
         for node in nodes:
             self._node(node, graph, kept)
-        self._retype(graph, nodes, border)
+        self._retype(graph, border)
 
     def _low(self, value: ir.Value | None) -> str:
         """The type of a low tensor."""
@@ -97,7 +98,7 @@ class _Writer:
             node.op_type = "Cast"
             node.resize_inputs(1)
             node.attributes.clear()
-            node.attributes["to"] = self._to(low)
+            node.attributes["to"] = self._to[low]
         if node.op_type in ("Cast", "BitCast") and not node.domain:
             return bool(low)
         for name, attribute in list(node.attributes.items()):
@@ -135,11 +136,9 @@ class _Writer:
         _give_out(graph, value, rounded if kept else wide)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
-        kind = DTYPES[to]
-        return new_node("Cast", [value], name, {"to": kind.value if self._opset >= 6 else kind.name})
-
-    def _to(self, dtype: str) -> ir.Attr:
-        return self._cast(ir.Value(), dtype, "").attributes["to"]
+        node = ir.Node("", "Cast", [value], [self._to[to]], num_outputs=1, name="")
+        node.outputs[0].name = name
+        return node
 
     def _read(self, uses: Iterable[ir.Usage], wide: ir.Value, dtype: str) -> None:
         self._kinds[wide] = ("", dtype)
@@ -148,16 +147,12 @@ class _Writer:
 
     # -- types --------------------------------------------------------------------------------------------------------
 
-    def _retype(self, graph: ir.Graph, nodes: list[ir.Node], border: bool) -> None:
-        """The border says what it is; inside, annotations may be stale, and none is needed: a runtime infers its own."""
+    def _retype(self, graph: ir.Graph, border: bool) -> None:
+        """The border says what it is, as before or in float32."""
         for value in (*graph.inputs, *graph.outputs):
             if not border or self._kinds.get(value, ("", ""))[0]:
                 value.type = _wide_type(value.type)
-        stored = [v for v in graph.initializers.values() if not v.is_graph_input()]
-        for value in (*stored, *(v for node in nodes for v in node.outputs)):
-            if not value.is_graph_output():
-                value.type = value.shape = value.doc_string = None
-                value.metadata_props.clear()
+        forget_annotations(graph)
 
 
 def _give_out(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
@@ -167,6 +162,10 @@ def _give_out(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
         for place, value in enumerate(graph.outputs):
             if value is old:
                 graph.outputs[place] = new
+
+
+def _type_attribute(kind: ir.DataType, opset: int) -> ir.Attr:
+    return ir.AttrInt64("to", kind.value) if opset >= 6 else ir.AttrString("to", kind.name)
 
 
 def _upcast(tensor: ir.TensorProtocol) -> ir.Tensor:

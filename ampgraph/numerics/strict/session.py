@@ -8,6 +8,7 @@ output is rounded once. What a kernel does inside its accumulators is not modell
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from ...runtime.onnxruntime_session import Port, check_feeds, no_memory, out_of_
 from ..graphs import LOW, flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
+
+COLLECT_FROM = 64 << 20  # bytes of a model: from there on its weights are not kept a moment longer
 
 
 def strict_model(model: Any) -> ModelProto:
@@ -60,7 +63,9 @@ class StrictSession:
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             rewrite(graph, keep_border=False)
             content, folder = serialized(graph.model), folder_of(graph)
-            del graph, main  # the runtime makes its own of it
+        del graph, main
+        if len(content) > COLLECT_FROM:
+            gc.collect()  # the nodes of a graph know each other; the runtime makes its own of them
         try:
             self._session = opened(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -101,8 +106,9 @@ def run_strict(model: Any, feeds: Mapping[str, Any], *, outputs: Sequence[str] |
 
 def _plain(port: Port) -> Port:
     """A tensor of numbers that numpy has; anything else is left to the runtime."""
-    known = DTYPES[port.dtype].numpy().kind in "iufbc" if port.dtype in DTYPES else False
-    return port if known or port.dtype in LOW else Port(port.name, "", port.shape)
+    numpy_type = DTYPES[port.dtype].numpy() if port.dtype in DTYPES else np.dtype(object)
+    known = port.dtype in LOW or (numpy_type.isbuiltin == 1 and numpy_type.kind in "iufbc")
+    return port if known else Port(port.name, "", port.shape)
 
 
 def _to_float32(value: Any, low: str) -> Any:
