@@ -27,7 +27,7 @@ def convert(
     plan: Plan | None = None,
     data: Data = None,
     output: str | os.PathLike[str] | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Any:
     """Converts a model to mixed precision; the caller's object is never changed.
@@ -55,7 +55,7 @@ def convert(
         message = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
         raise AmpError("AMP404", message, hint="make the plan with them")
     job = Job(model, wanted, plan, Measuring(data), None if output is None else Path(output))
-    done = run(job, progress)
+    done = run(job, progress or silent)
     return done.model() if output is None else output
 
 

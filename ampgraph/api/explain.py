@@ -29,7 +29,7 @@ def explain(
     *,
     recipe: Recipe | str | None = None,
     data: Data = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Explanation:
     """One node's decisions, as `convert` with this recipe makes them.
@@ -46,11 +46,12 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    hear = progress or silent
     wanted = recipe_for(explain, recipe, {"level": level, **fields})
     source = model if isinstance(model, (str, os.PathLike)) else None
     with quiet_collector(), faults_reported(source):
-        graph, options, low_io = ready(model, wanted, Measuring(data), progress)
-        progress("planning", 0, 0)
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        hear("planning", 0, 0)
         graph.prepare()
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))
