@@ -1,11 +1,11 @@
-"""Removes given casts that do nothing any more: of a value that is low now, or read by nobody now."""
+"""Removes casts that do nothing: to the type that a value has already, and back from low where nobody reads it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ..core.dataflow import Dataflow, Op
+from ..core.dataflow import FLOAT32, Dataflow, Op
+from ..core.graph import Editor, Graph
 from ..core.pass_ import Change
 
 
@@ -15,12 +15,14 @@ class FuseCasts:
 
     low: str = "float16"
 
-    def __call__(self, editor: Any, before: Dataflow) -> Change:
-        casts = [op for op in before.ops if op.role == "Cast" and editor.edits(op.scope)]
-        return Change(sum(self._fuse(editor, before, op) for op in casts))
-
-    def _fuse(self, editor: Any, before: Dataflow, op: Op) -> bool:
-        source, target = before.values[op.inputs[0]], before.values[op.outputs[0]]
-        if source.dtype == "float32" and target.dtype == self.low:
-            return editor.reads(op) == self.low and editor.bypass(op)
-        return target.low_source >= 0 and bool(before.uses[target.id]) and editor.drop_unread(op)
+    def __call__(self, graph: Graph) -> Change:
+        flow = graph.dataflow(self.low)
+        casts = [op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs]
+        idle = [op for op in casts if self._types(flow, op) == (self.low, self.low)]
+        wide = [op for op in casts if self._types(flow, op) == (self.low, FLOAT32)]
+        if not idle and not any(_unread(flow, op) for op in wide):
+            return Change(0)
+        with graph.editor(flow) as editor:
+            count = sum(editor.bypass(op) for op in idle if editor.edits(op.scope))
+            count += sum(editor.remove(op) for op in wide if editor.edits(op.scope))
+        return Change(count)

@@ -1,0 +1,73 @@
+"""Element types of an ONNX model, by name and as the file writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.dataflow import FLOAT32
+from ...core.graph import Attribute
+
+_NAMES = {member: member.name.lower() for member in ir.DataType}
+_NAMES[ir.DataType.FLOAT] = FLOAT32
+_NAMES[ir.DataType.DOUBLE] = "float64"
+_NAMES[ir.DataType.UNDEFINED] = ""
+_TYPES = {name: member for member, name in _NAMES.items()}
+
+
+def dtype_name(dtype: ir.DataType | None) -> str:
+    """``float32`` for ir.DataType.FLOAT; an empty string for no type."""
+    return "" if dtype is None else _NAMES[dtype]
+
+
+def type_named(name: str) -> ir.DataType:
+    """ir.DataType.FLOAT for ``float32``."""
+    return _TYPES[name]
+
+
+def type_numbered(number: object) -> str:
+    """``float32`` for 1, as attributes name types; an empty string for what is no type."""
+    return _NAMES.get(number, "") if isinstance(number, int) else ""  # type: ignore[call-overload]
+
+
+def declared_type(value: ir.Value) -> tuple[str, str]:
+    """(container, element type) as the file annotates a value."""
+    kind = value.type
+    if kind is None:
+        return "", ""
+    container = ""
+    while isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        container = container or ("seq" if isinstance(kind, ir.SequenceType) else "optional")
+        kind = kind.elem_type
+    if isinstance(kind, (ir.TensorType, ir.SparseTensorType)):
+        return container or ("other" if isinstance(kind, ir.SparseTensorType) else ""), dtype_name(kind.dtype)
+    return "other", ""
+
+
+def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
+    """The same type with another element; ``container`` where the file does not annotate it."""
+    if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):
+        return ir.SequenceType(with_element(getattr(kind, "elem_type", None), dtype))
+    if isinstance(kind, ir.OptionalType) or (kind is None and container == "optional"):
+        return ir.OptionalType(with_element(getattr(kind, "elem_type", None), dtype))
+    return ir.TensorType(dtype)
+
+
+def attributes_of(given: Mapping[str, Attribute]) -> list[ir.Attr]:
+    """Attributes of a node; an array is a tensor."""
+    return [_attribute(name, value) for name, value in given.items()]
+
+
+def _attribute(name: str, value: Attribute) -> ir.Attr:
+    if isinstance(value, np.ndarray):
+        return ir.AttrTensor(name, ir.tensor(value))
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, (int, float)):
+        kind = ir.AttributeType.FLOAT if isinstance(value, float) else ir.AttributeType.INT
+        return ir.Attr(name, kind, value)
+    if any(isinstance(item, float) for item in value):
+        return ir.AttrFloat32s(name, [float(item) for item in value])
+    return ir.AttrInt64s(name, [int(item) for item in value])
