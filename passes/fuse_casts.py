@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, Dataflow, Op
-from ..core.graph import Editor, Graph
+from ..core.graph import Graph
 from ..core.pass_ import Change
+
+Place = tuple[str, str]  # a scope without its numbers, which edits change, and the name of a result
 
 
 @dataclass(frozen=True)
 class FuseCasts:
-    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays."""
+    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays.
+
+    ``keep``: casts that are left alone, as the file had them before anything was edited."""
 
     low: str = "float16"
+    keep: frozenset[Place] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"FuseCasts({self.low}{f', {len(self.keep)} kept' if self.keep else ''})"
 
     def __call__(self, graph: Graph) -> Change:
         flow = graph.dataflow(self.low)
         casts = [op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs]
-        idle = [op for op in casts if self._types(flow, op) == (self.low, self.low)]
-        wide = [op for op in casts if self._types(flow, op) == (self.low, FLOAT32)]
-        if not idle and not any(_unread(flow, op) for op in wide):
+        same = [op for op in casts if _types(flow, op) == (self.low, self.low) and self._may_go(flow, op)]
+        wide = [op for op in casts if _types(flow, op) == (self.low, FLOAT32) and self._may_go(flow, op)]
+        if not same and all(flow.uses[op.outputs[0]] for op in wide):
             return Change(0)
         with graph.editor(flow) as editor:
-            count = sum(editor.bypass(op) for op in idle if editor.edits(op.scope))
+            count = sum(editor.bypass(op) for op in same if editor.edits(op.scope))
             count += sum(editor.remove(op) for op in wide if editor.edits(op.scope))
         return Change(count)
+
+    def _may_go(self, flow: Dataflow, op: Op) -> bool:
+        return not self.keep or _place(flow, op) not in self.keep
+
+
+def idle_casts(flow: Dataflow) -> frozenset[Place]:
+    """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
+    casts = (op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs)
+    return frozenset(
+        _place(flow, op) for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1
+    )
+
+
+def _place(flow: Dataflow, op: Op) -> Place:
+    return re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name
+
+
+def _types(flow: Dataflow, op: Op) -> tuple[str, str]:
+    return flow.values[op.inputs[0]].dtype, flow.values[op.outputs[0]].dtype

@@ -76,7 +76,7 @@ class Editor(Protocol):
         ...
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy of that type, ``float32`` floors."""
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -144,6 +144,14 @@ class Graph(Protocol):
     @property
     def revision(self) -> int:
         """Grows with every edit."""
+        ...
+
+    def remember(self, done: object) -> None:
+        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
+        ...
+
+    def remembers(self, done: object) -> bool:
+        """Whether something equal was kept in mind."""
         ...
 
     def prepare(self) -> None:

@@ -38,9 +38,7 @@ class FlowBuilder:
         """A new value, which nothing reads yet."""
         flow = self.flow
         number = len(flow.values)
-        value = Value(
-            number, name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native
-        )
+        value = Value(number, name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native)
         flow.values.append(value)
         flow.uses.append([])
         return value
@@ -75,5 +73,3 @@ class FlowBuilder:
     def conflict(self, text: str) -> None:
         """Two types where there can be one: the model is wrong as it stands."""
         self.flow.conflicts.append(text)
-
-

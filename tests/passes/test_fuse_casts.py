@@ -41,10 +41,9 @@ def test_count(name: str) -> None:
     proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
     plan = ampgraph.plan(proto, "O1", target="cpu")
     graph = OnnxGraph(ir.from_proto(proto))
-    flow = graph.dataflow()
-    editor = ApplyPlan(plan)(graph, flow)
+    ApplyPlan(plan)(graph)
     before = len(nodes(ir.to_proto(graph.model)))
-    change = FuseCasts()(editor, flow)
+    change = FuseCasts()(graph)
     after = ir.to_proto(graph.model)
     assert change.count == expected == before - len(nodes(after))
     VerifyTypes()(graph)
@@ -55,8 +54,7 @@ def test_count(name: str) -> None:
 def test_a_second_run_changes_nothing() -> None:
     proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
     graph = OnnxGraph(ir.from_proto(ampgraph.convert(proto, "O1", target="cpu")))
-    flow = graph.dataflow()
-    assert FuseCasts()(graph.editor(flow, {}), flow).count == 0
+    assert FuseCasts()(graph).count == 0
 
 
 def test_borders_keep_their_names() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core.dataflow import Dataflow, Op, Value
+from ...core.errors import AmpError
 from ...core.graph import Census, Progress, Stored
+from ..editable import EditableGraph
 from . import io as mindir_io
 from . import view
 from .check import check_structure
@@ -23,12 +25,13 @@ from .weights import CHUNK, MindirFile, data_files, elements
 SMALL = 256  # bytes: constants up to here are part of the digest
 
 
-class MindirGraph:
+class MindirGraph(EditableGraph):
     """The native model, never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
     def __init__(self, file: MindirFile) -> None:
+        super().__init__(self._read)
         self.file = file
 
     @staticmethod
@@ -42,20 +45,25 @@ class MindirGraph:
     def refuse_training(self) -> None:
         refuse_whole_step(self.file.model)
 
-    def before_edits(self) -> None:
-        """Every MindIR file can hold a Cast."""
+    def fault(self) -> str:
+        """What MindSpore could not read in the model; an empty string for a valid one."""
+        try:
+            check_structure(self.file)
+        except AmpError as error:
+            return error.message
+        return ""
 
-    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
+    def _read(self, low: str, low_io: frozenset[str]) -> Dataflow:
         flow = Dataflow(MindirWeights(self.file), lambda op, name: None, _layer, lambda value: None)
         builder = DataflowBuilder(self.file, flow, low, low_io)
         flow.attribute, flow.parameters_copied = builder.attribute, False
         flow.cells = _cells
         return builder.build()
 
-    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> MindirEditor:
-        """An editor over a fresh dataflow."""
-        return MindirEditor(self.file, flow)
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> MindirEditor:
+        """An editor over the newest dataflow. A function is one scope, so ``signature`` says nothing new."""
+        self.require_newest(flow)
+        return MindirEditor(self.file, flow, self.edited)
 
     def _graphs(self) -> list[Any]:
         return [self.file.model.graph, *self.file.model.functions]

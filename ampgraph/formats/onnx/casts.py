@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ...core.dataflow import NONE, Value
 from .handles import Handles
 from .placing import Placing
-from .types import type_named
+from .types import DTYPES
 
 LAYER_KEYS = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "namespace")
 """Metadata in which exporters say which layer a node belongs to."""
@@ -42,7 +42,7 @@ class Casts:
         node = ir.Node("", "Cast", [source], [attribute], num_outputs=1, name=name)
         result = node.outputs[0]
         result.name = self._handles.fresh(f"{value.name}_{to}")
-        result.type, result.shape = ir.TensorType(type_named(to)), source.shape
+        result.type, result.shape = ir.TensorType(DTYPES[to]), source.shape
         producer = source.producer()
         if producer is not None:
             copy_layer(producer, node)
@@ -59,5 +59,5 @@ def copy_layer(source: ir.Node, target: ir.Node) -> None:
 
 def type_attribute(name: str, dtype: str, opset: int) -> ir.Attr:
     """The attribute that names a type: a word before opset 6, a number since."""
-    kind = type_named(dtype)
+    kind = DTYPES[dtype]
     return ir.AttrString(name, kind.name) if 0 < opset < 6 else ir.AttrInt64(name, kind.value)

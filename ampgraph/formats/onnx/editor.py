@@ -15,7 +15,7 @@ from .placing import Placing
 from .readers import Readers
 from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .stored import change_weight, drop_constant
-from .types import attributes_of, type_named, with_element
+from .types import DTYPES, attributes_of, with_element
 from .variants import Variants
 from .weights import RoundedTensor
 
@@ -52,7 +52,7 @@ class OnnxEditor:
         native = self.handles.value(value)
         self.handles.note_type(native, dtype)
         if native.producer() is not None or self.flow.scopes[value.scope].kind != "function":
-            native.type = with_element(native.type, type_named(dtype), value.container)  # a formal has none in a file
+            native.type = with_element(native.type, DTYPES[dtype], value.container)  # a formal has none in a file
         if value.producer != NONE:
             self._name_type(self.flow.ops[value.producer], dtype)
 
@@ -71,7 +71,7 @@ class OnnxEditor:
             node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
         elif op.kind == "Optional" and "type" in node.attributes:
             given = node.attributes["type"].value
-            kind = with_element(given.type, type_named(dtype))
+            kind = with_element(given.type, DTYPES[dtype])
             node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, given.shape))
         elif op.kind in DTYPE_ATTRIBUTES:
             name = DTYPE_ATTRIBUTES[op.kind]
@@ -95,7 +95,7 @@ class OnnxEditor:
         self._readers.give(self._casts.new(value, low, FLOAT32), uses)
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy of that type, ``float32`` floors."""
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
         self._edited = True
         copy = change_weight(self.handles, value, store, dtype, floor)
         if copy is not None:
@@ -136,7 +136,7 @@ class OnnxEditor:
         makers += [self.handles.node(behind)] if behind is not None else []
         self._placing.behind(scope, self._placing.last(scope, makers), node)
         for result, dtype in zip(node.outputs, dtypes, strict=True):
-            result.name, result.type = self.handles.fresh(name), ir.TensorType(type_named(dtype)) if dtype else None
+            result.name, result.type = self.handles.fresh(name), ir.TensorType(DTYPES[dtype]) if dtype else None
         return [self.handles.handle(value, scope, dtype) for value, dtype in zip(node.outputs, dtypes, strict=True)]
 
     def replace(

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
-from ..snapshots import Snapshots
+from ..editable import EditableGraph
 from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
@@ -43,7 +43,7 @@ def quiet_collector() -> Iterator[None]:
             gc.enable()
 
 
-class OnnxGraph:
+class OnnxGraph(EditableGraph):
     """The native model, never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
@@ -51,30 +51,22 @@ class OnnxGraph:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
-        self._snapshots = Snapshots(lambda low, low_io: read_dataflow(self.model, low, low_io))
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         return OnnxGraph(onnx_io.load(path))
 
-    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
-        return self._snapshots.get(low, low_io)
-
-    @property
-    def revision(self) -> int:
-        """Grows with every edit."""
-        return self._snapshots.revision
-
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxEditor:
         """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""
-        self._snapshots.require_newest(flow)
+        self.require_newest(flow)
         self._admit_casts()
-        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature or {}), self._edited)
+        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
-    def _edited(self) -> None:
+    def edited(self) -> None:
+        """Makes every dataflow out of date, and the list of graphs."""
         self._all = None
-        self._snapshots.expire()
+        super().edited()
 
     def prepare(self) -> None:
         """Sorts what is unsorted."""
@@ -82,7 +74,7 @@ class OnnxGraph:
         for graph in unsorted:
             graph.sort()
         if unsorted:
-            self._edited()
+            self.edited()
 
     def fault(self) -> str:
         """What onnx.checker says against the model, its weights left out; an empty string for a valid one."""

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow, Op, Use, Value
 from ...core.graph import UseKey
-from .types import type_named
+from .types import DTYPES
 from .variants import Variants
 
 
@@ -69,7 +69,7 @@ class Handles:
     def type_of(self, native: ir.Value) -> ir.TypeProtocol | None:
         """The type of a value as far as it is annotated or known."""
         known = self._types.get(native)
-        return native.type or (ir.TensorType(type_named(known)) if known else None)
+        return native.type or (ir.TensorType(DTYPES[known]) if known else None)
 
 
 def _all_names(model: ir.Model, flow: Dataflow) -> set[str]:

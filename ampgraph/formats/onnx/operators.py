@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Op, Scope
 from ...core.graph import LOW
-from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, slots_of
-from .types import declared_type, dtype_name, type_numbered
+from .inference import inferred_types
+from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
+from .types import Type, declared_type, dtype_name, type_numbered
 from .values import Environment, OnnxValues
 
 CALLER = "its value comes from the caller"
@@ -38,7 +39,7 @@ class OnnxOperators:
             self._constant(op, node, scope, env)
             return False
         if any(a.type in BODIES for a in node.attributes.values()):
-            self._opaque(op, node, scope, env, body_types(op))
+            self._opaque(op, node, scope, env, body_types(op), found)
             return True
         for native in node.outputs:
             op.outputs.append(self._values.make(native, scope.id, env, "", producer=op.id).id)
@@ -95,13 +96,13 @@ class OnnxOperators:
             self._admits[key] = frozenset(low for low in LOW if (container, low) in slot.admits)
         return self._admits[key]
 
-    def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> tuple[str, str]:
+    def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of outputs that no input of the slot types."""
         if slot.literal is not None:
             return slot.literal
         if op.kind in LINKED and op.inputs and op.inputs[0] != NONE:
             container = next((c for c, _ in slot.admits if c), "") if LINKED[op.kind][1] in "SO" else ""
-            return container, self._flow.values[op.inputs[0]].dtype
+            return container or self._inferred(op, node)[0][0], self._flow.values[op.inputs[0]].dtype
         if op.kind in STASHED and slot.slot == "U":
             return "", type_numbered(self._values.attribute(op, "stash_type") or 1)
         if op.kind in DTYPE_ATTRIBUTES:
@@ -113,13 +114,14 @@ class OnnxOperators:
             return "", FLOAT32 if tensor is None else dtype_name(tensor.dtype)
         if len(slot.admits) == 1:
             return next(iter(slot.admits))
+        inferred = self._inferred(op, node) if slot.outputs else []
         for position in slot.outputs:
-            container, dtype = declared_type(node.outputs[position])
-            if dtype:
-                return container, dtype
+            for container, dtype in (inferred[position], declared_type(node.outputs[position])):
+                if dtype:
+                    return container, dtype
         return "", ""
 
-    def _named_type(self, op: Op) -> tuple[str, str] | None:
+    def _named_type(self, op: Op) -> Type | None:
         """(container, element type) that an attribute names, or what stands for it where it is absent."""
         named = self._values.attribute(op, DTYPE_ATTRIBUTES[op.kind])
         container = "seq" if op.kind == "SequenceEmpty" else ""
@@ -149,7 +151,9 @@ class OnnxOperators:
         if dtype == FLOAT32 and not weight:
             value.unit = self._values.fixed_slot(op, "T", CALLER)
 
-    def _opaque(self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str) -> None:
+    def _opaque(
+        self, op: Op, node: ir.Node, scope: Scope, env: Environment, why: str, found: NodeSlots | None = None
+    ) -> None:
         """An operator that nothing is known of, or whose types are its own business: float32 in and out."""
         for position, source in enumerate(op.inputs):
             if source != NONE:
@@ -157,9 +161,24 @@ class OnnxOperators:
                 if value.dtype == FLOAT32:
                     unit = self._values.fixed_slot(op, f"in{position}", why)
                 self._values.use(value, op.id, position, unit, scope.id)
+        known = self._known_types(op, node, found)
         for position, native in enumerate(node.outputs):
-            container, dtype = declared_type(native)
+            container, dtype = known[position] if known[position][1] else declared_type(native)
             value = self._values.make(native, scope.id, env, dtype, container, producer=op.id)
             op.outputs.append(value.id)
             if dtype == FLOAT32:
                 value.unit = self._values.fixed_slot(op, f"out{position}", why)
+
+    def _known_types(self, op: Op, node: ir.Node, found: NodeSlots | None) -> list[Type]:
+        """(container, element type) of the outputs: by what their slots read, else by onnx's inference."""
+        known = [("", "")] * len(node.outputs)
+        for slot in found.slots if found is not None else ():
+            read = [self._flow.values[op.inputs[i]] for i in slot.inputs if op.inputs[i] != NONE]
+            for position in slot.outputs:
+                known[position] = next(((v.container, v.dtype) for v in read if v.dtype), slot.literal or ("", ""))
+        return known if all(dtype for _, dtype in known) else self._inferred(op, node)
+
+    def _inferred(self, op: Op, node: ir.Node) -> list[Type]:
+        read = [self._flow.values[i] if i != NONE else None for i in op.inputs]
+        opsets = self._values.environments[op.scope].opsets
+        return inferred_types(node, [(v.container, v.dtype) if v else ("", "") for v in read], opsets)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ...core.dataflow import Value
 from ...core.graph import UseKey
 from .handles import Handles
-from .types import type_named
+from .types import DTYPES
 
 
 class Readers:
@@ -83,7 +83,7 @@ class Readers:
             return native.name or ""
         if native.producer() is None:  # an input or a stored tensor has a name of its own
             native = self._identity(graph, native, native.shape)
-        native.type = self._handles.type_of(native) or ir.TensorType(type_named(value.dtype))
+        native.type = self._handles.type_of(native) or ir.TensorType(DTYPES[value.dtype])
         graph.outputs.append(native)
         self._outputs.append(native.name)
         return native.name or ""

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, Value
 from .handles import Handles
-from .types import type_named
+from .types import DTYPES
 from .weights import RoundedTensor, stored_tensor
 
 
@@ -19,7 +19,7 @@ def store(native: ir.Value, source: ir.TensorProtocol, dtype: str, floor: float 
     else:
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", tensor)
-    native.type = ir.TensorType(type_named(dtype))
+    native.type = ir.TensorType(DTYPES[dtype])
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
@@ -36,7 +36,7 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
     else:
         copy = ir.Value(name=name, const_value=tensor)
         native.graph.register_initializer(copy)  # type: ignore[union-attr]
-    copy.type, copy.shape = ir.TensorType(type_named(dtype)), tensor.shape
+    copy.type, copy.shape = ir.TensorType(DTYPES[dtype]), tensor.shape
     return copy
 
 

@@ -10,31 +10,34 @@ import onnx_ir as ir
 from ...core.dataflow import FLOAT32
 from ...core.graph import Attribute
 
-_NAMES = {member: member.name.lower() for member in ir.DataType}
-_NAMES[ir.DataType.FLOAT] = FLOAT32
-_NAMES[ir.DataType.DOUBLE] = "float64"
-_NAMES[ir.DataType.UNDEFINED] = ""
-_TYPES = {name: member for member, name in _NAMES.items()}
+Type = tuple[str, str]
+"""Container (``seq``, ``optional``, ``other`` or nothing) and element type, as a dataflow has them."""
+
+DTYPE_NAMES = {member: member.name.lower() for member in ir.DataType}
+DTYPE_NAMES[ir.DataType.FLOAT] = FLOAT32
+DTYPE_NAMES[ir.DataType.DOUBLE] = "float64"
+DTYPE_NAMES[ir.DataType.UNDEFINED] = ""
+DTYPES = {name: member for member, name in DTYPE_NAMES.items()}
 
 
 def dtype_name(dtype: ir.DataType | None) -> str:
     """``float32`` for ir.DataType.FLOAT; an empty string for no type."""
-    return "" if dtype is None else _NAMES[dtype]
-
-
-def type_named(name: str) -> ir.DataType:
-    """ir.DataType.FLOAT for ``float32``."""
-    return _TYPES[name]
+    return "" if dtype is None else DTYPE_NAMES[dtype]
 
 
 def type_numbered(number: object) -> str:
     """``float32`` for 1, as attributes name types; an empty string for what is no type."""
-    return _NAMES.get(number, "") if isinstance(number, int) else ""  # type: ignore[call-overload]
+    known = isinstance(number, int) and number in DTYPE_NAMES
+    return DTYPE_NAMES[ir.DataType(number)] if known else ""
 
 
-def declared_type(value: ir.Value) -> tuple[str, str]:
+def declared_type(value: ir.Value) -> Type:
     """(container, element type) as the file annotates a value."""
-    kind = value.type
+    return element_type(value.type)
+
+
+def element_type(kind: ir.TypeProtocol | None) -> Type:
+    """(container, element type): of containers in each other the outermost."""
     if kind is None:
         return "", ""
     container = ""
@@ -44,6 +47,14 @@ def declared_type(value: ir.Value) -> tuple[str, str]:
     if isinstance(kind, (ir.TensorType, ir.SparseTensorType)):
         return container or ("other" if isinstance(kind, ir.SparseTensorType) else ""), dtype_name(kind.dtype)
     return "other", ""
+
+
+def native_type(container: str, dtype: str) -> ir.TypeProtocol:
+    """The type of onnx_ir behind (container, element type)."""
+    tensor = ir.TensorType(DTYPES[dtype])
+    if container == "seq":
+        return ir.SequenceType(tensor)
+    return ir.OptionalType(tensor) if container == "optional" else tensor
 
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
