@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, Dataflow, Op
@@ -27,7 +28,8 @@ class FuseCasts:
     def __call__(self, graph: Graph) -> Change:
         flow = graph.dataflow(self.low)
         casts = [op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs]
-        same = [op for op in casts if _types(flow, op) == (self.low, self.low) and self._may_go(flow, op)]
+        same = _in_every_call([op for op in casts if _types(flow, op) == (self.low, self.low)], casts)
+        same = [op for op in same if self._may_go(flow, op)]
         wide = [op for op in casts if _types(flow, op) == (self.low, FLOAT32) and self._may_go(flow, op)]
         if not same and all(flow.uses[op.outputs[0]] for op in wide):
             return Change(0)
@@ -46,6 +48,13 @@ def idle_casts(flow: Dataflow) -> frozenset[Place]:
     return frozenset(
         _place(flow, op) for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1
     )
+
+
+def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
+    """Those that are among ``some`` in each call of the function that they stand in."""
+    calls = Counter(id(op.native) for op in casts)
+    found = Counter(id(op.native) for op in some)
+    return [op for op in some if found[id(op.native)] == calls[id(op.native)]]
 
 
 def _place(flow: Dataflow, op: Op) -> Place:

@@ -69,3 +69,18 @@ def test_borders_keep_their_names() -> None:
     assert kinds(converted) == ["Cast", "MatMul", "Cast"]
     shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in converted.graph.output]
     assert shapes == [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_function_keeps_a_cast_that_one_of_its_calls_needs(order: tuple[str, str]) -> None:
+    """For one call the Cast does nothing, for the other it narrows: both read one function."""
+    first, second = order
+    proto = model(
+        f"""g (float16[4,4] a, float[4,4] b) => (float16[4,4] y, float16[4,4] z) {{
+        y = loc.f ({first})  z = loc.f ({second}) }}""",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (c) { b = Cast <to = 10> (a)  c = Neg (b) }',
+        domains='"loc" : 1',
+    )
+    graph = OnnxGraph(ir.from_proto(proto))
+    assert FuseCasts()(graph).count == 0
+    VerifyTypes()(graph)

@@ -10,7 +10,7 @@ from ...core.graph import UseKey
 from . import schema, view
 from .abstracts import retype_abstracts
 from .body import Body
-from .view import Place
+from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 
 
@@ -48,7 +48,7 @@ class MindirEditor:
     def op(self, scope: str, index: int) -> Op | None:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
-    def _place(self, scope: int, index: int, position: int) -> Place:
+    def _place(self, scope: int, index: int, position: int) -> OperandPlace:
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
         else:
@@ -91,11 +91,11 @@ class MindirEditor:
             low = self._cast_name(scope, value, place, dtype)
             self._give(scope, place, self._new_cast(scope, value, low, FLOAT32))
 
-    def _give(self, scope: int, place: Place, first: str) -> None:
+    def _give(self, scope: int, place: OperandPlace, first: str) -> None:
         body = self._bodies[scope]
         body.give(place, body.now(first))
 
-    def _base(self, scope: int, value: Value, place: Place) -> str:
+    def _base(self, scope: int, value: Value, place: OperandPlace) -> str:
         """The first name behind which a cast of a value can stand for a reader.
 
         The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
@@ -108,7 +108,7 @@ class MindirEditor:
         first = native.names.get(value.id, name)
         return name if name in self._parameters[scope] and not body.stands_before(first, place) else first
 
-    def _cast_name(self, scope: int, value: Value, place: Place, to: str) -> str:
+    def _cast_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
         """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
         body, native = self._bodies[scope], self.flow.scopes[scope].native
         base = self._base(scope, value, place)
@@ -120,7 +120,7 @@ class MindirEditor:
             if use.given_cast and use.scope == scope and (scope, base, to) not in self._casts:
                 given = self.flow.ops[use.op]
                 result = self.flow.values[given.outputs[0]]
-                at = Place(given.native.node, 0)
+                at = OperandPlace(given.native.node, 0)
                 if result.dtype == to and self._base(scope, value, at) == base:
                     body.give(at, body.now(base))
                     self._name_type(given, to)
