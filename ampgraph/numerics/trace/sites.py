@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from ...formats.onnx.graph import layer_of
+from ...formats.onnx.dataflow import layer_of
 from ..strict import value_types as vt
 
 
