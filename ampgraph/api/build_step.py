@@ -14,7 +14,7 @@ from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..planner.options import Options, resolve
 from ..training.forward.read import read_forward
-from ..training.step.build import Joint, begin
+from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
@@ -108,7 +108,7 @@ def _moved(model: Any, recipe: Recipe) -> Any:
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 
-def _lower_precision(joint: Joint, options: Options) -> None:
+def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return

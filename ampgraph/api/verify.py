@@ -200,11 +200,11 @@ class _OnnxPair(_Pair):
 
     def open(self) -> None:
         from ..numerics.strict.session import StrictSession
-        from ..runtime.onnxruntime_session import Session
+        from ..runtime.onnxruntime_session import OnnxSession
 
         self._expected: Any = StrictSession(self.reference)
         self._found: Any = (
-            StrictSession(self._model) if self.strict else Session(self._model, self.device, profile=True)
+            StrictSession(self._model) if self.strict else OnnxSession(self._model, self.device, profile=True)
         )
 
     def both(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -240,12 +240,12 @@ class _MindirPair(_Pair):
 
     def open(self) -> None:
         from ..numerics.strict.protos import Interface
-        from ..runtime.mindspore_session import Session
+        from ..runtime.mindspore_session import MindsporeSession
 
-        self._expected, self._found = Session(self.reference, self._wanted), Session(self._model, self._wanted)
+        self._expected = MindsporeSession(self.reference, self._wanted)
+        self._found = MindsporeSession(self._model, self._wanted)
         self.device = self._found.device.lower()
-        signatures = [session.signature for session in (self._expected, self._found)]
-        same_interface(*(Interface(s.inputs, s.outputs) for s in signatures))
+        same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
         self.run = f"MindSpore on {self.device}"
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"

@@ -22,7 +22,7 @@ TORCH_LOSS = re.compile(r"(\S+): LOSS_OUTPUT")
 
 
 @dataclass(frozen=True)
-class Given:
+class ExportedBackward:
     """Names of outputs and of an input; a lowering keeps those. ``seed`` is empty where there is none."""
 
     loss: str
@@ -47,9 +47,9 @@ def parse_gradients(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def read_given(
+def read_exported_backward(
     model: ir.Model, loss: str | None, gradients: Mapping[str, str] | None, seed: str | None
-) -> Given | None:
+) -> ExportedBackward | None:
     """What a graph with its backward says of itself; None for a forward graph.
 
     Gradients are named by ``gradients``, by torch's list of outputs, or by their own name: `NAMES`. The loss is the
@@ -66,7 +66,7 @@ def read_given(
             raise AmpError("AMP215", f"--seed-input {seed}: no output is a parameter's gradient", hint=hint)
         return None
     named = _loss(model, loss, {*found.values(), *mutations(model).values()})
-    return Given(named, found, _seed(graph, named, found, seed))
+    return ExportedBackward(named, found, _seed(graph, named, found, seed))
 
 
 def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
@@ -88,11 +88,11 @@ def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> lis
     return [given[value.name or ""] for value in parameters]
 
 
-def forward_part(model: ir.Model, given: Given) -> ir.Model:
+def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
     """A copy without the backward: outputs that need neither gradients nor the seed, and what computes them."""
     copy = model.clone()
-    graph, backward = copy.graph, set(given.gradients.values())
-    seed = next((value for value in graph.inputs if value.name == given.seed), None)
+    graph, backward = copy.graph, set(exported.gradients.values())
+    seed = next((value for value in graph.inputs if value.name == exported.seed), None)
     scaled = _reached(graph, seed)
     kept = [value for value in graph.outputs if value.name not in backward and value not in scaled]
     graph.outputs.clear()
@@ -178,7 +178,7 @@ def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
             hint = nearest(named, others) or f"there are: {', '.join(others) or 'gradients only'}"
             raise AmpError("AMP213", message, hint=hint)
         return named
-    by_torch = [name for name in TORCH_LOSS.findall(signature(model)) if name in others]
+    by_torch: list[str] = [name for name in TORCH_LOSS.findall(signature(model)) if name in others]
     found = by_torch or [name for name in others if outputs[name].dtype in FLOATS and _is_scalar(outputs[name])]
     if len(found) != 1:
         message = f"outputs {', '.join(found)} may each be the loss" if found else "no output is a float scalar: a loss"

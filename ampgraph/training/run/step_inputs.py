@@ -1,52 +1,49 @@
-"""The data of a training: arrays by input name, checked on the host before a step runs."""
+"""What a step takes beside its state: arrays by input name, checked on the host before it runs."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, is_whole
-from ...runtime.data import load_npz
-from ...runtime.onnxruntime_session import Port, check_feeds
-from ..step.training_step import ClassInput, Layout, TrainingStep
+from ...runtime.data import first_nan, load_inputs, refuse_missing
+from ...runtime.ports import Port, check_feeds
+from ..forward.class_inputs import ClassInput
+from ..step.training_step import StepLayout, TrainingStep
+from .dataset import Dataset, TrainingData
 
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
 
-class Feeds:
+class StepInputs:
     """What a step takes beside its state."""
 
     def __init__(self, step: TrainingStep) -> None:
-        self.layout: Layout = step.layout
+        self.layout: StepLayout = step.layout
         found = {value.name: value for value in step.model.graph.inputs}
         self.ports = {name: _port(found[name]) for name in step.layout.inputs}
 
-    def checked(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def checked(self, batch: Mapping[str, Any]) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
         return _checked(self.layout, self.ports, batch)
 
-    def dataset(self, data: Any) -> Dataset:
+    def dataset(self, data: TrainingData) -> Dataset:
         """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
 
         Raises AmpError AMP503 where arrays are missing, do not fit, or differ in their number of samples.
         """
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
-        arrays = load_npz(data) if where else data
+        arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
         if not isinstance(arrays, Mapping):
             hint = f"a path of an .npz file, or a dictionary of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
-        missing = [name for name in self.ports if name not in arrays]
-        if missing:
-            hint = f"it holds {', '.join(list(arrays)[:8]) or 'nothing'}; the step takes {', '.join(self.ports)}"
-            raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
-        known = {name: array for name, array in arrays.items() if name in self.ports} if where else arrays
-        sizes = {name: len(array) if np.ndim(array) else 0 for name, array in known.items()}
+        refuse_missing(self.ports, arrays, "the step", where)
+        sizes = {name: len(array) if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
             raise AmpError("AMP503", "the step takes no data", where=where, hint="build it from a graph with an input")
         first, count = next(iter(sizes.items()))
@@ -55,13 +52,13 @@ class Feeds:
                 message = f"'{first}' has {count} samples and '{name}' {size}"
                 raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
         try:
-            whole = self._whole(known)
+            whole = self._whole(arrays)
             _refuse_nan(whole)
             return Dataset(whole, count)
         except AmpError as error:
             raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
 
-    def _whole(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _whole(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         """All samples at once: the first axis may have any size."""
         free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _checked(self.layout, free, arrays)
@@ -78,15 +75,15 @@ class Feeds:
         return int(size)
 
 
-def _refuse_nan(arrays: Mapping[str, np.ndarray]) -> None:
+def _refuse_nan(arrays: Mapping[str, Array]) -> None:
     """Raises AmpError AMP503: one sample would make every weight NaN, or every step of its batch a skipped one."""
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            place = [int(index) for index in np.argwhere(np.isnan(array))[0]]
+        place = first_nan(array)
+        if place is not None:
             raise AmpError("AMP503", f"'{name}' is NaN at {place}", hint="leave such samples out, or fill them")
 
 
-def _checked(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, Array]:
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
@@ -103,7 +100,7 @@ def _checked(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]
     return arrays
 
 
-def _cast(port: Port, value: Any) -> Any:
+def _cast(port: Port, value: object) -> object:
     """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
     array = value if isinstance(value, np.ndarray) else None
     if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
@@ -118,7 +115,7 @@ def _cast(port: Port, value: Any) -> Any:
     return value
 
 
-def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
+def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
     """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
     if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
@@ -128,7 +125,7 @@ def _refuse_rows(layout: Layout, ports: Mapping[str, Port], batch: Mapping[str, 
         raise AmpError("AMP503", message, hint=hint)
 
 
-def _check_labels(labels: np.ndarray, row: ClassInput) -> None:
+def _check_labels(labels: Array, row: ClassInput) -> None:
     wrong = labels < 0
     if row.classes:
         wrong |= labels >= row.classes
@@ -140,35 +137,6 @@ def _check_labels(labels: np.ndarray, row: ClassInput) -> None:
         classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
         more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
         raise AmpError("AMP503", message, hint=classes + more)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Arrays by input name; the first axis counts the samples."""
-
-    arrays: Mapping[str, np.ndarray]
-    samples: int
-
-    def digest(self) -> str:
-        """Changes with names, types, sizes and numbers."""
-        made = hashlib.blake2b(digest_size=16)
-        for name, array in sorted(self.arrays.items()):
-            made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
-            made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        return made.hexdigest()
-
-    def shuffled(self, batch_size: int, seed: int, epoch: int, skip: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """The whole batches of an epoch in a random order, without the first ``skip``; what is left is dropped."""
-        order = np.random.default_rng([seed, epoch]).permutation(self.samples)
-        for number in range(skip, self.samples // batch_size):
-            rows = order[number * batch_size : (number + 1) * batch_size]
-            yield {name: array[rows] for name, array in self.arrays.items()}
-
-    def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, np.ndarray]]:
-        """All samples from the first to the last; ``whole`` leaves out a last batch that is smaller."""
-        end = self.samples - self.samples % batch_size if whole else self.samples
-        for start in range(0, end, batch_size):
-            yield {name: array[start : start + batch_size] for name, array in self.arrays.items()}
 
 
 def _port(value: ir.Value) -> Port:

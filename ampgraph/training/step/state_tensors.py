@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ..gradients.builder import Builder
 
 PARAMETER, SLOT, RUNNING, SCALE, COUNTER, SCHEDULE = "parameter", "slot", "running", "scale", "counter", "schedule"
 
 
 @dataclass(frozen=True)
-class Entry:
+class StateTensor:
     """One tensor of the state. ``output`` holds its next value; empty where a step only reads it."""
 
     name: str
@@ -21,7 +22,7 @@ class Entry:
     output: str = ""
 
 
-class States:
+class StateBuilder:
     """Adds state to a graph, and commits it: `add`, `adopt`, then `commit` for each, once."""
 
     def __init__(self, builder: Builder) -> None:
@@ -29,7 +30,7 @@ class States:
         self.kinds: dict[str, str] = {}
         self.next: dict[str, str] = {}
 
-    def add(self, name: str, first: np.ndarray | np.generic, kind: str) -> ir.Value:
+    def add(self, name: str, first: Array | np.generic, kind: str) -> ir.Value:
         """A new input with a first value."""
         name, first = self.builder.fresh(name), np.asarray(first)
         dtype = ir.DataType.from_numpy(first.dtype)
@@ -56,5 +57,5 @@ class States:
         self.graph.outputs.append(output)
         self.next[old.name] = output.name
 
-    def entries(self) -> list[Entry]:
-        return [Entry(name, kind, self.next.get(name, "")) for name, kind in self.kinds.items()]
+    def entries(self) -> list[StateTensor]:
+        return [StateTensor(name, kind, self.next.get(name, "")) for name, kind in self.kinds.items()]

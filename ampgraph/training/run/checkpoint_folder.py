@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import AmpError
-from .checkpoint import sweep
+from ...core.files import sweep
 
 
 @contextlib.contextmanager
@@ -31,7 +31,10 @@ def claimed(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """A lock that ends with its process, whatever ends it; none where the system or the file system has no such."""
+    """A lock that ends with its process, whatever ends it; none where the system or the file system has no such.
+
+    The folder itself is locked: a lock file, as the package filelock has one, would lie in the user's folder for good.
+    """
     if sys.platform == "win32":
         yield
         return

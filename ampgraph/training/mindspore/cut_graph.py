@@ -18,11 +18,13 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ...core.errors import AmpError
 from ...formats.mindir import schema
 from ...runtime import mindspore_session as runtime
+from ...runtime.mindir_ports import TENSOR_KINDS
 
 LIVE = ("BatchNorm", "Conv2D", "MaxPool")
 MONADS = (schema.UMONAD, schema.IOMONAD)
@@ -32,14 +34,14 @@ _numbers = itertools.count()
 
 
 @dataclass
-class Step:
+class Piece:
     """A live operator with what takes its results apart, or a run of other nodes that one loaded file computes."""
 
     live: bool
     nodes: list[Any] = field(default_factory=list)
 
 
-def forward_of(ms: Any, path: str | os.PathLike[str], model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     """A function of the inputs that gives the loss, and the Parameters behind it by name.
 
     Raises AmpError AMP205 where an operator without gradient stands in a branch or a loop, or cannot be cut out.
@@ -50,7 +52,8 @@ def forward_of(ms: Any, path: str | os.PathLike[str], model: Any) -> tuple[Calla
 
     def kind(node: Any) -> str:
         primitive = kinds.get(node.op_type.removeprefix("REF::"))
-        return primitive.op_type if primitive is not None else node.op_type
+        found: str = node.op_type if primitive is None else primitive.op_type
+        return found
 
     inside = {kind(node) for graph in model.functions for node in graph.node} & set(LIVE)
     if inside:
@@ -66,7 +69,9 @@ def _not_cut(path: Any, why: str) -> AmpError:
 
 
 class _Pieces:
-    def __init__(self, ms: Any, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]) -> None:
+    def __init__(
+        self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
+    ) -> None:
         self.ms, self.path, self.model, self.kind, self.primitives = ms, path, model, kind, primitives
         self.weights = {tensor.name: tensor for tensor in model.graph.parameter}
         self.tensors = {value.name: value.tensor[0] for value in model.graph.input} | self.weights
@@ -75,7 +80,7 @@ class _Pieces:
         self.tuples: dict[str, Any] = {}
         self.stands_for: dict[str, str] = {}
         self.place: dict[str, int] = {}  # result -> its step
-        self.steps: list[Step] = []
+        self.steps: list[Piece] = []
         for node in model.graph.node:
             self._sort_in(node)
         self.result = self.origin(model.graph.output[0].name)
@@ -96,13 +101,13 @@ class _Pieces:
             if kind not in LIVE and self._writes(node):
                 raise _not_cut(self.path, f"{kind} writes a parameter of a graph that has to be cut")
             if kind in LIVE or not self.steps or self.steps[-1].live:
-                self.steps.append(Step(kind in LIVE))
+                self.steps.append(Piece(kind in LIVE))
             self._put(node, len(self.steps) - 1)
 
     def _put(self, node: Any, place: int) -> None:
         self.steps[place].nodes.append(node)
         self.place[node.output[0]] = place
-        shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in runtime.TENSOR_KINDS]
+        shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
         if shapes and len(shapes[0].tensors) == 1:
             self.tensors[node.output[0]] = shapes[0].tensors[0]
 
@@ -164,7 +169,7 @@ class _Pieces:
         lines.append(f"    return {names[self.result]}")
         return _compiled(lines, scope)
 
-    def _live_lines(self, function: str, step: Step, names: dict[str, str]) -> list[str]:
+    def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
         node, *parts = step.nodes
         missing = [name for name in self.operands(node) if name not in names]
         if missing:
@@ -197,7 +202,7 @@ class _Pieces:
         except KeyError as missing:
             raise _not_cut(self.path, f"a {kind} has no {missing}") from None
 
-    def _piece(self, step: Step, given: list[str], kept: list[str]) -> Any:
+    def _piece(self, step: Piece, given: list[str], kept: list[str]) -> Any:
         """A model of the nodes of a step, whose inputs are ``given`` and whose results are ``kept``."""
         piece = schema.Model()
         piece.CopyFrom(self.model)
@@ -230,7 +235,7 @@ class _Pieces:
 
 def _plane(given: dict[str, Any], name: str) -> tuple[int, ...]:
     """Height and width of a size that the file keeps for four dimensions."""
-    sizes = given[name]
+    sizes: tuple[int, ...] = given[name]
     return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
 
 
@@ -263,4 +268,5 @@ def _compiled(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
     Path(where).write_text(source, encoding="utf-8")
     sys.modules[name] = module
     exec(compile(source, where, "exec"), module.__dict__)
-    return module.forward
+    forward: Callable[..., Any] = module.forward
+    return forward

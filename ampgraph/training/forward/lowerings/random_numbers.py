@@ -7,11 +7,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ...core.errors import AmpError
-from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
-from .lower_dropout import BOOL, random_numbers, stream_key
-from .lowering import replace_value
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from .dropout import BOOL, random_numbers, stream_key
+from .replace import replace_value
 
 FLOAT = ir.DataType.FLOAT
 UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")

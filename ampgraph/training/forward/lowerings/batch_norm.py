@@ -1,7 +1,7 @@
 """BatchNormalization as it trains: by the mean and the variance of the batch, running values updated.
 
 ONNX Runtime's CUDA kernel refuses training_mode, and exporters drop the mode. So every BatchNormalization is given the
-statistics of its own data as its mean and variance, and stays a node of inference; a mark on it tells the gradient rule
+statistics of its own data as its mean and variance, and stays a node of inference; a mark on it shows the gradient rule
 that these depend on the data.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from ...core.dataflow import HELD
-from ...core.errors import AmpError
-from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
-from ..gradients.rules.norms import BATCH, KEEP
-from .lowering import replace_value
+from ....core.dataflow import HELD
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from ...gradients.rules.norms import BATCH, KEEP
+from .replace import replace_value
 
 FLOAT = ir.DataType.FLOAT
 

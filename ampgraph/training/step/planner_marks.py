@@ -1,4 +1,4 @@
-"""What the planner is told of a training graph: which nodes stay float32, and where branches are added."""
+"""What the planner reads of a training graph: which nodes stay float32, and where branches are added."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, HELD
 from ...formats.onnx.graph import OnnxGraph
+from ...oplists.traits import has
 from ...planner.patterns import find_regions
 from ..forward.read import FLOATS
 from ..gradients.rules.norms import KEEP
-
-NORMS = ("LayerNormalization", "RMSNormalization")
 
 
 def hold_norms(model: ir.Model) -> None:
@@ -19,7 +18,7 @@ def hold_norms(model: ir.Model) -> None:
     The planner ties the nodes of a norm to one decision where nobody else reads what is between them; a backward does.
     """
     for region in find_regions(OnnxGraph(model).dataflow()):
-        if region.kind in NORMS:
+        if has(region.kind, "norms"):
             for op in region.ops:
                 op.native.metadata_props[HELD] = KEEP
 

@@ -13,10 +13,10 @@ import hashlib
 import numpy as np
 import onnx_ir as ir
 
-from ...core.errors import AmpError
-from ..gradients.builder import INT64, Builder
-from ..gradients.registry import place_of
-from .lowering import replace_value
+from ....core.errors import AmpError
+from ...gradients.builder import INT64, Builder
+from ...gradients.registry import place_of
+from .replace import replace_value
 
 BOOL, UINT64 = ir.DataType.BOOL, ir.DataType.UINT64
 HALF = 2**32  # of the bits of a counter: the numbers of one step

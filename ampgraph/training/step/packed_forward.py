@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError
 
 FORWARD = "ampgraph.forward"
@@ -74,14 +75,14 @@ def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], st
             graph.initializers[ORIGINAL + name] = kept
 
 
-def unpack(text: str, tensors: Mapping[str, np.ndarray]) -> ir.Model:
+def unpack(text: str, tensors: Mapping[str, Array]) -> ir.Model:
     """The forward model with these numbers in the place of its initializers of the same name.
 
     Raises AmpError AMP206 for a text or for tensors that do not fit.
     """
     try:
         proto = onnx.ModelProto.FromString(_inflated(base64.b85decode(text)))
-        model = ir.from_proto(proto)
+        model: ir.Model = ir.from_proto(proto)
     except Exception as error:  # base64, zlib, protobuf and onnx_ir have an error each
         raise AmpError("AMP206", "the forward graph in it cannot be read", hint="build the step again") from error
     for name, value in model.graph.initializers.items():

@@ -9,26 +9,34 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ...core.errors import AmpError, nearest
+from ...core.errors import AmpError
 from ..forward.buffers import buffer_values, read_buffers
-from ..forward.joint import Given, chosen, forward_part, read_given, refuse_copies, start_from
-from ..forward.lower_batch_norm import lower_batch_norm
-from ..forward.lower_dropout import lower_dropout
-from ..forward.lower_losses import lower_losses, read_class_inputs
-from ..forward.lower_random import is_random, lower_random
-from ..forward.read import FLOATS, described, find_parameters, frozen_names, infer
+from ..forward.class_inputs import ClassInput, read_class_inputs
+from ..forward.exported_backward import (
+    ExportedBackward,
+    chosen,
+    forward_part,
+    read_exported_backward,
+    refuse_copies,
+    start_from,
+)
+from ..forward.lowerings.batch_norm import lower_batch_norm
+from ..forward.lowerings.dropout import lower_dropout
+from ..forward.lowerings.losses import lower_losses
+from ..forward.lowerings.random_numbers import is_random, lower_random
+from ..forward.parameters import find_parameters, frozen_names
+from ..forward.read import infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
+from .loss import LOSSES, add_loss, as_scalar
 from .loss_scale import LossScale
-from .losses import cross_entropy, mse
 from .optimizers import Optimizer
-from .packing import FORWARD, keep_originals, originals, pack
-from .precision import hold_norms, hold_seed, mark_branches
-from .state import COUNTER, PARAMETER, RUNNING, States
-from .training_step import KEY, ClassInput, Layout, TrainingStep
-from .update import Scale, add_scale, add_update
+from .packed_forward import FORWARD, keep_originals, originals, pack
+from .planner_marks import hold_norms, hold_seed, mark_branches
+from .state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from .training_step import KEY, StepLayout, TrainingStep
+from .update import Scale, Updated, add_scale, add_update
 
-LOSSES = ("cross_entropy", "mse")
 SEED = 0x5EED
 
 
@@ -37,31 +45,31 @@ class Read:
     """What was read of a graph before it is changed: names."""
 
     loss: str
-    given: Given | None  # None for a forward graph
+    backward: ExportedBackward | None  # None for a forward graph
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
 
 
-class Joint:
+class JointGraph:
     """Forward, loss and gradients in one graph, on the way to a step."""
 
     def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
-        self.model, self.graph, self.given, self.forward = model, model.graph, read.given, read.forward
+        self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
         self.named, self.parameters = read.loss, list(parameters)
         self.scale: Scale | None = None
         self.stored = originals(self.graph)
-        self.states = States(Builder(self.graph, "step"))
+        self.states = StateBuilder(Builder(self.graph, "step"))
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
-        if self.given is not None:
-            self.batch = [value for value in self.batch if value.name != self.given.seed]
-        self.running = lower_batch_norm(self.graph, exported_mode=self.given is not None, frozen=read.frozen)
+        if self.backward is not None:
+            self.batch = [value for value in self.batch if value.name != self.backward.seed]
+        self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
         self.iteration = self._dropout()
         infer(model)
         hold_norms(model)
         self.labels, self.classes = "", 0
         self.class_inputs: tuple[ClassInput, ...] = ()
-        self.made: dict[str, ir.Value] = {}
+        self.exported_gradients: dict[str, ir.Value] = {}
         self.loss = self._loss(read)
         infer(model)
         self.running += buffer_values(self.graph, read.buffers)
@@ -79,59 +87,33 @@ class Joint:
 
     def _loss(self, read: Read) -> ir.Value:
         """The scalar that is differentiated."""
-        outputs = {value.name: value for value in self.graph.outputs if value.name not in read.buffers.values()}
+        b = self.states.builder
+        outputs = {v.name or "": v for v in self.graph.outputs if v.name not in read.buffers.values()}
         if read.loss in outputs:
             self.class_inputs = read_class_inputs(self.graph, outputs[read.loss])
         lower_losses(self.graph)
-        if self.given is not None:
-            found, self.made = self.given.values(self.graph)
-            return _scalar(found, self.states.builder)
-        outputs = {value.name: value for value in self.graph.outputs if value.name in outputs}
+        if self.backward is not None:
+            found, self.exported_gradients = self.backward.values(self.graph)
+            return as_scalar(b, found)
+        outputs = {v.name or "": v for v in self.graph.outputs if v.name in outputs}
         if read.loss in outputs:
-            return _scalar(outputs[read.loss], self.states.builder)
-        return self._added_loss(read.loss, outputs)
-
-    def _added_loss(self, name: str, outputs: Mapping[str | None, ir.Value]) -> ir.Value:
-        """A loss of the first output, with an input for its labels."""
-        if name not in LOSSES:
-            known = [*LOSSES, *(str(output) for output in outputs)]
-            hint = nearest(name, known) or f"there are: {', '.join(known)}"
-            raise AmpError("AMP213", f"--loss {name} is neither a loss nor an output", hint=hint)
-        result = next(iter(outputs.values()))
-        if result.shape is None or result.dtype not in FLOATS or (name == "cross_entropy" and len(result.shape) < 2):
-            message = f"cannot take {name} of output '{result.name}', {described(result)}"
-            raise AmpError("AMP213", message, hint="name an output that is the loss")
-        dims, dtype = list(result.shape), result.dtype
-        axis = 1 if len(dims) > 3 else len(dims) - 1
-        if name == "cross_entropy":
-            size = dims.pop(axis)
-            self.classes, dtype = size if isinstance(size, int) else 0, ir.DataType.INT64
-            if self.classes == 1:
-                message = f"cross_entropy of output '{result.name}', {described(result)}, is 0: it has one class"
-                raise AmpError("AMP213", message, hint="compute BCEWithLogitsLoss in the module, and name its output")
-        labels = ir.Value(
-            name=self.states.builder.fresh("labels"), type=ir.TensorType(dtype or FLOATS[0]), shape=ir.Shape(dims)
-        )
-        self.graph.inputs.append(labels)
-        self.batch.append(labels)
-        self.labels = labels.name or ""
-        b = self.states.builder
-        b.scope = "loss"
-        made = cross_entropy(b, result, labels, axis=axis) if name == "cross_entropy" else mse(b, result, labels)
-        made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])
-        return made
+            return as_scalar(b, outputs[read.loss])
+        added = add_loss(b, read.loss, outputs)
+        self.batch.append(added.labels)
+        self.labels, self.classes = added.labels.name or "", added.classes
+        return added.value
 
     def differentiate(self, policy: LossScale | None) -> None:
         """Gradients and new running values, each an output behind the loss; the state so far."""
         self.scale = add_scale(self.states, policy)
         seed = None if self.scale is None else self.scale.seed
-        if self.given is None:
+        if self.backward is None:
             found = differentiate(self.graph, self.loss, self.parameters, seed)
         else:
-            found = chosen(self.made, self.parameters)
-            if self.given.seed:
+            found = chosen(self.exported_gradients, self.parameters)
+            if self.backward.seed:
                 b = self.states.builder
-                start_from(b, self.given.seed, b.number(1) if seed is None else seed)
+                start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
         self.graph.outputs.extend(_named_output(self.states.builder, value) for value in found)
         self.graph.outputs.extend(_named_output(self.states.builder, new) for _, new in self.running)
         infer(self.model)
@@ -150,16 +132,8 @@ class Joint:
 
     def finish(self, optimizer: Optimizer, clip_norm: float | None, options: dict[str, Any]) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        _, *made = list(self.graph.outputs)
-        count = len(self.parameters)
-        del self.graph.outputs[1:]
-        self.states.builder = Builder(self.graph, "step")
-        running = [(old, new) for (old, _), new in zip(self.running, made[count:], strict=True)]
-        updated = add_update(self.states, self.parameters, made[:count], optimizer, self.scale, clip_norm, running)
-        if self.iteration is not None:
-            b = self.states.builder
-            self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
-        layout = Layout(
+        updated = self._update(optimizer, clip_norm)
+        layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
             labels=self.labels,
@@ -176,6 +150,18 @@ class Joint:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
+    def _update(self, optimizer: Optimizer, clip_norm: float | None) -> Updated:
+        """Commits all state; the gradients are read, and no outputs any more."""
+        _, *made = list(self.graph.outputs)
+        gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
+        del self.graph.outputs[1:]
+        self.states.builder = b = Builder(self.graph, "step")
+        running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
+        updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
+        if self.iteration is not None:
+            self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
+        return updated
+
     def loss_name(self) -> str:
         return self.graph.outputs[0].name or ""
 
@@ -187,46 +173,34 @@ def begin(
     freeze: Sequence[str],
     gradients: Mapping[str, str] | None,
     seed: str | None,
-) -> Joint:
+) -> JointGraph:
     """The graph, its loss found, and what is trained."""
-    given = read_given(forward, loss, gradients, seed)
-    loss = _loss_name(given, loss, policy)
-    parts = forward if given is None else forward_part(forward, given)
+    backward = read_exported_backward(forward, loss, gradients, seed)
+    loss = _loss_name(backward, loss, policy)
+    parts = forward if backward is None else forward_part(forward, backward)
     names = [value.name or "" for value in find_parameters(parts, freeze)]
     parameters = [forward.graph.initializers[name] for name in names]
-    if given is not None:
+    if backward is not None:
         refuse_copies(forward, parts, parameters)
     frozen = frozen_names(parts, freeze)
-    buffers = read_buffers(forward, frozen, given is not None)
-    return Joint(forward, Read(loss, given, pack(parts), frozen, buffers), parameters)
+    buffers = read_buffers(forward, frozen, backward is not None)
+    return JointGraph(forward, Read(loss, backward, pack(parts), frozen, buffers), parameters)
 
 
-def _loss_name(given: Given | None, loss: str | None, policy: LossScale | None) -> str:
+def _loss_name(backward: ExportedBackward | None, loss: str | None, policy: LossScale | None) -> str:
     """What is differentiated. Raises AmpError AMP213 for nothing, AMP215 where the loss scale has no place."""
-    if given is None:
+    if backward is None:
         if loss is None:
             hint = f"--loss {', '.join(LOSSES)}, or the name of an output that is a float32 scalar"
             raise AmpError("AMP213", "no loss is named, and no output is a parameter's gradient", hint=hint)
         if not isinstance(loss, str):
             raise AmpError("AMP213", f"loss={loss!r} is no name", hint=f"{', '.join(LOSSES)}, or that of an output")
         return loss
-    if policy is not None and not given.seed:
+    if policy is not None and not backward.seed:
         message = "the gradients start from no input: a loss scale behind them would protect nothing"
         hint = "export it with one, --seed-input names it; or --loss-scale none"
         raise AmpError("AMP215", message, hint=hint)
-    return given.loss
-
-
-def _scalar(value: ir.Value, b: Builder) -> ir.Value:
-    dims = None if value.shape is None else list(value.shape)
-    if value.dtype != ir.DataType.FLOAT or dims is None or any(dim != 1 for dim in dims):
-        message = f"output '{value.name}' is no float32 scalar but {value.dtype} {dims}"
-        raise AmpError("AMP213", message, hint="export the mean of the loss, or take cross_entropy or mse")
-    if not dims:
-        return value
-    flat = b.op("Reshape", value, b.ints())
-    flat.type, flat.shape = value.type, ir.Shape([])
-    return flat
+    return backward.loss
 
 
 def _named_output(b: Builder, value: ir.Value) -> ir.Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ..gradients.builder import Builder
+from ...gradients.builder import Builder
 
 
 def replace_value(b: Builder, old: ir.Value, new: ir.Value) -> None:

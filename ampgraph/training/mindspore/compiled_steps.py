@@ -1,27 +1,30 @@
 """What a training step on MindSpore is made of: the functions that MindSpore compiles, and what can be differentiated.
 
 MindSpore reads the source of the functions inside ``gradients_of``, ``with_scaler``, ``with_given_scale`` and
-``scaler_of_cell``: they are written for its parser. Order of a step, as MindSpore documents it: scale, gradients,
-unscale (by a product with the reciprocal), finite check, optimizer only if finite, new scale.
+``scaler_of_cell``: they are written for its parser, which wants no annotations. Order of a step, as MindSpore
+documents it: scale, gradients, unscale (by a product with the reciprocal), finite check, optimizer only if finite, new
+scale.
 """
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ...core.errors import AmpError
 from ...formats.mindir.training import refuse_whole_step
-from ...runtime import mindspore_session as runtime
+from ...runtime.mindir_ports import MindirPorts
 
 WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
 """Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
 
 
-def check_trainable(signature: runtime.Signature, model: Any, where: str) -> None:
+def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
     """Raises AmpError AMP205 for a file that is not forward and loss."""
     refuse_whole_step(model, where)
-    outputs = list(signature.outputs.values())
+    outputs = list(ports.outputs.values())
     if len(outputs) != 1 or outputs[0].shape != ():
         given = ", ".join(str(port) for port in outputs)
         message = f"does not give one scalar loss, but {given or 'nothing'}"
@@ -44,17 +47,18 @@ def written(model: Any) -> set[str]:
     return found
 
 
-def gradients_of(ms: Any, forward: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
+def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
     """(inputs, scale) -> ((scaled loss, loss), gradients of the scaled loss for the optimizer's parameters)."""
 
     def scaled(inputs, scale):
         loss = forward(*inputs)
         return loss * scale, loss
 
-    return ms.value_and_grad(scaled, None, optimizer.parameters, has_aux=True)
+    made: Callable[..., Any] = ms.value_and_grad(scaled, None, optimizer.parameters, has_aux=True)
+    return made
 
 
-def with_scaler(ms: Any, gradients: Callable[..., Any], optimizer: Any, scaler: Any) -> Callable[..., Any]:
+def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, scaler: Any) -> Callable[..., Any]:
     """inputs -> (loss, finite, next scale), the scale kept on the device by a LossScaler."""
     one, all_finite = ms.Tensor(1.0, ms.float32), ms.amp.all_finite
 
@@ -67,10 +71,11 @@ def with_scaler(ms: Any, gradients: Callable[..., Any], optimizer: Any, scaler: 
         scaler.adjust(finite)
         return loss, finite, scaler.scale(one)
 
-    return ms.jit(step)
+    compiled: Callable[..., Any] = ms.jit(step)
+    return compiled
 
 
-def with_given_scale(ms: Any, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
+def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
     """(scale, inputs) -> (loss, finite); ``skips`` leaves out a step that is not finite."""
     all_finite, unscaled = ms.amp.all_finite, _unscaled(ms)
 
@@ -82,10 +87,11 @@ def with_given_scale(ms: Any, gradients: Callable[..., Any], optimizer: Any, ski
             optimizer(grads)
         return loss, finite
 
-    return ms.jit(step)
+    compiled: Callable[..., Any] = ms.jit(step)
+    return compiled
 
 
-def _unscaled(ms: Any) -> Callable[..., Any]:
+def _unscaled(ms: ModuleType) -> Callable[..., Any]:
     """(scale, gradients) -> gradients times the reciprocal of the scale, as mindspore.amp's scalers compute it."""
     hyper_map, partial, reciprocal = ms.ops.HyperMap(), ms.ops.Partial(), ms.ops.Reciprocal()
 
@@ -98,11 +104,11 @@ def _unscaled(ms: Any) -> Callable[..., Any]:
     return unscaled
 
 
-def scaler_of_cell(ms: Any, cell: Any) -> Any:
+def scaler_of_cell(ms: ModuleType, cell: Any) -> Any:
     """A LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
-    unscaled = _unscaled(ms)
+    unscaled, base = _unscaled(ms), ms.amp.LossScaler
 
-    class CellScaler(ms.amp.LossScaler):
+    class CellScaler(base):  # type: ignore[misc,valid-type]
         def __init__(self):
             start = ms.Tensor(cell.get_loss_scale(), ms.float32)
             self.scale_value = ms.Parameter(start, name="scale_sense")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ...core.errors import AmpError
-from ..gradients.builder import Builder
-from ..gradients.registry import attribute, place_of
-from .lowering import replace_value
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from .replace import replace_value
 
 
 def lower_residues(graph: ir.Graph) -> int:
