@@ -76,7 +76,7 @@ class Editor(Protocol):
         ...
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy of that type, ``float32`` floors."""
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -97,11 +97,11 @@ class NodeEditor(Editor, Protocol):
         kind: str,
         inputs: Sequence[Value | None],
         dtypes: Sequence[str],
-        attributes: Mapping[str, Attribute] = ...,
+        attributes: Mapping[str, Attribute] | None = None,
         *,
-        scope: int = ...,
-        behind: Op | None = ...,
-        name: str = ...,
+        scope: int = -1,
+        behind: Op | None = None,
+        name: str = "",
     ) -> list[Value]:
         """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
 
@@ -146,23 +146,31 @@ class Graph(Protocol):
         """Grows with every edit."""
         ...
 
+    def remember(self, done: object) -> None:
+        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
+        ...
+
+    def remembers(self, done: object) -> bool:
+        """Whether something equal was kept in mind."""
+        ...
+
     def prepare(self) -> None:
         """Sorts what is unsorted."""
         ...
 
-    def check(self) -> None:
-        """Raises AmpError where the format's own checker finds the model invalid."""
+    def fault(self) -> str:
+        """What the format's own checker says against the model; an empty string for a valid one."""
         ...
 
     def refuse_training(self) -> None:
         """Raises AmpError AMP205 for a graph that updates its own weights: it is not for `convert`."""
         ...
 
-    def dataflow(self, low: str = ..., low_io: frozenset[str] = ...) -> Dataflow:
+    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
         """A snapshot; no work where nothing was edited since the last one. Ties made in it stay in it."""
         ...
 
-    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] = ...) -> Editor:
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> Editor:
         """Opens an editor over the newest dataflow. ``signature``: what is done in each function scope, so that calls
         with equal ones share a function. Raises StaleDataflow for a dataflow from before an edit."""
         ...

@@ -30,30 +30,29 @@ def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Ch
     """Runs passes in order; what each changed. ``check``: the graph is verified behind each of them.
 
     Raises AmpError AMP901 in the name of a pass that leaves an invalid graph, or miscounts."""
-    known = frozenset(graph.dataflow().conflicts) if check else frozenset()
+    known = _faults(graph) if check else frozenset()
     changes = []
     for step in passes:
         before = graph.revision
         changes.append(step(graph))
         if check:
-            _verify(step, graph, changes[-1], before, known)
+            _verify(step, graph, changes[-1].count, graph.revision - before, known)
     return changes
 
 
-def _verify(step: Pass, graph: Graph, change: Change, before: int, known: frozenset[str]) -> None:
-    """What the pass promises: types that agree, a valid model, and a count that is 0 just where nothing is edited."""
-    new = [conflict for conflict in graph.dataflow().conflicts if conflict not in known]
-    problem = new[0] if new else ""
-    if not problem and bool(change.count) != (graph.revision != before):
-        problem = f"it counts {change.count} changes" + (", and edits the graph" if change.count == 0 else " and edits nothing")
-    if not problem:
-        try:
-            graph.check()
-        except AmpError as error:
-            problem = error.message
-    if problem:
+def _faults(graph: Graph) -> frozenset[str]:
+    """What is wrong with a graph: types that do not agree, and what the format's checker says."""
+    return frozenset([*graph.dataflow().conflicts, *filter(None, [graph.fault()])])
+
+
+def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:
+    """What a pass promises: a graph that is valid as it was before, and a count that is 0 where nothing is edited."""
+    problems = sorted(_faults(graph) - known)
+    if not problems and (count > 0) != (edits > 0):
+        problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]
+    if problems:
         hint = "this is a defect of the pass"
-        raise AmpError("AMP901", f"the graph would be invalid after {step!r}: {problem}", hint=hint)
+        raise AmpError("AMP901", f"{step!r} leaves what it must not: {problems[0]}", hint=hint)
 
 
 def foreign(text: str, verb: str = "does not have") -> AmpError:

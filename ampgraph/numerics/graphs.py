@@ -15,7 +15,7 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.types import declared_type
-from ..runtime.onnxruntime_session import Port
+from ..runtime.ports import Port
 
 LOW = ("float16", "bfloat16")
 DEFAULT_OPSET = 17  # of the standard operators, for a model that imports others alone

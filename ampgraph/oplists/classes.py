@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from ..core.recipe_values import LEVELS
+
+__all__ = ["CLASSES", "LEVELS", "LEVEL_VALUES"]
+
 CLASSES = ("white", "gray", "neutral", "black", "kept")
-LEVELS = ("O0", "O1", "O2", "O3", "auto")
 LEVEL_VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CLASSES, ("low", "float32", "cut")),
     "float32_inside": ("cut", "list"),

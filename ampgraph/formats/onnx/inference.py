@@ -8,9 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from .schemas import ONNX_DOMAINS
-from .types import declared_type, element_type, native_type
-
-Type = tuple[str, str]  # container, element type
+from .types import Type, declared_type, element_type, native_type
 
 
 def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, int]) -> list[Type]:

@@ -29,7 +29,9 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
     if flow.opset < OLDEST:
         return {}
     writer = _Writer(Names(graph.model.graph), Types.read(flow))
-    return {rows.name or "": key for rows, key in writer.lift(graph.model.graph, "")}
+    found = {rows.name or "": key for rows, key in writer.lift(graph.model.graph, "")}
+    graph.edited()
+    return found
 
 
 def range_of_rows(rows: npt.NDArray[Any]) -> Range:

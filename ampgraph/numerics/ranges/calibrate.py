@@ -57,11 +57,10 @@ class _Runner:
         self._inputs = {flow.values[i].name for i in flow.scopes[0].inputs} & set(keys)
         if any(value.dtype in LOW for value in flow.values):
             rewrite(flat, keep_border=False)
-            flat = OnnxGraph(flat.model)
         inside = {value_key(flow, v.id) for v in _wanted(flow) if v.scope in _bodies(flow)}
         self.rows = {name: key for name, key in expose_bodies(flat).items() if key in inside}
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}
-        self._model = SegmentedModel(OnnxGraph(flat.model), sorted(self.keys), device=device, limit=limit)
+        self._model = SegmentedModel(flat, sorted(self.keys), device=device, limit=limit)
 
     def run(self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, Any]]:
         """(name, array) of everything that is measured."""

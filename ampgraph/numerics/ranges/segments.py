@@ -18,7 +18,7 @@ from onnx.helper import make_opsetid
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import native_type
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import _refused, _stopped
+from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import DEFAULT_OPSET, Names, Types, captured, folder_of, forget_annotations, outputs_of
 from ..sessions import in_file_order, opened, quiet_options
 
@@ -179,14 +179,14 @@ class SegmentedModel:
         try:
             return opened(part, options, self._providers)
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, session: Any, feeds: dict[str, Any], wanted: list[str]) -> list[Any]:
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found
         except Exception as error:
-            raise _stopped(error, self.device) from error
+            raise stopped(error, self.device) from error
 
 
 def _elements(value: Any) -> int:

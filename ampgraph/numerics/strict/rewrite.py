@@ -25,8 +25,9 @@ def rewrite(graph: OnnxGraph, *, keep_border: bool) -> None:
     if not flow.opset:
         model.opset_imports[""] = DEFAULT_OPSET  # the rounding Casts need the standard operators
     writer = _Writer(model, Types.read(flow), flow.opset or DEFAULT_OPSET)
-    for scope in flow.scopes:
-        writer.graph(scope.native, keep_border and scope.id == 0)
+    for place, native in enumerate([scope.native for scope in flow.scopes]):
+        writer.graph(native, keep_border and place == 0)
+    graph.edited()
 
 
 class _Writer:

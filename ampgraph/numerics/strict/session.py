@@ -21,7 +21,8 @@ from ...core.errors import AmpError, first_line, nearest
 from ...formats.onnx.graph import quiet_collector
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import Port, check_feeds, no_memory, out_of_memory
+from ...runtime.onnxruntime_session import no_memory, out_of_memory
+from ...runtime.ports import Port, check_feeds
 from ..graphs import LOW, flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
@@ -106,7 +107,7 @@ def run_strict(model: Any, feeds: Mapping[str, Any], *, outputs: Sequence[str] |
 
 def _plain(port: Port) -> Port:
     """A tensor of numbers that numpy has; anything else is left to the runtime."""
-    numpy_type = DTYPES[port.dtype].numpy() if port.dtype in DTYPES else np.dtype(object)
+    numpy_type = DTYPES[port.dtype].numpy() if port.dtype and port.dtype in DTYPES else np.dtype(object)
     known = port.dtype in LOW or (numpy_type.isbuiltin == 1 and numpy_type.kind in "iufbc")
     return port if known else Port(port.name, "", port.shape)
 

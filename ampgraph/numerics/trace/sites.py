@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ...formats.onnx.graph import OnnxGraph, layer_of_node
+from ...formats.onnx.dataflow import layer_of_node
+from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.schemas import kind_of
 from ..graphs import captured
 

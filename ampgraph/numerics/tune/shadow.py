@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph, quiet_collector
-from ...runtime.onnxruntime_session import _refused, _stopped
+from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import flat_graph, folder_of, serialized
 from ..sessions import cpu_options, in_file_order, opened
 from ..strict.rewrite import rewrite
@@ -77,7 +77,7 @@ class LocalErrors:
         try:
             self._session = opened(content, options)
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         wanted = [f"{o}{sort}" for sort in (ERROR, NORM) for o in self.outputs]
@@ -85,7 +85,7 @@ class LocalErrors:
         try:
             found = self._session.run(wanted, fed)
         except Exception as error:
-            raise _stopped(error, "cpu") from error
+            raise stopped(error, "cpu") from error
         return found[: len(self.outputs)], found[len(self.outputs) :]
 
 

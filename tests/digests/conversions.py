@@ -1,0 +1,76 @@
+"""Digests of what conversion writes, and of its plans, through the public API alone."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import ampgraph
+from digests.table import DIGITS, SAME, Row, digest
+
+LEVELS = ("O0", "O1", "O2", "O3", "auto")
+DTYPES = ("float16", "bfloat16")
+COLUMNS = (*LEVELS, "plans")
+OURS = "ampgraph"
+LARGE = (
+    10 << 20
+)  # bytes: a converted model is held by cycles, and hundreds of megabytes must not wait for the collector
+
+
+def conversions(name: str, source: Path, policies: Sequence[str] = (OURS,)) -> Iterator[Row]:
+    """A row for each low type and policy: the file of every level, and all plans together."""
+    given = of_file(source)
+    large = source.stat().st_size > LARGE
+    for policy in policies:
+        for dtype in DTYPES:
+            cells, texts = [], []
+            for level in LEVELS:
+                cells.append(converted(source, given, level, dtype, policy))
+                texts.append(plan(source, level, dtype, policy))
+                if large:
+                    gc.collect()
+            words = [name, dtype] if policy == OURS else [name, dtype, policy]
+            yield Row(" ".join(words), given, (*cells, digest("".join(texts).encode())))
+
+
+def converted(source: Path, given: str, level: str, dtype: str, policy: str) -> str:
+    def write(output: Path) -> None:
+        ampgraph.convert(source, level, dtype=dtype, policy=policy, output=output)
+
+    return written(write, source.suffix, given)
+
+
+def written(write: Callable[[Path], object], suffix: str, given: str) -> str:
+    """The digest of every file that ``write`` leaves beside the path that it is given; the code where it refuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            write(Path(folder) / f"model{suffix}")
+        except ampgraph.AmpError as error:
+            return error.code
+        files = sorted(Path(folder).iterdir())
+        found = of_file(files[0]) if len(files) == 1 else digest(" ".join(map(_named, files)).encode())
+    return SAME if found == given else found
+
+
+def plan(source: Path, level: str, dtype: str, policy: str) -> str:
+    """As JSON; the code where it is refused."""
+    try:
+        return ampgraph.plan(source, level, dtype=dtype, policy=policy).to_json()
+    except ampgraph.AmpError as error:
+        return error.code
+
+
+def of_file(path: Path) -> str:
+    """Piece by piece: the exports have hundreds of megabytes."""
+    with path.open("rb") as file:
+        found = hashlib.sha256()
+        while piece := file.read(1 << 20):
+            found.update(piece)
+    return found.hexdigest()[:DIGITS]
+
+
+def _named(path: Path) -> str:
+    return f"{path.name} {of_file(path)}"
