@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import AmpError, is_number
 from ..core.files import sources_of, try_folder
 from ..core.graph import is_mindir
-from ..core.plan import Plan
 from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
@@ -20,6 +19,7 @@ from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
 from ..numerics.tune.search import Point, Search
 from ..planner.options import resolve
+from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .data import Data
 from .keywords import recipe_for, takes_recipe
@@ -28,64 +28,6 @@ from .steps import interface
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A conversion that was run: how it came about, its error, the nodes and bytes that it has in float32."""
-
-    step: str
-    error: float
-    nodes: int
-    bytes: int
-    promoted: int  # groups
-    chosen: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; null for an infinite error."""
-        return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What `tune` found.
-
-    Attributes:
-        met: whether the tolerance is met; if not, ``plan`` is None and nothing was written.
-        error: of the chosen candidate, or the smallest that was reached.
-        patterns: for ``fp32=`` or ``--fp32``, beside those that were given.
-        frontier: candidates that none beats in bytes and in error, the smallest first.
-        candidates: all, in the order of the runs.
-        runs: strict runs, that is passes over the samples, of candidates and to measure.
-    """
-
-    model: str
-    output: str | None
-    met: bool
-    error: float
-    tolerance: float
-    metric: str
-    level: str
-    dtype: str
-    runs: int
-    samples: int
-    nodes: int  # that have something to decide
-    plan: Plan | None
-    patterns: tuple[str, ...]
-    frontier: tuple[Candidate, ...]
-    candidates: tuple[Candidate, ...]
-    notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; without the plan."""
-        names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
-        return {name: getattr(self, name) for name in names} | {
-            "error": self.error if math.isfinite(self.error) else None,
-            "patterns": list(self.patterns),
-            "frontier": [point.to_dict() for point in self.frontier],
-            "candidates": [point.to_dict() for point in self.candidates],
-            "notes": list(self.notes),
-        }
 
 
 @renamed_keywords("0.3", told="progress")

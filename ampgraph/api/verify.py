@@ -20,6 +20,7 @@ from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
 from ..formats.onnx.graph import quiet_collector
 from ..numerics.metrics.agreement import Agreement, apart
+from ..report.verification import Verification
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
@@ -29,47 +30,6 @@ TOLERANCE, NODES = 1e-2, 5
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
-    values were looked at, None where none was."""
-
-    reference: str
-    model: str
-    device: str
-    strict: bool
-    run: str
-    tolerance: float
-    samples: int
-    outputs: tuple[Agreement, ...]
-    first_nonfinite: Suspect | None = None
-    growth: tuple[Suspect, ...] = ()
-    traced: int | None = None
-    fallback: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`."""
-        compared = any(output.compared for output in self.outputs)
-        return compared and all(output.within(self.tolerance) for output in self.outputs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        born = self.first_nonfinite
-        plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
-        return plain | {
-            "run": self.run,
-            "samples": self.samples,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "first_nonfinite": None if born is None else born.to_dict(),
-            "growth": [suspect.to_dict() for suspect in self.growth],
-            "traced_sample": self.traced,
-            "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
-            "notes": list(self.notes),
-        }
 
 
 @renamed_keywords("0.3", told="progress")

@@ -13,9 +13,9 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api.verify import Verification, _MindirPair, verify
+from ampgraph.api.verify import _MindirPair, verify
 from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.report.verification import verification_lines
+from ampgraph.report.verification import Verification, verification_lines
 from ampgraph.runtime import devices
 from hard_models import HARD_MODELS
 
