@@ -46,7 +46,7 @@ LINKED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeSlot:
     """One slot: the positions that share a type. ``literal`` is set where the schema names the type itself."""
 
     slot: str
@@ -57,15 +57,16 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NodeSlots:
+    """All slots of one node, for its operator in one version."""
+
     kind: str
     version: int
-    groups: tuple[Group, ...]
-    single: Group | None  # the only slot, where there is just one
+    slots: tuple[NodeSlot, ...]
 
 
 @functools.cache
-def layout(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> Layout | None:
+def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> NodeSlots | None:
     """The slots of a node with that many inputs and outputs; None for an operator without a schema."""
     found = schema(domain, op_type, opset)
     if found is None:
@@ -82,13 +83,13 @@ def layout(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -> 
             elif name not in found.constraints:
                 name = f"{formal.name}:{formal.type}"
             positions.setdefault(name, ([], []))[side].append(position)
-    groups = []
+    slots = []
     for name, (ins, outs) in positions.items():
         constraint = found.constraints.get(name.split("@")[0])
         literal = None if constraint is not None else element(name.split(":", 1)[1])
         admits = allowed(constraint) if constraint is not None else frozenset(filter(None, (literal,)))
-        groups.append(Group(name, tuple(ins), tuple(outs), admits, literal))
-    return Layout(kind_of(domain, op_type), found.since_version, tuple(groups), groups[0] if len(groups) == 1 else None)
+        slots.append(NodeSlot(name, tuple(ins), tuple(outs), admits, literal))
+    return NodeSlots(kind_of(domain, op_type), found.since_version, tuple(slots))
 
 
 def _formal(formals: tuple[Formal, ...], position: int) -> Formal | None:
