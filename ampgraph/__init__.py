@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from .api.lists import lists
     from .api.plan import apply, plan
     from .api.run import run
-    from .api.tune import Tuning, tune
-    from .api.verify import Verification, verify
+    from .api.tune import tune
+    from .api.verify import verify
     from .core.errors import AmpError
     from .core.plan import Plan
     from .core.ranges import Ranges
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .report.explain import Explanation
     from .report.inspect import Inspection
     from .report.listing import ListRow
+    from .report.tuning import Tuning
+    from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
     from .training.gradients.user_rules import gradient
     from .training.run.trainer import Trainer
@@ -79,8 +81,8 @@ else:  # type checkers do not see this: by it any name would pass
         "StaticLossScale": "training.step.loss_scale",
         "Trainer": "training.run.trainer",
         "TrainingStep": "training.step.training_step",
-        "Tuning": "api.tune",
-        "Verification": "api.verify",
+        "Tuning": "report.tuning",
+        "Verification": "report.verification",
         "apply": "api.plan",
         "build_training_step": "api.build_step",
         "calibrate": "api.calibrate",

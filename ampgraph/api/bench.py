@@ -19,6 +19,7 @@ from ..numerics.tune.search import BUDGET, Point, Search
 from ..planner.options import Options
 from ..planner.steps import judge
 from . import pipeline
+from .kinds import Model, PathLike
 from .steps import moved
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ..planner.promotions import Group
 
 
-def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
+def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """A fresh graph of an ONNX model, in the opset that the recipe names."""
     graph = moved(adapters.load(model)[0], recipe)
     assert isinstance(graph, OnnxGraph)
@@ -39,7 +40,7 @@ def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
 class Bench:
     """Converts candidates of one model and runs them."""
 
-    model: Any
+    model: Model
     options: Options
     low_io: frozenset[str]
     samples: Samples
@@ -102,7 +103,7 @@ class Bench:
                 return graph, plan, flow
             held += more
 
-    def write(self, best: Point, output: str | os.PathLike[str]) -> None:
+    def write(self, best: Point, output: PathLike) -> None:
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow)
         graph.save(output)

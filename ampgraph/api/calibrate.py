@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.renamed import renamed_keywords
 from ..numerics.ranges.calibrate import calibrate as measured
 from ..numerics.ranges.segments import LIMIT
-from .measuring import Data
+from .kinds import Data, Model
 
 
 @renamed_keywords("0.3", told="progress")
 def calibrate(
-    model: Any,
+    model: Model,
     data: Data = None,
     *,
     count: int | None = None,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -14,8 +11,8 @@ from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..planner.options import Options
+from .kinds import Data
 
-Data: TypeAlias = str | PathLike[str] | Iterable[Mapping[str, Any]] | None
 MOST_SAMPLES = 1_000_000
 
 
