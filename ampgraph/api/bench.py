@@ -133,7 +133,7 @@ class Bench:
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
         """Measures how errors grow in a candidate; every group's contribution."""
-        from ..numerics.strict.protos import load_proto
+        from ..numerics.graphs import load_onnx
         from ..numerics.tune.contributions import Measured, contributions
         from ..numerics.tune.shadow import GrownErrors
 
@@ -143,18 +143,17 @@ class Bench:
             grown.add(session.measured(feeds))
         lists = self.options.lists
         exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
-        outputs = [v.name for v in load_proto(self._reference).graph.output]
+        outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
-        from ..numerics.strict.protos import load_proto
-        from ..numerics.strict.session import inlined
+        from ..numerics.graphs import inlined, load_onnx
         from ..numerics.trace.sites import read_sites
 
-        given = load_proto(self._reference)
+        given = load_onnx(self._reference)
         return read_sites(given, inlined(given))
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:

@@ -27,7 +27,11 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
 
 def layer_of(op: Op) -> str:
     """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
-    node: ir.Node = op.native
+    return layer_of_node(op.native)
+
+
+def layer_of_node(node: ir.Node) -> str:
+    """The same of a node."""
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
     if scopes:
         names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+import onnx_ir as ir
 
+from ...formats.onnx.types import dtype_name
+from ...oplists.traits import has
 from .sites import Site
-from .values import HUGE, Range, Seen, Trace
+from .values import FLOATS, HUGE, Extremes, Seen, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
@@ -20,6 +22,7 @@ AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
 FLOOR = 1e-6  # a growth below it is float32's own noise
 MASK = -1e30
 LOW = ("float16", "bfloat16")
+Weights = Callable[[Site], Mapping[str, ir.TensorProtocol]]
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Operand:
 
     name: str
     dtype: str
-    range: Range
-    reference: Range | None
+    range: Extremes
+    reference: Extremes | None
     error: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +65,9 @@ class Suspect:
 class Inquest:
     """Asks one trace; ``weights`` gives the stored tensors that a node reads."""
 
-    def __init__(self, trace: Trace, weights: Callable[[Site], Mapping[str, TensorProto]], inside: str = "") -> None:
+    def __init__(
+        self, trace: Trace, weights: Callable[[Site], Mapping[str, ir.TensorProtocol]], inside: str = ""
+    ) -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
         self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
         self.readers: dict[str, list[int]] = {}
@@ -132,9 +137,9 @@ class Inquest:
 
     def _spoiled_weight(self, site: Site) -> str:
         for name, tensor in self._weights(site).items():
-            if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type not in (1, 10, 11, 16):
+            if isinstance(tensor, ir.ExternalTensor) or dtype_name(tensor.dtype) not in FLOATS:
                 continue
-            array = numpy_helper.to_array(tensor).astype(np.float32)
+            array = tensor.numpy().astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
         return ""
@@ -189,7 +194,7 @@ class Inquest:
         widest = max((self._reach(name) for name in site.inputs), default=0.0)
         narrow = max((self._reach(out) for out in site.outputs), default=0.0)
         amplified = after > AMPLIFIES * before and before > FLOOR
-        if amplified and site.kind in ("Add", "Sub", "Sum") and widest > AMPLIFIES * narrow:
+        if amplified and has(site.kind, "cancels") and widest > AMPLIFIES * narrow:
             why += f": it cancels {widest:.3g} down to {narrow:.3g}"
         nodes = [i] if self._is_low(i) else []
         if amplified or not nodes:
