@@ -26,7 +26,7 @@ class CastReport:
 
 
 def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = None) -> tuple[CastReport, ...]:
-    """The Casts in order. With ``original``, those that it has already are told apart."""
+    """The Casts in order. With ``original``, those that it has already are marked."""
     before = set()
     if original is not None:
         before = {original.values[op.outputs[0]].name for op in original.ops if op.role == "Cast" and op.outputs}
@@ -84,7 +84,7 @@ def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
 
 
 def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
-    """``LayerNormalization 'norm' (kept float32)``: the class is told where it explains the type."""
+    """``LayerNormalization 'norm' (kept float32)``: with the class where it explains the type."""
     listing = lists.of(op.role)
     classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
     message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""

@@ -16,7 +16,7 @@ from ampgraph.api import tune as tuning
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.trace.sites import Site
+from ampgraph.core.sites import Site
 from ampgraph.numerics.tune.contributions import Measured, contributions
 from ampgraph.numerics.tune.search import BUDGET, Point, Search
 from ampgraph.planner.promotions import literal

@@ -175,7 +175,8 @@ def test_random_numbers_and_statistics_of_a_norm() -> None:
 
 def test_an_output_that_no_input_of_its_slot_types() -> None:
     model = parse(
-        """g (float16[2, 4, 64] q, float16[2, 4, 32] k, float16[2, 4, 32] v) => (float16[2, 4, 64] y, float16[2, 4, 8, 8] s)
+        """g (float16[2, 4, 64] q, float16[2, 4, 32] k, float16[2, 4, 32] v)
+            => (float16[2, 4, 64] y, float16[2, 4, 8, 8] s)
         { y, s = LinearAttention <kv_num_heads = 4, q_num_heads = 8, update_rule = "linear"> (q, k, v) }""",
         opset=27,
     )

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ...core.sites import Site
 from ...formats.onnx.dataflow import layer_of_node
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.schemas import kind_of
 from ..graphs import captured
 
 Functions = Mapping[tuple[str, str, str], ir.Function]
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node as it runs. ``node`` is its name in the file (in its function's body, where ``scope`` is the path of
-    calls), ``written`` its outputs there; ``inputs`` and ``outputs`` are names of the inlined model, values that its
-    bodies capture among the inputs."""
-
-    node: str
-    kind: str
-    scope: str
-    layer: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    written: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """Its name, else its first output's."""
-        return self.node or next(filter(None, self.written), self.kind)
 
 
 def read_sites(graph: OnnxGraph, flat: OnnxGraph) -> tuple[Site, ...]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ...core.sites import Site
 from ...formats.onnx.types import dtype_name
 from ...oplists.traits import has
-from .sites import Site
 from .values import FLOATS, HUGE, Extremes, Seen, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}

@@ -13,12 +13,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ...core.progress import Count
+from ...core.sites import Site
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import native_type
 from ..graphs import LOW, Types, captured, flat_graph, inlined, load_onnx
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
-from .sites import Site, read_sites
+from .sites import read_sites
 
 HUGE = 1e18  # beyond it a value is a mask, not a number
 FLOATS = ("float32", "float64", *LOW)

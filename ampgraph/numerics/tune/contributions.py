@@ -11,8 +11,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...core.sites import Site
 from ...oplists.traits import has
-from ..trace.sites import Site
 
 LEAST, MOST = 1e-3, 1e4  # bounds of a measured growth, in squares: a ratio of two small errors means little
 
