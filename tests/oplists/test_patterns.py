@@ -12,7 +12,7 @@ from ampgraph.core.dataflow import Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.formats import adapters
 from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
-from planner.support import parse
+from onnx_text import parse
 from planner.test_regions import FORMS, LAYER_NORMS, RMS_NORMS, TORCH, between, used
 
 PYTHON = """
