@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
+from ..core.version import __version__
 from ..core.recipe_values import PATTERNS
 from . import convert, mixlist, numbers, reports, train, tune, verify
 from .console import guarded, main
