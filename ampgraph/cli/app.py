@@ -9,9 +9,7 @@ import typer
 from .. import __version__
 from ..core.recipe_values import PATTERNS
 from . import convert, mixlist, numbers, reports, train, tune, verify
-from .console import guarded, main
-
-__all__ = ["app", "main"]
+from .terminal import guarded
 
 app = typer.Typer(
     add_completion=False,

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
+from ampgraph.core.sites import Site
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.core.sites import Site
 from ampgraph.numerics.tune.contributions import Measured, contributions
 from ampgraph.numerics.tune.search import BUDGET, Point, Search
 from ampgraph.planner.promotions import literal
@@ -214,7 +214,8 @@ def counting(kind, opened):
 def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session and each measuring pass one."""
     opened = []
-    for module, name in (("strict.session", "StrictSession"), ("tune.shadow", "LocalErrors"), ("tune.shadow", "GrownErrors")):
+    sessions = (("strict.session", "StrictSession"), ("tune.shadow", "LocalErrors"), ("tune.shadow", "GrownErrors"))
+    for module, name in sessions:
         home = __import__(f"ampgraph.numerics.{module}", fromlist=[name])
         monkeypatch.setattr(home, name, counting(getattr(home, name), opened))
     hard = HARD_MODELS["llama"]
