@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .core.version import __version__
+from .core.version import __version__ as __version__
 
 __all__ = [
     "Adam",

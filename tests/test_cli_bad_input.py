@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ampgraph.cli import console
+from ampgraph.cli import terminal
 from ampgraph.formats.onnx import io as onnx_io
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process, refused
 
@@ -217,7 +217,7 @@ def test_a_closed_pipe_is_quiet():
     os.close(reading)
     done = subprocess.run([*COMMAND, "lists"], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert done.returncode == console.PIPE_CLOSED and done.stderr == ""
+    assert done.returncode == terminal.PIPE_CLOSED and done.stderr == ""
 
 
 def _listens(pid: int) -> bool:

@@ -141,7 +141,7 @@ def test_time_left_is_told_on_a_terminal():
     """The column itself: rich draws it only where it knows a speed."""
     from rich.console import Console
 
-    from ampgraph.cli.console import TerminalDisplay, bars
+    from ampgraph.cli.terminal import TerminalDisplay, bars
 
     screen = Console(force_terminal=True, width=120)
     clock = iter(float(n) for n in range(1000))

@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ..core.version import __version__
 from ..core.recipe_values import PATTERNS
+from ..core.version import __version__
 from . import convert, mixlist, numbers, reports, train, tune, verify
-from .console import guarded, main
-
-__all__ = ["app", "main"]
+from .terminal import guarded
 
 app = typer.Typer(
     add_completion=False,

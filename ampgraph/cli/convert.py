@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, flags, recipe_of
-from .console import done, progress, show, show_json, signals_wait
 from .options import JsonOption, ModelArgument, recipe_options
+from .terminal import done, progress, show, show_json, signals_wait
 
 OutputOption = Annotated[
     str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, recipe_of
-from .console import show, show_json
 from .options import JsonOption, recipe_options
+from .terminal import show, show_json
 
 
 @recipe_options("level", "policy", "lists")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .console import progress, show, show_json, signals_wait
 from .options import DeviceOption, JsonOption, ModelArgument
+from .terminal import progress, show, show_json, signals_wait
 
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded (ONNX).")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, recipe_of
-from .console import progress, show, show_json, signals_wait
 from .options import JsonOption, ModelArgument, recipe_options
+from .terminal import progress, show, show_json, signals_wait
 
 
 @recipe_options("policy", "lists")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.recipe import Given, recipe_of
-from .console import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 from .options import JsonOption, recipe_options
+from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
     from ..training.run.fitting import History

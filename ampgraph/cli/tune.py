@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, recipe_of
-from .console import done, progress, show, show_json, signals_wait
 from .options import DataOption, JsonOption, SamplesOption, SeedOption, recipe_options
+from .terminal import done, progress, show, show_json, signals_wait
 
 
 @recipe_options()

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..core.recipe_values import dims
-from .console import done, progress, show, show_json, signals_wait
 from .options import DataOption, DeviceOption, DimOption, JsonOption, SamplesOption, SeedOption
+from .terminal import done, progress, show, show_json, signals_wait
 
 
 def verify(

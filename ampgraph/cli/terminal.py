@@ -1,0 +1,213 @@
+"""The terminal's side of the command line: errors in one line, progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from ..core.errors import AmpError
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.progress
+
+Command = TypeVar("Command", bound=Callable[..., None])
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, as a kind that only this module catches: typer would end without a word."""
+
+
+def guarded(command: Command) -> Command:
+    """Turns what a command raises into one message and an exit code; a user's mistake never shows a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+            done()
+        except AmpError as error:
+            _trace()
+            message = AmpError(error.code, error.message, where=error.where)
+            fail(2, str(message), *([f"hint: {error.hint}"] if error.hint else []))
+        except (KeyboardInterrupt, Interrupted):
+            fail(INTERRUPTED, "interrupted")
+        except BrokenPipeError:
+            _drop(sys.stdout)
+            sys.exit(PIPE_CLOSED)
+        except MemoryError:
+            fail(2, "error[AMP502]: not enough memory", "hint: close other programs, or use a machine with more memory")
+        except OSError as error:
+            _drop(sys.stdout)  # what could not be written would be tried again at exit
+            _unexpected(error, "the disk is full" if error.errno == errno.ENOSPC else "")
+        except Exception as error:  # a defect: told in one line, whatever it is
+            _unexpected(error)
+
+    return run  # type: ignore[return-value]
+
+
+def fail(code: int, *lines: str) -> NoReturn:
+    """Prints a message on stderr and exits."""
+    with contextlib.suppress(OSError):
+        print("\n".join(plain(line) for line in lines), file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _trace() -> None:
+    """Where it happened, for those who ask."""
+    if os.environ.get("AMPGRAPH_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+
+
+def _unexpected(error: Exception, known: str = "") -> NoReturn:
+    _trace()
+    if known:
+        fail(2, f"error[AMP105]: the report cannot be written: {known}", "hint: free some space, or write elsewhere")
+    message = (str(error).strip().splitlines() or [""])[0]
+    fail(
+        2,
+        f"error[AMP900]: {type(error).__name__}: {message}: this is a defect of ampgraph",
+        "hint: please report it with the model; AMPGRAPH_DEBUG=1 shows where it happened",
+    )
+
+
+def _drop(stream: IO[str]) -> None:
+    """Points a stream that cannot be written at nothing, so that closing it stays quiet."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def prepare_streams() -> None:
+    """Any name can be printed; Ctrl-C and a request to end both clean up."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda got, frame: sys.exit(128 + got))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupted
+
+
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Holds signals back while extension modules are imported: some crash when an exception reaches them half-made."""
+    heard: list[tuple[int, Any]] = []
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+            signal.signal(number, lambda got, frame: heard.append((got, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for got, frame in heard:
+        handlers[signal.Signals(got)](got, frame)
+
+
+def done() -> None:
+    """From here on Ctrl-C comes too late to undo anything, and is not heard."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def plain(text: str) -> str:
+    """Text from a model without the characters that steer a terminal or begin a line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def show(lines: list[str]) -> None:
+    """Prints a report."""
+    print("\n".join(plain(line) for line in lines))
+
+
+def show_json(data: object) -> None:
+    """Prints data as JSON."""
+    import json
+
+    print(json.dumps(data, indent=2))
+
+
+class Display:
+    """What is being done, shown to nobody."""
+
+    def line(self, text: str) -> None:
+        """Prints a line of the report while the work goes on."""
+        print(plain(text), flush=True)
+
+    def stage(self, text: str) -> None:
+        """Names what is done next."""
+
+    def part(self, text: str, done: int, total: int) -> None:
+        """Says how far it is; 0 of 0 where that is not known."""
+
+
+class TerminalDisplay(Display):
+    """The same, as a bar of rich's."""
+
+    def __init__(self, bars: rich.progress.Progress) -> None:
+        self.bars = bars
+        self.task = bars.add_task("starting", total=None)
+
+    def line(self, text: str) -> None:
+        self.bars.stop()  # stdout may be the same terminal: the bar would stand in the line
+        super().line(text)
+        self.bars.start()
+
+    def stage(self, text: str) -> None:
+        self.bars.reset(self.task, description=text, total=None)
+
+    def part(self, text: str, done: int, total: int) -> None:
+        if total:
+            self.bars.update(self.task, description=text, completed=done, total=total)
+        else:
+            self.stage(text)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Display]:
+    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done."""
+    if not sys.stderr.isatty():
+        yield Display()
+        return
+    from rich.console import Console
+
+    with bars(Console(stderr=True)) as shown:
+        yield TerminalDisplay(shown)
+
+
+def bars(console: rich.console.Console, **more: Any) -> rich.progress.Progress:
+    """What is done, how long it has taken, and how long it still takes where that is known."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task: Task) -> Text:
+            left = task.time_remaining
+            return Text(f"about {int(left) // 60}:{int(left) % 60:02} left" if left else "")
+
+    said = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), said, BarColumn(), TimeElapsedColumn(), TimeLeft())
+    return Bars(*columns, console=console, transient=True, **more)
