@@ -163,7 +163,8 @@ def applied(
 
     ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours."""
     pipeline = default_pipeline(plan, flow, more=passes, given=given)
-    return any(change.count for change in run(pipeline, graph, check=check))
+    changes = run(pipeline, graph, check=check)
+    return not plan.changes_nothing or any(change.count for change in changes)
 
 
 def default_output(path: str | os.PathLike, level: str) -> Path:

@@ -18,7 +18,7 @@ import onnxruntime
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.numerics.strict import StrictSession
+from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import case
 from digests.conversions import DTYPES
 from digests.table import DIGITS, Row

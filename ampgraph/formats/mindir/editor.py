@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import UseKey
 from . import schema, view
 from .abstracts import retype_abstracts
 from .body import Body
+from .schema import Message
 from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 
@@ -43,12 +43,15 @@ class MindirEditor:
     # -- handles ------------------------------------------------------------------------------------------------------
 
     def edits(self, scope: int) -> bool:
-        return True  # a function is one scope, however often it is called
+        """Every scope: a function is one, however often it is called."""
+        return True
 
     def op(self, scope: str, index: int) -> Op | None:
+        """The operator at a place, or None."""
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
     def _place(self, scope: int, index: int, position: int) -> OperandPlace:
+        place: OperandPlace | None
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
         else:
@@ -113,7 +116,7 @@ class MindirEditor:
         body, native = self._bodies[scope], self.flow.scopes[scope].native
         base = self._base(scope, value, place)
         if value.low_source != NONE and base not in native.ordered and value.low_source in native.names:
-            return native.names[value.low_source]
+            return str(native.names[value.low_source])
         if (scope, base, to) in self._casts:
             return self._casts[scope, base, to]
         for use in self.flow.uses[value.id]:
@@ -173,7 +176,9 @@ class MindirEditor:
         given, _ = self.flow.scopes[value.scope].native.held[value.id]
         home = next(body for body in self._bodies.values() if body.maker(given.output[0]) is given)
         node = home.copy(given, f"{given.output[0]}_{dtype}")
-        round_tensor(self.file, view.attribute(node, "value").tensors[0], dtype, floor)
+        copy = view.attribute(node, "value")
+        assert copy is not None
+        round_tensor(self.file, copy.tensors[0], dtype, floor)
         for path, index, position in uses:
             scope = self._scopes[path]
             self._give(scope, self._place(scope, index, position), node.output[0])
@@ -199,7 +204,7 @@ class MindirEditor:
         retype_abstracts(self.flow, self._types, view.primitives(self.model))
 
 
-def _all_names(model: Any) -> set[str]:
+def _all_names(model: Message) -> set[str]:
     names = {primitive.name for primitive in model.primitives}
     for graph in (model.graph, *model.functions):
         names.add(graph.name)
@@ -210,7 +215,7 @@ def _all_names(model: Any) -> set[str]:
     return names
 
 
-def _add_abstract(node: Any, value: Value, dtype: str) -> None:
+def _add_abstract(node: Message, value: Value, dtype: str) -> None:
     """The type of a node that makes one tensor like ``value``."""
     dims = [-2] if value.shape is None else [dim if isinstance(dim, int) else -1 for dim in value.shape]
     tensor = node.attribute.add(name="shape", type=schema.TENSORS).tensors.add()

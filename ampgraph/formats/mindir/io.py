@@ -13,13 +13,13 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from ...core.errors import AmpError
 from ...core.files import refuse_output
 from . import schema
+from .schema import Message
 from .weights import (
     CIPHERS,
     MindirFile,
@@ -96,7 +96,7 @@ def _content(path: Path) -> Iterator[memoryview]:
         yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
 
 
-def _check_model(model: Any, where: str) -> None:
+def _check_model(model: Message, where: str) -> None:
     """Refuses what was written for other machines or later readers, and what lacks its end."""
     if model.mind_ir_version > schema.NEWEST_VERSION or model.mind_ir_version < 0:
         problem = f"has mind_ir_version {model.mind_ir_version}; ampgraph knows those up to {schema.NEWEST_VERSION}"
@@ -110,7 +110,7 @@ def _check_model(model: Any, where: str) -> None:
         raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
 
 
-def _is_text(message: Any) -> bool:
+def _is_text(message: Message) -> bool:
     """Whether every string of a message, however deep, is UTF-8; protobuf gives bytes for one that is not."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
@@ -124,7 +124,7 @@ def _is_text(message: Any) -> bool:
     return True
 
 
-def _lacks_primitives(model: Any) -> bool:
+def _lacks_primitives(model: Message) -> bool:
     """Whether a node names a primitive, function or value that is nowhere."""
     graphs = (model.graph, *model.functions)
     known = {primitive.name for primitive in model.primitives} | {graph.name for graph in graphs}
@@ -260,7 +260,7 @@ def _variables(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
 
 
-def _write_model(model: Any, temporary: Path, path: Path) -> None:
+def _write_model(model: Message, temporary: Path, path: Path) -> None:
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
@@ -270,10 +270,10 @@ def _write_model(model: Any, temporary: Path, path: Path) -> None:
 
 
 def _write_data(
-    file: MindirFile, outside: list[Any], path: Path, temporary: Callable[[str], Path], progress: Progress | None
+    file: MindirFile, outside: list[Message], path: Path, temporary: Callable[[str], Path], progress: Progress | None
 ) -> dict[Path, Path | None]:
     """Streams the tensors to data files, split as they were, and points them there; which is to be moved where."""
-    by_file: dict[str, list[Any]] = {}
+    by_file: dict[str, list[Message]] = {}
     for tensor in outside:
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
     total, before = sum(tensor.external_data.length for tensor in outside), 0

@@ -27,8 +27,7 @@ def dtype_name(dtype: ir.DataType | None) -> str:
 
 def type_numbered(number: object) -> str:
     """``float32`` for 1, as attributes name types; an empty string for what is no type."""
-    known = isinstance(number, int) and number in DTYPE_NAMES
-    return DTYPE_NAMES[ir.DataType(number)] if known else ""
+    return DTYPE_NAMES[ir.DataType(number)] if isinstance(number, int) and number in DTYPE_NAMES else ""
 
 
 def declared_type(value: ir.Value) -> Type:
