@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
+from .core.renamed import warn_renamed
 from .training.mindspore import StepResult, TrainStep, train_step
 
 __all__ = ["StepResult", "TrainStep", "train_step"]
 
-warnings.warn(
-    "ampgraph.mindspore is now ampgraph.training.mindspore; the old name goes with 0.3",
-    DeprecationWarning,
-    stacklevel=2,
-)
+warn_renamed("ampgraph.mindspore", "ampgraph.training.mindspore", "0.3")

@@ -141,12 +141,12 @@ def test_time_left_is_told_on_a_terminal():
     """The column itself: rich draws it only where it knows a speed."""
     from rich.console import Console
 
-    from ampgraph.cli.console import _TerminalProgress, bars
+    from ampgraph.cli.console import TerminalDisplay, bars
 
     screen = Console(force_terminal=True, width=120)
     clock = iter(float(n) for n in range(1000))
     with screen.capture() as captured, bars(screen, get_time=lambda: next(clock)) as shown:
-        told = _TerminalProgress(shown)
+        told = TerminalDisplay(shown)
         for done in range(0, 60, 10):
             told.part("run 1", done, 168)
         shown.refresh()

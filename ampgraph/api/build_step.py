@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import AmpError, is_number
+from ..core.recipe import Recipe, RecipeFields
+from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
-from ..planner.steps import Options
+from ..planner.options import Options, resolve
 from ..training.forward.read import read_forward
-from ..training.step.build import Joint, begin
+from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
 from . import pipeline
+from .keywords import recipe_for, takes_recipe
+from .kinds import Model, PathLike
+from .steps import moved
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT = "default"
 
 
+@takes_recipe
 def build_training_step(
-    model: Any,
+    model: Model,
     *,
     loss: str | None = None,
     optimizer: str | Optimizer,
-    level: str = "O2",
-    dtype: str = "float16",
+    recipe: Recipe | str | None = None,
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
     freeze: str | Sequence[str] = (),
-    fp32: Sequence[str] = (),
-    low: Sequence[str] = (),
-    target: str | None = None,
-    output: str | os.PathLike[str] | None = None,
+    output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
+    **fields: Unpack[RecipeFields],
 ) -> TrainingStep:
     """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
 
@@ -46,8 +51,8 @@ def build_training_step(
             ``labels`` like the first output), or the name of an output that is a float scalar. A graph with gradients
             has its loss: by default its only float scalar output.
         optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``.
-        level, dtype, fp32, low, target: as for `ampgraph.convert`; they hold for forward and backward. Parameters and
-            all other state are float32, but for O3, which stores parameters low.
+        recipe: an `ampgraph.Recipe`, or the short text of one. It holds for forward and backward. Parameters and all
+            other state are float32, but for O3, which stores parameters low.
         loss_scale: a policy of `ampgraph.training.step.loss_scale`, its command-line form, or None for neither scale
             nor skipped steps. By default dynamic at O1, O2 and auto with float16, else None.
         clip_norm: the largest L2 norm of all unscaled gradients together.
@@ -59,35 +64,51 @@ def build_training_step(
             default outputs ``gradient:P``, ``P.grad``, ``grad_P`` and ``P_grad`` are the gradient of parameter P.
         seed: the float32 scalar input that these gradients start from, which becomes the loss scale. By default one
             of ``seed``, ``scale``, ``grad_output``, ``tangents_1``.
+        **fields: of the recipe, but for io and ranges; each replaces the recipe's own:
 
     Raises:
         AmpError: AMP205 for a model that is a training step already, AMP210 an operator without gradient rule, AMP211
             a parameter without gradient, AMP212 a shape that is not known, AMP213 a loss that is none, AMP215 for
-            gradients, seeds and buffers that do not fit, AMP305 for ``freeze``, AMP320 for the loss scale, AMP322 for
-            optimizer and clip_norm.
+            gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe and ``freeze``, AMP320 for
+            the loss scale, AMP322 for optimizer and clip_norm.
     """
-    optimizer, policy, clip_norm = as_optimizer(optimizer), _policy(loss_scale, level, dtype), _clip(clip_norm)
+    wanted = _for_training(recipe_for(build_training_step, recipe, fields))
+    options = resolve(wanted, "ONNX")
+    policy = _policy(loss_scale, options.level.name, wanted.dtype)
+    chosen, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        options = pipeline.build_options(level, dtype, "ampgraph", None, fp32, low, target, None, None, "ONNX")
-        joint = begin(read_forward(model), loss, policy, freeze, gradients, seed)
+        joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed)
         joint.differentiate(policy)
         _lower_precision(joint, options)
-        message = {
-            "level": level,
-            "dtype": dtype,
-            "target": options.target,
-            "loss": joint.named,
-            "clip_norm": clip_norm,
-        }
-        message |= {"optimizer": spelled(optimizer), "loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(optimizer, clip_norm, message)
+        steering: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
+        steering |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(chosen)}
+        steering |= {"loss_scale": "none" if policy is None else str(policy)}
+        step = joint.finish(chosen, clip_norm, steering)
     if output is not None:
         step.save(output)
     return step
 
 
-def _lower_precision(joint: Joint, options: Options) -> None:
+def _for_training(recipe: Recipe) -> Recipe:
+    """Raises AmpError AMP301 for what a recipe says that a training step has no place for."""
+    for name in recipe.set():
+        if name in ("io", "ranges", "range_margin"):
+            hint = "leave it away: the inputs and outputs of a step keep their types"
+            hint = hint if name == "io" else "leave it away: ranges are of the forward graph alone"
+            raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
+    return recipe
+
+
+def _moved(model: Model, recipe: Recipe) -> Any:
+    """The model in the opset that the recipe names."""
+    if recipe.opset is None:
+        return model
+    graph = moved(adapters.load(model)[0], recipe)
+    return graph.model if isinstance(graph, OnnxGraph) else model
+
+
+def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return

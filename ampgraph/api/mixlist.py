@@ -20,10 +20,12 @@ from typing import Any
 
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
-from ..oplists.lists import Level, OpLists, load_kernels, load_level, load_op_lists
+from ..oplists.files import data_folder, read_file
+from ..oplists.kernels import load_kernels
+from ..oplists.levels import Level, load_level
 from ..oplists.mindspore_lists import load_mindspore_rules
 from ..oplists.mindspore_schemas import Operator, operators
-from ..oplists.validate import data_folder, read_file
+from ..oplists.operators import OpLists, load_op_lists
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")

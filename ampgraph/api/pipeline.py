@@ -1,96 +1,19 @@
-"""The steps of a conversion, for the API and the command line alike: read, plan, apply, verify, write."""
+"""What a conversion does to a graph: a plan is made or followed, and the passes run."""
 
 from __future__ import annotations
 
-import fnmatch
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from ..core.dataflow import Dataflow
-from ..core.errors import AmpError, nearest
-from ..core.graph import Graph, is_mindir
+from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan, Rewrite
-from ..oplists.lists import load_kernels, load_level, load_op_lists
 from ..passes.pipeline import default_pipeline
 from ..passes.rewrite_regions import RewriteRegions
 from ..planner.guards.weights import exceeds
-from ..planner.state import largest
-from ..planner.steps import Options, find_rewrites, make_plan
-
-DTYPES = ("float16", "bfloat16")
-STORES = ("low", "keep")
-DEFAULT_TARGETS = {"ONNX": "cuda", "MindIR": "ascend"}
-
-
-def build_options(
-    level: str,
-    dtype: str,
-    policy: str,
-    lists: Any,
-    fp32: Iterable[str],
-    low: Iterable[str],
-    target: str | None,
-    dims: Mapping[str, int] | None,
-    store_weights: str | None = None,
-    model_format: str = "ONNX",
-) -> Options:
-    """Options from words, with the lists, levels and kernels that they name. Raises AmpError 3xx for a wrong word."""
-    if dtype not in DTYPES:
-        raise AmpError("AMP301", f"unknown dtype '{dtype}'", hint=nearest(dtype, list(DTYPES)) or "float16 or bfloat16")
-    if policy == "mindspore" and model_format != "MindIR":
-        raise AmpError(
-            "AMP303",
-            "policy 'mindspore' goes by MindSpore's cells",
-            hint="it is for .mindir files; leave --policy away",
-        )
-    if policy == "mindspore" and (fp32 or low or lists):
-        word = "--fp32" if fp32 else "--low" if low else "--lists"
-        raise AmpError("AMP305", f"{word} cannot change what MindSpore does", hint="leave --policy mindspore away")
-    store = store_weights or ("keep" if policy == "mindspore" else "low")
-    if store not in STORES:
-        raise AmpError("AMP301", f"weights cannot be stored '{store}'", hint="--store-weights low or keep")
-    target = DEFAULT_TARGETS[model_format] if target is None else target
-    files = [Path(f) for f in ([lists] if isinstance(lists, (str, os.PathLike)) else lists or ())]
-    return Options(
-        level=load_level(level, files),
-        lists=load_op_lists(policy, files),
-        kernels=load_kernels(target, model_format),
-        dtype=dtype,
-        policy=policy,
-        target=target,
-        fp32=_words(fp32),
-        low=_words(low),
-        dims=dict(dims or {}),
-        store_weights=store,
-    )
-
-
-def _words(patterns: Iterable[str]) -> tuple[str, ...]:
-    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
-
-
-def low_interface(graph: Graph, io: str | Sequence[str]) -> frozenset[str]:
-    """The graph inputs and outputs that ``io`` asks to be low."""
-    if io == "keep":
-        return frozenset()
-    names = graph.interface()
-    if io == "low":
-        return frozenset(names)
-    chosen: set[str] = set()
-    for word in _words(io):
-        pattern, _, kind = word.partition("=")
-        if word in ("keep", "low"):
-            chosen |= set(names) if word == "low" else set()
-            continue
-        matched = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
-        if kind not in ("low", "keep") or not matched:
-            problem = f"'{word}' matches no input or output" if not matched else f"'{word}' does not say =low or =keep"
-            raise AmpError("AMP305", problem, hint=nearest(pattern, names) or f"there are: {', '.join(names[:8])}")
-        chosen = chosen | set(matched) if kind == "low" else chosen - set(matched)
-    return frozenset(chosen)
+from ..planner.options import Options, largest
+from ..planner.steps import find_rewrites, make_plan
 
 
 def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
@@ -165,12 +88,3 @@ def applied(
     pipeline = default_pipeline(plan, flow, more=passes, given=given)
     changes = run(pipeline, graph, check=check)
     return not plan.changes_nothing or any(change.count for change in changes)
-
-
-def default_output(path: str | os.PathLike, level: str) -> Path:
-    """``model.O2.onnx`` beside ``model.onnx``, ``net.O2.mindir`` beside ``net.mindir``."""
-    path = Path(path)
-    if path.is_dir():
-        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
-    suffix = ".mindir" if is_mindir(path) else ".onnx"
-    return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")

@@ -9,9 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..core.errors import AmpError
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.progress
 
 Command = TypeVar("Command", bound=Callable[..., None])
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -77,7 +82,7 @@ def _unexpected(error: Exception, known: str = "") -> NoReturn:
     )
 
 
-def _drop(stream: Any) -> None:
+def _drop(stream: IO[str]) -> None:
     """Points a stream that cannot be written at nothing, so that closing it stays quiet."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -109,7 +114,7 @@ def prepare_streams() -> None:
             signal.signal(number, lambda got, frame: sys.exit(128 + got))
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise Interrupted
 
 
@@ -148,15 +153,15 @@ def show(lines: list[str]) -> None:
     print("\n".join(plain(line) for line in lines))
 
 
-def show_json(data: Any) -> None:
+def show_json(data: object) -> None:
     """Prints data as JSON."""
     import json
 
     print(json.dumps(data, indent=2))
 
 
-class Progress:
-    """What is being done, told to nobody."""
+class Display:
+    """What is being done, shown to nobody."""
 
     def line(self, text: str) -> None:
         """Prints a line of the report while the work goes on."""
@@ -166,11 +171,13 @@ class Progress:
         """Names what is done next."""
 
     def part(self, text: str, done: int, total: int) -> None:
-        """Says how far it is."""
+        """Says how far it is; 0 of 0 where that is not known."""
 
 
-class _TerminalProgress(Progress):
-    def __init__(self, bars: Any) -> None:
+class TerminalDisplay(Display):
+    """The same, as a bar of rich's."""
+
+    def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
         self.task = bars.add_task("starting", total=None)
 
@@ -183,22 +190,25 @@ class _TerminalProgress(Progress):
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
-        self.bars.update(self.task, description=text, completed=done, total=total)
+        if total:
+            self.bars.update(self.task, description=text, completed=done, total=total)
+        else:
+            self.stage(text)
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
+def progress() -> Iterator[Display]:
     """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done."""
     if not sys.stderr.isatty():
-        yield Progress()
+        yield Display()
         return
     from rich.console import Console
 
     with bars(Console(stderr=True)) as shown:
-        yield _TerminalProgress(shown)
+        yield TerminalDisplay(shown)
 
 
-def bars(console: Any, **more: Any) -> Any:
+def bars(console: rich.console.Console, **more: Any) -> rich.progress.Progress:
     """What is done, how long it has taken, and how long it still takes where that is known."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..core.errors import AmpError
 from .console import progress, show, show_json, signals_wait
+from .options import DeviceOption, JsonOption, ModelArgument
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        help="auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.",
-    ),
-]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded (ONNX).")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-
-
-def parse_dims(words: Any) -> dict[str, int]:
-    """``["batch=8"]`` as a dictionary."""
-    dims = {}
-    for word in words:
-        name, _, number = word.rpartition("=")
-        if not name or not number.isascii() or not number.isdigit() or int(number) < 1:
-            raise AmpError("AMP310", f"--dim {word} is not NAME=N", hint="for example --dim batch=8")
-        dims[name] = int(number)
-    return dims
 
 
 def run(

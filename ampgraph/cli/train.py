@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.recipe import Given, recipe_of
 from .console import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
+from .options import JsonOption, recipe_options
 
 if TYPE_CHECKING:
     from ..training.run.fitting import History
@@ -42,19 +44,13 @@ ForwardArgument = Annotated[
 CheckpointArgument = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The folder that train was given, or a file in it.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 OptimizerOption = Annotated[str, _text("--optimizer", "KIND[:KEY=VALUE,...]", OPTIMIZERS)]
 StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
 TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
 LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
-LevelOption = Annotated[str, _text("--level", "LEVEL", "O0, O1, O2, O3 or auto.")]
-DtypeOption = Annotated[str, _text("--dtype", "TYPE", "float16 or bfloat16.")]
 LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
 ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
 FreezeOption = Annotated[list[str] | None, _text("--freeze", "NAMES", FROZEN)]
-Fp32Option = Annotated[list[str] | None, _text("--fp32", "PATTERN", "Keep these nodes in float32; repeatable.")]
-LowOption = Annotated[list[str] | None, _text("--low", "PATTERN", "Make these nodes low; repeatable.")]
-TargetOption = Annotated[str | None, _text("--target", "TARGET", "cuda (the default), tensorrt, cann or cpu.")]
 GradientOption = Annotated[
     list[str] | None,
     _text("--gradient", "PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable."),
@@ -77,21 +73,19 @@ SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the sampl
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
 
+@recipe_options(but=("io", "ranges", "range_margin"))
 def build_step(
     model: ForwardArgument,
     optimizer: OptimizerOption,
     output: StepOption,
     loss: LossOption = None,
-    level: LevelOption = "O2",
-    dtype: DtypeOption = "float16",
     loss_scale: LossScaleOption = None,
     clip_norm: ClipOption = None,
     freeze: FreezeOption = None,
-    fp32: Fp32Option = None,
-    low: LowOption = None,
-    target: TargetOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
+    *,
+    fields: Given,
     as_json: JsonOption = False,
 ) -> None:
     """Build a mixed-precision training step of a forward graph: one ONNX model for stock ONNX Runtime.
@@ -107,7 +101,7 @@ def build_step(
         from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
-        from ..training.forward.joint import parse_gradients
+        from ..training.forward.exported_backward import parse_gradients
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -118,14 +112,10 @@ def build_step(
             model,
             loss=loss,
             optimizer=optimizer,
-            level=level,
-            dtype=dtype,
+            recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
             freeze=freeze or (),
-            fp32=fp32 or (),
-            low=low or (),
-            target=target,
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
         )
@@ -173,18 +163,11 @@ def train(
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(
-                data,
-                epochs=epochs,
-                batch_size=batch_size,
-                validate=validate,
-                lr_schedule=lr_schedule,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                resume=resume,
-                seed=seed,
+                data, epochs=epochs, batch_size=batch_size, validate=validate, lr_schedule=lr_schedule,
+                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
                 on_step=lambda count, total, result: bar.part("training", count, total),
                 on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
-            )
+            )  # fmt: skip
         done()
     if plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]

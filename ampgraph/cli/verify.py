@@ -7,30 +7,23 @@ from typing import Annotated
 
 import typer
 
+from ..core.recipe_values import dims
 from .console import done, progress, show, show_json, signals_wait
-from .numbers import DeviceOption, JsonOption, parse_dims
+from .options import DataOption, DeviceOption, DimOption, JsonOption, SamplesOption, SeedOption
 
 
 def verify(
     reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="The float32 .onnx or .mindir file.")],
     model: Annotated[str, typer.Argument(metavar="MODEL", help="What was made from it.")],
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR|FILE.npz", help="Samples, by input name; generated if not given."),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", metavar="N", help="At most N samples; 8 where they are generated.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="For generated samples.")] = 0,
+    data: DataOption = None,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
     tolerance: Annotated[
         float,
         typer.Option("--tolerance", metavar="X", help="Relative L2 that 9 of 10 samples must meet at every output."),
     ] = 1e-2,
     device: DeviceOption = "auto",
-    dim: Annotated[
-        list[str] | None,
-        typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension in generated samples; repeatable."),
-    ] = None,
+    dim: DimOption = None,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -55,7 +48,7 @@ def verify(
     with progress() as bar:
         found = compare(
             reference, model, data=data, samples=samples, tolerance=tolerance, device=device, seed=seed,
-            dims=parse_dims(dim or ()), nodes=nodes, progress=bar.part,
+            dims=dict(dims(dim)), nodes=nodes, progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

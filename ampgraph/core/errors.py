@@ -22,6 +22,14 @@ class AmpError(Exception):
         return f"error[{self.code}]: {place}{self.message}{hint}"
 
 
+class UnknownKeyword(AmpError, TypeError):
+    """A keyword that a function does not take: AMP301, and a TypeError as Python's own."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        hint = nearest(name, known) or f"there are: {', '.join(known)}"
+        super().__init__("AMP301", f"unknown keyword '{name}'", hint=hint)
+
+
 def nearest(name: str, known: list[str]) -> str:
     """`did you mean 'X'?`, or an empty string when nothing is close."""
     import difflib

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from .validate import data_folder, read_file
+from .files import own_file
 
 Cells = Mapping[str, frozenset[str]]
 """Class of a cell -> the operators that its ``construct`` makes."""
@@ -32,7 +32,7 @@ class MindsporeRules:
 @cache
 def load_mindspore_rules() -> MindsporeRules:
     """The rules as mindspore.toml has them."""
-    data = read_file(data_folder() / "mindspore.toml").data
+    data = own_file("mindspore.toml").data
     return MindsporeRules(
         white_cells={name: frozenset(made) for name, made in data["O1"]["white_cells"].items()},
         white_operators=frozenset(data["O1"]["white_operators"]),

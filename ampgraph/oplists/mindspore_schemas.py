@@ -16,8 +16,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from ampgraph.core.errors import AmpError
-from ampgraph.oplists.validate import data_folder
+from ..core.errors import AmpError
+from .files import data_folder
 
 if sys.version_info >= (3, 11):
     import tomllib

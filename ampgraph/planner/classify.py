@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
-from ..oplists.lists import Kernels
+from ..oplists.kernels import Kernels
 from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
 
 VERDICT = {"low": LOW, "float32": HIGH, "cut": FREE}

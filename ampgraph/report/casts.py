@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW
-from ..oplists.lists import OpLists
+from ..oplists.operators import OpLists
 
 NAMED = 2  # readers named in a reason; the others are counted
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.plan import Rewrite
-from ..oplists.lists import Listing
+from ..oplists.operators import Listing
 from ..planner.costs import Costs, add_extra, net_of
 from ..planner.cut import INFINITE, Problem
 from ..planner.state import CUT, HIGH, LOW, State

@@ -12,7 +12,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW, Census, Stored
 from ..formats import adapters
 from ..formats.onnx.graph import quiet_collector
-from ..oplists.lists import OpLists, load_op_lists
+from ..oplists.operators import OpLists, load_op_lists
 from .casts import CastReport, cast_reports
 from .fusions import Fusions, fused_operators
 
@@ -103,13 +103,19 @@ class _Seen:
 
 
 def inspect(
-    model: Any, against: Any = None, *, fusions: bool = True, progress: Callable[[str], None] | None = None
+    model: Any,
+    against: Any = None,
+    *,
+    lists: OpLists | None = None,
+    fusions: bool = True,
+    progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
 
     Args:
         model: anything that `convert` takes.
         against: the model that it was made from.
+        lists: say what is heavy, and why a Cast stands where it does; ampgraph's own if not given.
         fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
         progress: hears what is done next.
 
@@ -117,7 +123,7 @@ def inspect(
         AmpError: for a file that is missing or no model.
     """
     with quiet_collector():
-        lists = load_op_lists()
+        lists = load_op_lists() if lists is None else lists
         seen = _see(model)
         original = _see(against) if against is not None else None
         result = _inspection(seen, original, lists)

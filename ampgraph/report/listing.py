@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import AmpError, nearest
-from ..oplists.lists import TARGETS, Level, OpLists, load_kernels, load_op_lists
-from ..oplists.validate import data_folder, known_operators, plain, read_file
+from ..oplists.files import data_folder, plain, read_file
+from ..oplists.kernels import TARGETS, load_kernels
+from ..oplists.levels import Level
+from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.schemas import known_operators
 
 
 @dataclass(frozen=True, slots=True)

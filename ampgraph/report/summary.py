@@ -10,7 +10,7 @@ from typing import Any
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.plan import Decision, Plan, Why
-from ..oplists.lists import OpLists
+from ..oplists.operators import OpLists
 from .casts import label
 
 ORDINARY = {

@@ -1,15 +1,16 @@
-"""The report of `tune` as plain text."""
+"""What `tune` found, and its report as plain text."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from .text import _plural, _rows
 
 if TYPE_CHECKING:
-    from ..api.tune import Candidate, Tuning
+    from ..core.plan import Plan
 
 PATTERNS = 24  # shown; --json has all
 METRICS = {
@@ -18,6 +19,64 @@ METRICS = {
     "argmax": "share of other classes",
     "cosine": "1 - cosine",
 }
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A conversion that was run: how it came about, its error, the nodes and bytes that it has in float32."""
+
+    step: str
+    error: float
+    nodes: int
+    bytes: int
+    promoted: int  # groups
+    chosen: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; null for an infinite error."""
+        return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `tune` found.
+
+    Attributes:
+        met: whether the tolerance is met; if not, ``plan`` is None and nothing was written.
+        error: of the chosen candidate, or the smallest that was reached.
+        patterns: for ``fp32=`` or ``--fp32``, beside those that were given.
+        frontier: candidates that none beats in bytes and in error, the smallest first.
+        candidates: all, in the order of the runs.
+        runs: strict runs, that is passes over the samples, of candidates and to measure.
+    """
+
+    model: str
+    output: str | None
+    met: bool
+    error: float
+    tolerance: float
+    metric: str
+    level: str
+    dtype: str
+    runs: int
+    samples: int
+    nodes: int  # that have something to decide
+    plan: Plan | None
+    patterns: tuple[str, ...]
+    frontier: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; without the plan."""
+        names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
+        return {name: getattr(self, name) for name in names} | {
+            "error": self.error if math.isfinite(self.error) else None,
+            "patterns": list(self.patterns),
+            "frontier": [point.to_dict() for point in self.frontier],
+            "candidates": [point.to_dict() for point in self.candidates],
+            "notes": list(self.notes),
+        }
 
 
 def tuning_lines(found: Tuning) -> list[str]:

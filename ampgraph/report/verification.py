@@ -1,19 +1,60 @@
-"""The report of `verify` as plain text."""
+"""What `verify` found, and its report as plain text."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .text import _rows
 
 if TYPE_CHECKING:
-    from ..api.verify import Verification
     from ..numerics.metrics.agreement import Agreement
     from ..numerics.trace.suspects import Operand, Suspect
 
 REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
+    values were looked at, None where none was."""
+
+    reference: str
+    model: str
+    device: str
+    strict: bool
+    run: str
+    tolerance: float
+    samples: int
+    outputs: tuple[Agreement, ...]
+    first_nonfinite: Suspect | None = None
+    growth: tuple[Suspect, ...] = ()
+    traced: int | None = None
+    fallback: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`."""
+        compared = any(output.compared for output in self.outputs)
+        return compared and all(output.within(self.tolerance) for output in self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        born = self.first_nonfinite
+        plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
+        return plain | {
+            "run": self.run,
+            "samples": self.samples,
+            "outputs": [output.to_dict() for output in self.outputs],
+            "first_nonfinite": None if born is None else born.to_dict(),
+            "growth": [suspect.to_dict() for suspect in self.growth],
+            "traced_sample": self.traced,
+            "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
+            "notes": list(self.notes),
+        }
 
 
 def verification_lines(found: Verification) -> list[str]:

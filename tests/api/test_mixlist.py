@@ -7,9 +7,11 @@ import pytest
 
 from ampgraph.api.mixlist import ascend_names, build_mixlist, write_mixlist
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.lists import load_level, load_op_lists
+from ampgraph.oplists.classes import LEVELS
+from ampgraph.oplists.files import data_folder
+from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_schemas import operators
-from ampgraph.oplists.validate import LEVELS, data_folder
+from ampgraph.oplists.operators import load_op_lists
 from cli_helpers import contents, process, refused
 
 EXPORTS = [("ampgraph", level) for level in LEVELS] + [("mindspore", level) for level in ("O0", "O1", "auto")]

@@ -22,10 +22,13 @@ from typing import Any
 import numpy as np
 
 from ampgraph.api import pipeline
+from ampgraph.api.interface import low_interface
 from ampgraph.core.plan import Plan
+from ampgraph.core.recipe import Recipe
 from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.weights import MindirFile
+from ampgraph.planner.options import Options, resolve
 from mindir import text as mindir_text
 
 TYPES = {"f32": 1, "f16": 10, "bf16": 16, "f64": 11, "i64": 7, "i32": 6, "bool": 9, "u8": 2}
@@ -225,13 +228,13 @@ def graph_of(model: Any) -> MindirGraph:
 def plan_of(model: Any, level: str = "O2", dtype: str = "float16", io: Any = "keep", **options: Any) -> Plan:
     """The plan of a model in memory."""
     graph = graph_of(model)
-    return pipeline.planned(graph, _options(level, dtype, **options), pipeline.low_interface(graph, io))[0]
+    return pipeline.planned(graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io))[0]
 
 
 def convert(model: Any, level: str = "O2", dtype: str = "float16", io: Any = "keep", **options: Any) -> Any:
     """The converted model; the one that is given stays as it is."""
     graph = graph_of(model)
-    plan, flow = pipeline.planned(graph, _options(level, dtype, **options), pipeline.low_interface(graph, io))
+    plan, flow = pipeline.planned(graph, _options(level, dtype, **options), low_interface(graph, Recipe.of(io=io).io))
     pipeline.applied(graph, plan, flow)
     return graph.file.model
 
@@ -243,11 +246,8 @@ def followed(model: Any, plan: Plan) -> Any:
     return graph.file.model
 
 
-def _options(level: str, dtype: str, policy: str = "ampgraph", fp32: Any = (), low: Any = (), **more: Any) -> Any:
-    lists, target = more.pop("lists", None), more.pop("target", None)
-    return pipeline.build_options(
-        level, dtype, policy, lists, fp32, low, target, None, more.pop("store_weights", None), "MindIR"
-    )
+def _options(level: str, dtype: str, **fields: Any) -> Options:
+    return resolve(Recipe.of(level=level, dtype=dtype, **fields), "MindIR")
 
 
 def data(model: Any) -> bytes:

@@ -3,9 +3,10 @@
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.lists import load_op_lists
+from ampgraph.oplists.files import data_folder, tomllib
 from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Place, is_slot, operator, operators, parse
-from ampgraph.oplists.validate import data_folder, known_operators, tomllib
+from ampgraph.oplists.operators import load_op_lists
+from ampgraph.oplists.schemas import known_operators
 
 PATH = data_folder() / "schemas" / "mindspore.toml"
 

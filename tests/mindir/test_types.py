@@ -15,8 +15,8 @@ from ampgraph.api import pipeline
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import schema, view
 from ampgraph.formats.mindir.training import UPDATE
-from ampgraph.oplists.lists import load_op_lists
 from ampgraph.oplists.mindspore_schemas import NO_SLOT, Operator, is_slot, operators
+from ampgraph.oplists.operators import load_op_lists
 from ampgraph.passes.verify_types import VerifyTypes
 from ampgraph.report.summary import Summary, choices, summarize
 from formats.mindir_checker import faults, types_of

@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ampgraph.oplists.lists import load_kernels
-from ampgraph.oplists.validate import data_folder, known_operators
+from ampgraph.oplists.files import data_folder
+from ampgraph.oplists.kernels import load_kernels
+from ampgraph.oplists.schemas import known_operators
 
 DATA = data_folder()
 LOW = ("float16", "bfloat16")

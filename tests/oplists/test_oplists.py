@@ -11,9 +11,14 @@ import onnx
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.lists import CLASSES, Level, Listing, load_kernels, load_level, load_levels, load_op_lists
+from ampgraph.oplists.check import REGIONS, check_file
+from ampgraph.oplists.classes import CLASSES, LEVEL_VALUES
+from ampgraph.oplists.files import data_folder, read_file
+from ampgraph.oplists.kernels import load_kernels
+from ampgraph.oplists.levels import Level, load_level, load_levels
 from ampgraph.oplists.mindspore_schemas import operators
-from ampgraph.oplists.validate import LEVEL_VALUES, REGIONS, check_file, data_folder, known_operators, read_file
+from ampgraph.oplists.operators import Listing, load_op_lists
+from ampgraph.oplists.schemas import known_operators
 
 DATA = data_folder()
 LOW = ("float16", "bfloat16")
@@ -327,7 +332,8 @@ def test_unknown_names(call, code, message, hint):
 
 def test_loading_needs_neither_numpy_nor_onnx():
     code = (
-        "import sys; from ampgraph.oplists.lists import *; load_op_lists(); load_level('O2'); load_kernels('cuda');"
+        "import sys; from ampgraph.oplists.operators import *; from ampgraph.oplists.levels import *;"
+        "from ampgraph.oplists.kernels import *; load_op_lists(); load_level('O2'); load_kernels('cuda');"
         "sys.exit(bool({'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import ampgraph
-from ampgraph.api.pipeline import build_options as options_of
+from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.costs import Costs, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
+from ampgraph.planner.options import resolve
 from ampgraph.planner.state import FREE, HIGH, LOW
 from ampgraph.planner.steps import judge
 from planner.graphs import random_models
@@ -125,8 +126,7 @@ def judged(model, level: str, dims: dict[str, int] | None = None):
     graph, _ = adapters.load(model)
     graph.prepare()
     flow = graph.dataflow("float16")
-    options = options_of(level, "float16", "ampgraph", None, (), (), "cuda", dims)
-    return judge(flow, options)[0]
+    return judge(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))[0]
 
 
 @GRAPHS

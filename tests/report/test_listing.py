@@ -5,9 +5,11 @@ import json
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.lists import load_level, load_op_lists
+from ampgraph.oplists.classes import LEVELS
+from ampgraph.oplists.files import data_folder
+from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_lists import load_mindspore_rules
-from ampgraph.oplists.validate import LEVELS, data_folder
+from ampgraph.oplists.operators import load_op_lists
 from ampgraph.report.listing import list_rows, listed, mindspore_rows
 
 

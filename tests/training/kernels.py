@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampgraph.oplists.lists import load_kernels
+from ampgraph.oplists.kernels import load_kernels
 from ampgraph.training.gradients.registry import kind_of
 from ampgraph.training.step.training_step import TrainingStep
 

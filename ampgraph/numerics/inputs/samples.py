@@ -15,8 +15,8 @@ from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...formats import adapters
 from ...runtime.data import cannot_read, load_npz
-from ...runtime.onnxruntime_session import Port as Declared
-from ...runtime.onnxruntime_session import check_feeds
+from ...runtime.ports import Port as Declared
+from ...runtime.ports import check_feeds
 from .generate import Generator, Port, numpy_type
 
 COUNT = 8  # samples that are generated where nobody says how many

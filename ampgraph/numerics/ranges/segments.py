@@ -14,7 +14,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import QUIET, _refused, _stopped
+from ...runtime.onnxruntime_session import QUIET, refused, stopped
 from ..strict import value_types as vt
 
 LIMIT = 96 << 20  # bytes of values that one segment exposes
@@ -194,13 +194,13 @@ class SegmentedModel:
         try:
             return ort.InferenceSession(part.SerializeToString(), options, providers=list(self._providers))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, session: Any, feeds: dict[str, Any], wanted: list[str]) -> list[Any]:
         try:
             return session.run(wanted, feeds)
         except Exception as error:
-            raise _stopped(error, self.device) from error
+            raise stopped(error, self.device) from error
 
 
 def _port(name: str, element: str) -> ValueInfoProto:

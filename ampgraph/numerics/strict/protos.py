@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import GraphProto, ModelProto
 
-from ...runtime.onnxruntime_session import Port
+from ...runtime.ports import Port
 from . import value_types as vt
 
 

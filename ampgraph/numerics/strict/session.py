@@ -19,7 +19,8 @@ from ampgraph.core.errors import AmpError, nearest
 from ampgraph.numerics.strict import value_types as vt
 from ampgraph.numerics.strict.protos import folder_of, load_proto
 from ampgraph.numerics.strict.rewrite import rewrite
-from ampgraph.runtime.onnxruntime_session import Port, check_feeds, no_memory, out_of_memory
+from ampgraph.runtime.onnxruntime_session import no_memory, out_of_memory
+from ampgraph.runtime.ports import Port, check_feeds
 
 
 def strict_model(model: ModelProto | str | Path) -> ModelProto:
@@ -38,8 +39,8 @@ class StrictSession:
         ort = _runtime()
         given = inlined(load_proto(model))
         self.input_types = {v.name: vt.of_proto(v.type) for v in given.graph.input}
-        self.inputs = self.input_types
-        self._ports = {v.name: _port(v) for v in given.graph.input}
+        self.inputs = {v.name: _port(v) for v in given.graph.input}
+        self.outputs = {v.name: _port(v) for v in given.graph.output}
         self.output_types = {v.name: vt.of_proto(v.type) for v in given.graph.output}
         optional = {i.name for i in given.graph.initializer}
         self.required = [v.name for v in given.graph.input if v.name not in optional]
@@ -68,7 +69,7 @@ class StrictSession:
                 hint = nearest(name, list(self.output_types)) or f"there are: {', '.join(self.output_types)}"
                 raise AmpError("AMP503", f"no output '{name}'", hint=hint)
         needed = {name for name in self.required if "optional" not in self.input_types[name]}
-        ports = {name: port for name, port in self._ports.items() if name in needed or name in feeds}
+        ports = {name: port for name, port in self.inputs.items() if name in needed or name in feeds}
         checked = check_feeds(ports, feeds, set())
         raised = {name: _to_float32(checked[name], self.input_types[name]) for name in checked}
         try:

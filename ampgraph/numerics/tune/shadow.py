@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import AmpError
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import QUIET, _refused, _stopped
+from ...runtime.onnxruntime_session import QUIET, refused, stopped
 from ..strict import value_types as vt
 from ..strict.protos import folder_of, load_proto
 from ..strict.rewrite import rewrite
@@ -87,7 +87,7 @@ class LocalErrors:
         except AmpError:
             raise
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         wanted = [f"{o}{sort}" for sort in ("@error", "@norm") for o in self.outputs]
@@ -95,7 +95,7 @@ class LocalErrors:
         try:
             found = self._session.run(wanted, fed)
         except Exception as error:
-            raise _stopped(error, "cpu") from error
+            raise stopped(error, "cpu") from error
         return found[: len(self.outputs)], found[len(self.outputs) :]
 
 

@@ -1,0 +1,190 @@
+"""What `tune` tries out: conversions of one model with more or less of it in float32, run strictly."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.plan import Plan
+from ..core.progress import Progress
+from ..core.recipe import Recipe
+from ..formats import adapters
+from ..formats.onnx.graph import OnnxGraph
+from ..numerics.tune.search import BUDGET, Point, Search
+from ..planner.options import Options
+from ..planner.steps import judge
+from . import pipeline
+from .kinds import Model, PathLike
+from .steps import moved
+
+if TYPE_CHECKING:
+    from ..core.dataflow import Dataflow
+    from ..numerics.inputs.samples import Samples
+    from ..numerics.metrics.verdict import Judge
+    from ..planner.promotions import Group
+
+
+def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
+    """A fresh graph of an ONNX model, in the opset that the recipe names."""
+    graph = moved(adapters.load(model)[0], recipe)
+    assert isinstance(graph, OnnxGraph)
+    return graph
+
+
+@dataclass
+class Bench:
+    """Converts candidates of one model and runs them."""
+
+    model: Model
+    options: Options
+    low_io: frozenset[str]
+    samples: Samples
+    judge: Judge
+    scratch: Path
+    progress: Progress | None
+    groups: list[Group] = field(default_factory=list)
+    nodes: int = 0
+    _others: list[Group] = field(default_factory=list)
+    _held: dict[frozenset[int], list[Group]] = field(default_factory=dict)
+    _external: bool = False
+    _reference: Any = None
+    _local: Any = None
+    _low: Any = None
+
+    def search(self, tolerance: float) -> Search:
+        """Runs the reference, finds the groups, and readies the search."""
+        from ..numerics.strict.session import StrictSession
+        from ..planner.promotions import find_groups, low_values
+
+        graph = loaded(self.model, self.options.recipe)
+        graph.prepare()
+        self._external = bool(graph.data_files())
+        as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
+        self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
+        session = StrictSession(self._reference)
+        for _, feeds in self._fed("running the reference", 0):
+            self.judge.learn(session.run(feeds))
+        flow = graph.dataflow(self.options.dtype, self.low_io)
+        self.nodes = sum(1 for op in flow.ops if op.slots and op.role != "Cast")
+        _, plan, planned = self.convert(frozenset())
+        if not plan.changes_nothing:
+            low = low_values(plan, planned)
+            groups = find_groups(judge(flow, self.options)[0])
+            self.groups = [group for group in groups if group.writes & low]
+            self._others = [group for group in groups if not group.writes & low]
+        self._search = Search([g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure)
+        return self._search
+
+    def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
+        """What names the groups, and what had to be held beside them."""
+        chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])
+        return tuple(dict.fromkeys(pattern for group in chosen for pattern in group.patterns))
+
+    def convert(self, promoted: frozenset[int]) -> tuple[OnnxGraph, Plan, Dataflow]:
+        """A fresh graph, still as it was, with its plan and the dataflow that it speaks of.
+
+        What the level's plan has in float32 must not become low because its neighbours left: it is held too.
+        """
+        from ..planner.promotions import low_values
+
+        while True:
+            graph = loaded(self.model, self.options.recipe)
+            options = self.options.holding(self.patterns(promoted))
+            plan, flow = pipeline.planned(graph, options, self.low_io)
+            held = self._held.setdefault(promoted, [])
+            low = low_values(plan, flow) if promoted else set()
+            more = [group for group in self._others if group.writes & low and group not in held]
+            if not more:
+                return graph, plan, flow
+            held += more
+
+    def write(self, best: Point, output: PathLike) -> None:
+        graph, plan, flow = self.convert(best.promoted)
+        pipeline.applied(graph, plan, flow)
+        graph.save(output)
+
+    def run(self, promoted: frozenset[int], step: str) -> Point:
+        """One strict run of a candidate."""
+        from ..numerics.strict.session import StrictSession
+
+        low, size = self._candidate(promoted)
+        if not promoted:
+            self._low = low
+        session = StrictSession(low)
+        errors = [self.judge.error(number, session.run(feeds)) for number, feeds in self._fed(step, self._search.runs)]
+        return Point(step, promoted, self.judge.over_samples(errors), *size)
+
+    def overflowing(self) -> list[int]:
+        """Measures every low node's own error; the groups in which one is not finite."""
+        from ..numerics.tune.contributions import Measured
+        from ..numerics.tune.shadow import LocalErrors
+
+        self._local = Measured()
+        session = LocalErrors(self._reference, self._low)
+        for _, feeds in self._fed("measuring every node's own error", self._search.runs):
+            self._local.add(session.measured(feeds))
+        infinite = {name: square for name, square in self._local.squares.items() if math.isinf(square)}
+        return [i for i, share in enumerate(self._shares(infinite)) if share]
+
+    def measure(self, promoted: frozenset[int]) -> list[float]:
+        """Measures how errors grow in a candidate; every group's contribution."""
+        from ..numerics.strict.protos import load_proto
+        from ..numerics.tune.contributions import Measured, contributions
+        from ..numerics.tune.shadow import GrownErrors
+
+        grown = Measured()
+        session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
+        for _, feeds in self._fed("measuring how errors grow", self._search.runs):
+            grown.add(session.measured(feeds))
+        lists = self.options.lists
+        exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
+        outputs = [v.name for v in load_proto(self._reference).graph.output]
+        return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _sites(self) -> Sequence[Any]:
+        from ..numerics.strict.protos import load_proto
+        from ..numerics.strict.session import inlined
+        from ..numerics.trace.sites import read_sites
+
+        given = load_proto(self._reference)
+        return read_sites(given, inlined(given))
+
+    def _shares(self, found: Mapping[str, float]) -> list[float]:
+        from ..planner.promotions import share_out
+
+        return share_out(self.groups, self._sites, found)
+
+    def _candidate(self, promoted: frozenset[int]) -> tuple[Any, tuple[int, int]]:
+        """A converted model to run, and the nodes and bytes that it has in float32."""
+        from ..planner.promotions import float32_size
+
+        graph, plan, flow = self.convert(promoted)
+        size = float32_size(plan, flow, self.options)  # before the flow is out of date
+        pipeline.applied(graph, plan, flow)
+        return self._runnable(graph, "candidate" if promoted else "low"), size
+
+    def _runnable(self, graph: OnnxGraph, name: str) -> Any:
+        """A proto, or a file where the weights lie beside the model's."""
+        import onnx_ir as ir
+
+        if not self._external:
+            return ir.to_proto(graph.model)
+        path = self.scratch / f"{name}.onnx"
+        graph.save(path)
+        return path
+
+    def _fed(self, step: str, run: int) -> Iterable[tuple[int, Any]]:
+        """The samples, with progress: of all runs that there may be."""
+        whole = len(self.samples) * (BUDGET + 1)
+        for number, feeds in enumerate(self.samples):
+            if self.progress is not None:
+                self.progress(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)
+            yield number, feeds

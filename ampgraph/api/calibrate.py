@@ -1,0 +1,45 @@
+"""`ampgraph.calibrate`: what range every value of a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..core.progress import Progress
+from ..core.ranges import Ranges
+from ..core.renamed import renamed_keywords
+from ..numerics.ranges.calibrate import calibrate as measured
+from ..numerics.ranges.segments import LIMIT
+from .kinds import Data, Model
+
+
+@renamed_keywords("0.3", told="progress")
+def calibrate(
+    model: Model,
+    data: Data = None,
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    device: str = "cpu",
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+) -> Ranges:
+    """Runs a model in float32 on samples and records what range every float32 value has.
+
+    Integer tensors are no ranges. Values in functions are told apart by call. Of values in the bodies of If, Loop and
+    Scan the extremes are recorded alone; what could not be measured is counted in ``notes``.
+
+    Args:
+        model: an ONNX model as `convert` takes it. It is not changed.
+        data: an .npz file, a folder of them, an iterable of mappings, or None: inputs are generated.
+        count: samples at most; 8 where they are generated.
+        seed: for generated samples.
+        dims: sizes of symbolic dimensions, for generated samples.
+        device: cpu, cuda, tensorrt, cann or auto.
+        limit: bytes of values that are held at once.
+        progress: hears of progress: what is done, how much of it, of how much.
+
+    Raises:
+        AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
+    """
+    return measured(model, data, count=count, seed=seed, dims=dims, device=device, limit=limit, progress=progress)

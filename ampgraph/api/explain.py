@@ -1,0 +1,60 @@
+"""`ampgraph.explain`: why a node has its precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.progress import Progress, silent
+from ..core.recipe import OtherFields, Recipe
+from ..formats.checks import faults_reported
+from ..formats.onnx.graph import quiet_collector
+from ..planner.steps import decide, find_rewrites
+from ..report.explain import Explanation, replaced_nodes
+from ..report.explain import explain as explained
+from . import pipeline
+from .keywords import recipe_for, takes_recipe
+from .kinds import Data, Model, path_of
+from .measuring import Measuring
+from .steps import ready
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@takes_recipe
+def explain(
+    model: Model,
+    node: str,
+    level: str | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    data: Data = None,
+    progress: Progress | None = None,
+    **fields: Unpack[OtherFields],
+) -> Explanation:
+    """One node's decisions, as `convert` with this recipe makes them.
+
+    Args:
+        model: what `convert` takes.
+        node: a node's name, a glob that one name matches, or an output's name.
+        level: O0, O1, O2, O3 or auto; O2 if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one.
+        data: samples to measure ranges on, as in `convert`.
+        progress: hears of progress: what is done, how much of it, of how much.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
+    """
+    hear = progress or silent
+    wanted = recipe_for(explain, recipe, {"level": level, **fields})
+    source = path_of(model)
+    with quiet_collector(), faults_reported(source):
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        hear("planning", 0, 0)
+        graph.prepare()
+        flow = graph.dataflow(options.dtype, low_io)
+        replaced = replaced_nodes(flow, find_rewrites(flow, options))
+        flow, _ = pipeline.prepare(graph, options, low_io)
+        state, _ = decide(flow, options)
+        return explained(state, node, replaced)

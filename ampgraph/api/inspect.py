@@ -1,0 +1,47 @@
+"""`ampgraph.inspect`: what is in a model, and what changed since the one that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..core.recipe import Recipe, RecipeFields
+from ..core.renamed import renamed_keywords
+from ..oplists.operators import load_op_lists
+from ..report.inspect import Inspection
+from ..report.inspect import inspect as inspected
+from .keywords import recipe_for, takes_recipe
+from .kinds import Model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@renamed_keywords("0.3", told="progress")
+@takes_recipe
+def inspect(
+    model: Model,
+    against: Model | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    fusions: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **fields: Unpack[RecipeFields],
+) -> Inspection:
+    """Looks at a model, and at what changed since ``against``.
+
+    Args:
+        model: what `convert` takes.
+        against: the model that it was made from.
+        recipe: the `ampgraph.Recipe` of the conversion, or its short text: its policy and lists say which operators
+            are heavy and why a Cast stands where it does.
+        fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
+        progress: hears what is done next.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: for a file that is missing or no model.
+    """
+    wanted = recipe_for(inspect, recipe, fields)
+    lists = load_op_lists(wanted.policy, wanted.lists)
+    return inspected(model, against, lists=lists, fusions=fusions, progress=progress)

@@ -1,0 +1,41 @@
+"""`ampgraph.lists`: the lists in force."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.recipe import Recipe, RecipeFields
+from ..oplists.levels import load_level
+from ..planner.options import DEFAULT_LEVEL
+from ..report.listing import ListRow, listed
+from .keywords import recipe_for, takes_recipe
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@takes_recipe
+def lists(
+    operator: str | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    **fields: Unpack[RecipeFields],
+) -> list[ListRow]:
+    """What the lists say of operators: class, what the level does with it, why, and which line says so.
+
+    Args:
+        operator: a name or a glob; all if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one; its policy, level and lists count.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
+    """
+    wanted = recipe_for(lists, recipe, fields)
+    chosen = load_level(level_of(wanted), wanted.lists)
+    return listed(wanted.policy, chosen, wanted.lists, operator or "")
+
+
+def level_of(recipe: Recipe) -> str:
+    """The level of a recipe, where it says none its policy's."""
+    return DEFAULT_LEVEL if recipe.level is None else recipe.level

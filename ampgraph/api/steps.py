@@ -1,0 +1,249 @@
+"""One conversion, for Python and the command line alike, as a list of steps:
+
+model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.dataflow import Dataflow
+from ..core.errors import AmpError
+from ..core.files import same_file, sources_of, text_file
+from ..core.graph import Census, Graph, is_mindir
+from ..core.pass_ import Pass
+from ..core.plan import Plan
+from ..core.progress import Progress, silent
+from ..core.recipe import Recipe
+from ..formats import adapters
+from ..formats.checks import faults_reported, refuse_overwriting
+from ..formats.onnx.graph import quiet_collector
+from ..oplists.operators import OpLists, load_op_lists
+from ..planner.options import Options, resolve
+from ..report.summary import Choices, Summary, choices, summarize
+from . import pipeline
+from .interface import check_dims, low_interface
+from .kinds import Model, PathLike
+from .measuring import Measuring
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done to one model.
+
+    Attributes:
+        model: what `ampgraph.convert` takes.
+        recipe: what decides precision; with ``plan`` only its opset counts.
+        plan: a plan to follow, or a file of one, instead of making one.
+        measuring: the run that measures ranges.
+        output: the file to write; None: the result stays in memory, but for ``beside``.
+        beside: without ``output`` the file is written beside the model's.
+        plan_out: a file for the plan.
+        dry_run: nothing is written but the plan.
+        report: whether the result has a summary, which takes a look at every node.
+        passes: the user's own, which run behind the conversion's.
+        check_passes: the graph is verified behind each pass.
+        option: what the caller's users call ``output``.
+    """
+
+    model: Model
+    recipe: Recipe
+    plan: Plan | str | None = None
+    measuring: Measuring = Measuring()
+    output: Path | None = None
+    beside: bool = False
+    plan_out: str | None = None
+    dry_run: bool = False
+    report: bool = False
+    passes: tuple[Pass, ...] = ()
+    check_passes: bool = False
+    option: str = "output="
+
+    @property
+    def source(self) -> PathLike | None:
+        """The model's file, None for one in memory."""
+        return self.model if isinstance(self.model, (str, os.PathLike)) else None
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A plan and the dataflow that it speaks of. ``given``: somebody else made it, so that its faults are not ours."""
+
+    plan: Plan
+    flow: Dataflow
+    lists: OpLists
+    given: bool
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written."""
+
+    graph: Graph
+    back: adapters.Back
+    plan: Plan
+    changed: bool
+    output: Path | None
+    summary: Summary | None
+
+    def model(self) -> Any:
+        """The result in the caller's kind of model."""
+        return self.back(self.graph, self.changed)
+
+
+def run(job: Job, progress: Progress = silent) -> Conversion:
+    """Does a job. Raises AmpError for every mistake in the model or in what was asked."""
+    with quiet_collector(), faults_reported(job.source):
+        plan, options = words(job)
+        output = place(job, plan, options)
+        graph, back = read(job, output, progress)
+        low_io = frozenset() if options is None else interface(graph, job.recipe)
+        before = graph.census() if job.report else None
+        graph = moved(graph, job.recipe, progress)
+        if options is not None:
+            options = job.measuring.steer(options, graph, progress)
+        decided = decide(graph, plan, options, low_io, progress)
+        made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
+        changed = edit(job, graph, decided, progress) or job.recipe.opset is not None
+        summary = report(job, decided, output, graph, changed, before, made)
+        write(job, decided.plan, options, output, graph, changed, progress)
+    return Conversion(graph, back, decided.plan, changed, output, summary)
+
+
+def ready(
+    model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
+) -> tuple[Graph, Options, frozenset[str]]:
+    """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
+    options = resolve(recipe, format_of(model))
+    progress("reading", 0, 0)
+    graph, _ = adapters.load(model)
+    low_io = interface(graph, recipe)
+    graph = moved(graph, recipe, progress)
+    return graph, measuring.steer(options, graph, progress), low_io
+
+
+# -- the steps --------------------------------------------------------------------------------------------------------
+
+
+def words(job: Job) -> tuple[Plan | None, Options | None]:
+    """The plan that is given, or the options that one is made with; what contradicts itself is told before any work."""
+    plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
+    options = resolve(job.recipe, format_of(job.model)) if plan is None else None
+    job.measuring.check(job.recipe)
+    if job.dry_run and job.measuring.out is not None:
+        hint = "leave --dry-run away to keep what is measured"
+        raise AmpError("AMP311", "--ranges-out and --dry-run exclude each other", hint=hint)
+    return plan, options
+
+
+def format_of(model: Model) -> str:
+    """The format that a model is in."""
+    return "MindIR" if is_mindir(model) else "ONNX"
+
+
+def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
+    """Where the result goes: ``model.O2.onnx`` beside ``model.onnx`` where nothing else is said."""
+    if job.output is not None or not job.beside or job.source is None:
+        return job.output
+    level = options.level.name if options is not None else plan.level if plan is not None else ""
+    path = Path(job.source)
+    if path.is_dir():
+        raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
+    suffix = ".mindir" if is_mindir(path) else ".onnx"
+    return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")
+
+
+def read(job: Job, output: Path | None, progress: Progress) -> tuple[Graph, adapters.Back]:
+    """The model; nothing that was given is written over, under whatever name, and no two results go to one file."""
+    progress("reading", 0, 0)
+    graph, back = adapters.load(job.model)
+    plan_in = job.plan if isinstance(job.plan, str) else None
+    sources = sources_of(job.source, plan_in, job.recipe.ranges, job.measuring.data, job.recipe.lists)
+    plan_out = Path(job.plan_out) if job.plan_out else None
+    if job.measuring.out:
+        taken = [path for path in (output, plan_out) if path is not None]
+        refuse_overwriting(graph, Path(job.measuring.out), [*sources, *taken], "--ranges-out")
+    if plan_out is not None and output is not None and same_file(plan_out, output):
+        hint = "choose another --plan-out"
+        raise AmpError("AMP106", "the plan and the model would go to one file", where=str(output), hint=hint)
+    if output is not None:
+        refuse_overwriting(graph, output, sources, job.option)
+    if plan_out is not None:
+        refuse_overwriting(graph, plan_out, sources, "--plan-out")
+    return graph, back
+
+
+def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
+    """The inputs and outputs that are to be low; names of dimensions are checked too."""
+    low_io = low_interface(graph, recipe.io)
+    check_dims(graph, dict(recipe.dims))
+    return low_io
+
+
+def moved(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
+    """The model in the opset that the recipe names."""
+    if recipe.opset is None:
+        return graph
+    progress(f"moving to opset {recipe.opset}", 0, 0)
+    return adapters.at_opset(graph, recipe.opset)
+
+
+def decide(
+    graph: Graph, plan: Plan | None, options: Options | None, low_io: frozenset[str], progress: Progress = silent
+) -> Decided:
+    """The plan, made or given; the graph is left with its norms rewritten."""
+    progress("planning", 0, 0)
+    if options is not None:
+        plan, flow = pipeline.planned(graph, options, low_io)
+        return Decided(plan, flow, options.lists, given=False)
+    assert plan is not None  # one of the two is there
+    return Decided(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
+
+
+def edit(job: Job, graph: Graph, decided: Decided, progress: Progress) -> bool:
+    """Runs the passes; whether anything changed."""
+    progress("converting", 0, 0)
+    plan, flow = decided.plan, decided.flow
+    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes)
+
+
+def report(
+    job: Job, decided: Decided, output: Path | None, graph: Graph, changed: bool, before: Census | None,
+    made: Choices | None,
+) -> Summary | None:  # fmt: skip
+    """The summary, where one was asked for."""
+    if before is None or made is None:
+        return None
+    written = None if job.dry_run or output is None else str(output)
+    model = os.fspath(job.source) if job.source is not None else "in memory"
+    return summarize(
+        decided.plan, made, before, graph.census(), decided.lists, model=model, output=written, changed=changed
+    )
+
+
+def write(
+    job: Job, plan: Plan, options: Options | None, output: Path | None, graph: Graph, changed: bool, progress: Progress
+) -> None:
+    """Writes the model, and with it the plan and the ranges where asked for: all or none."""
+    progress("writing", 0, 0)
+    with _texts(job, plan, options):
+        if job.dry_run or output is None:
+            return
+        if changed or job.source is None:
+            graph.save(output, progress)
+        else:
+            graph.copy_unchanged(job.source, output)
+
+
+@contextlib.contextmanager
+def _texts(job: Job, plan: Plan, options: Options | None) -> Iterator[None]:
+    with contextlib.ExitStack() as files:
+        files.enter_context(text_file(job.plan_out, plan.to_json, "--plan-out"))
+        if options is not None and options.ranges is not None:
+            files.enter_context(text_file(job.measuring.out, options.ranges.to_json, "--ranges-out"))
+        yield

@@ -1,0 +1,86 @@
+"""Commands that only report: their arguments and printing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..core.recipe import Given, recipe_of
+from .console import progress, show, show_json, signals_wait
+from .options import JsonOption, ModelArgument, recipe_options
+
+
+@recipe_options("policy", "lists")
+def inspect(
+    model: ModelArgument,
+    fields: Given,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="ORIGINAL", help="The model that it was made from.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show nodes, weights and casts by precision, by layer, and against the original.
+
+    \b
+    ampgraph inspect model.O2.onnx
+    ampgraph inspect model.O2.onnx --against model.onnx
+    """
+    with signals_wait():
+        from ..api.inspect import inspect as look
+        from ..formats.checks import faults_reported
+        from ..report.text import inspection_lines
+
+    with progress() as bar, faults_reported(model, against):
+        bar.stage("reading")
+        found = look(model, against, recipe=recipe_of(None, fields), progress=bar.stage)
+    show_json(found.to_dict()) if as_json else show(inspection_lines(found))
+
+
+@recipe_options()
+def explain(
+    model: ModelArgument,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="A node's name, a glob that one name matches, or an output's name.")
+    ],
+    fields: Given,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a node has its precision: list and line, guard and number, region, or costs.
+
+    \b
+    ampgraph explain model.onnx /encoder/Add_3
+    ampgraph explain model.onnx 'node_Softmax_*' --level O1
+    """
+    with signals_wait():
+        from ..api.explain import explain as explained
+        from ..report.text import explanation_lines
+
+    with progress() as bar:
+        found = explained(model, node, recipe=recipe_of(None, fields), progress=bar.part)
+    show_json(found.to_dict()) if as_json else show(explanation_lines(found))
+
+
+@recipe_options("level", "policy", "lists")
+def lists(
+    fields: Given,
+    operator: Annotated[
+        str | None, typer.Argument(metavar="[OPERATOR]", help="An operator or a glob; all if not given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the lists in force: class, what the level does with it, why, and which line says so.
+
+    \b
+    ampgraph lists
+    ampgraph lists Softmax --level auto
+    ampgraph lists 'com.microsoft::*' --lists mine.toml
+    ampgraph lists --policy mindspore --level O1
+    """
+    from ..api.lists import level_of
+    from ..api.lists import lists as listed
+    from ..report.text import list_lines
+
+    recipe = recipe_of(None, fields)
+    rows = listed(operator, recipe=recipe)
+    show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, level_of(recipe)))

@@ -1,0 +1,299 @@
+"""Everything that decides precision, in one frozen object.
+
+recipe = Recipe.of(level="O2", fp32=["op:Pow"], dims={"batch": 8})
+str(recipe)                                    # 'O2,float16,fp32=op:Pow,dims=batch=8'
+Recipe.from_text(str(recipe)) == recipe        # True; to_json and from_json likewise
+Recipe.of(recipe, dtype="bfloat16")            # another one with a field replaced
+
+A field's metadata is its `Option`: its flag, its help, how it is read. The command line, the keywords of the API's
+verbs, their documentation, text and JSON are made of that. To add a field: add it to `Recipe`, and its type to
+`OtherFields`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from . import recipe_values as read
+from .errors import AmpError, UnknownKeyword, nearest
+from .recipe_text import quoted, split, words_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .ranges import Ranges
+
+Given = dict[str, Any]
+"""Fields by name, as somebody gave them."""
+FORMAT = 1
+KEY = "ampgraph_recipe"
+
+
+class OtherFields(TypedDict, total=False):
+    """What may be given for the fields of a recipe, all but the level, which the API's verbs take by position too."""
+
+    dtype: str
+    policy: str
+    lists: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+    fp32: str | Iterable[str]
+    low: str | Iterable[str]
+    io: str | Iterable[str]
+    target: str | None
+    dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
+    store_weights: str | None
+    opset: int | None
+    ranges: Ranges | str | os.PathLike[str] | None
+    range_margin: float | None
+
+
+class RecipeFields(OtherFields, total=False):
+    """What may be given for the fields of a recipe."""
+
+    level: str | None
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is given: ``metavar`` and ``help`` are the command line's, ``doc`` is Python's.
+
+    ``read`` makes the field's value of whatever a user may give, or raises AmpError; ``kind`` is what one word of the
+    command line is: str, int or float.
+    """
+
+    flag: str
+    metavar: str
+    help: str
+    doc: str
+    read: Callable[[Any], object]
+    kind: type = str
+    repeats: bool = False
+
+
+def option(
+    flag: str, metavar: str, help: str, read: Callable[[Any], object], *, default: object = None, doc: str = "",
+    kind: type = str, repeats: bool = False, hash: bool | None = None,
+) -> Any:  # fmt: skip
+    """A field of `Recipe`; an `Any`, as dataclasses' own `field`."""
+    how = Option(flag, metavar, help, doc or help, read, kind, repeats)
+    return field(default=() if repeats else default, hash=hash, metadata={"option": how})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a conversion is to do: immutable, comparable, checked when it is made.
+
+    A field that is None follows from others: the level from the policy, the target from the model's format.
+    Raises AmpError AMP301 to AMP311 for a word that makes no sense; what lists or a model tell (a policy, a target, a
+    pattern that matches nothing) is checked when the recipe is used.
+    """
+
+    # fmt: off
+    level: str | None = option("--level", "LEVEL", "O0, O1, O2, O3 or auto; O2 if not given.", read.level)
+    dtype: str = option(
+        "--dtype", "TYPE", "float16 or bfloat16; float16 if not given.", read.dtype, default="float16")
+    policy: str = option(
+        "--policy", "POLICY", "Whose lists and rules: ampgraph; mindspore for MindIR.", read.word("policy"),
+        default="ampgraph")
+    lists: tuple[str, ...] = option(
+        "--lists", "FILE", "A TOML file merged over the lists; repeatable.", read.paths, repeats=True,
+        doc="TOML files merged over the policy's lists.")
+    fp32: tuple[str, ...] = option(
+        "--fp32", "PATTERN", "Keep these nodes in float32; repeatable.", read.words("fp32"), repeats=True,
+        doc="Patterns of nodes to keep in float32: a node name glob, ``op:Kind``, ``scope:layers.3.*`` or "
+        "``value:NAME``.")
+    low: tuple[str, ...] = option(
+        "--low", "PATTERN", "Make these nodes low; repeatable.", read.words("low"), repeats=True,
+        doc="Patterns of nodes to make low.")
+    io: tuple[str, ...] = option(
+        "--io", "keep|low|NAME=low", "Types of graph inputs and outputs; keep if not given; repeatable.", read.io,
+        repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
+    target: str | None = option(
+        "--target", "TARGET",
+        "Where it will run: cuda (the default), tensorrt, cann or cpu; MindIR: ascend (the default) or cpu.",
+        read.optional_word("target"))
+    dims: tuple[tuple[str, int], ...] = option(
+        "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,
+        doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
+    store_weights: str | None = option(
+        "--store-weights", "low|keep",
+        "low: weights that only low operators read are stored low; keep: cast when it runs; low if not given.",
+        read.store_weights,
+        doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
+        "if not given, with the policy mindspore ``keep``.")
+    opset: int | None = option("--opset", "N", "Move the model to this opset first.", read.opset, kind=int)
+    ranges: Ranges | str | None = option(
+        "--ranges", "FILE", "Ranges that were measured before, instead of a run.", read.ranges, hash=False,
+        doc="What `calibrate` measured before, or a file of it, instead of data.")
+    range_margin: float | None = option(
+        "--range-margin", "X", "Float32 for what X times over would overflow; 2 if not given.", read.range_margin,
+        kind=float, doc="A value is held that would overflow this many times over; 2 if not given.")
+    # fmt: on
+
+    # -- making -------------------------------------------------------------------------------------------------------
+
+    def __post_init__(self) -> None:
+        for name, how in OPTIONS.items():
+            value = getattr(self, name)
+            object.__setattr__(self, name, DEFAULTS[name] if value is None else how.read(value))
+
+    @staticmethod
+    def of(recipe: Recipe | str | None = None, **fields: Unpack[RecipeFields]) -> Recipe:
+        """A recipe of what users may give: a recipe or its text, with fields replaced.
+
+        Raises AmpError, a TypeError too, AMP301 for a field that does not exist.
+        """
+        return recipe_of(recipe, fields)
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def __repr__(self) -> str:
+        shown = {n: "ranges" if n == "ranges" and not isinstance(v, str) else repr(v) for n, v in self.set().items()}
+        return f"Recipe({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+    def set(self) -> dict[str, object]:
+        """The fields that are not at their default."""
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) != DEFAULTS[name]}
+
+    def to_text(self) -> str:
+        """The short text, ``O2,float16,fp32=op:Pow``. Raises AmpError AMP311 for ranges that are in no file."""
+        if self.ranges is not None and not isinstance(self.ranges, str):
+            hint = "write them to a file and name it, or take to_json"
+            raise AmpError("AMP311", "measured ranges have no short text", hint=hint)
+        return _text(self)
+
+    @staticmethod
+    def from_text(text: str) -> Recipe:
+        """Reads a short text: levels and types by themselves, other fields as ``name=word``, the repeatable ones again.
+
+        Raises AmpError AMP301 for text that is none.
+        """
+        given: dict[str, Any] = {}
+        for part in split(text):
+            name, word = _named(part)
+            how = OPTIONS[name]
+            if how.repeats:
+                given.setdefault(name, []).append(word)
+            elif name in given:
+                raise AmpError("AMP301", f"'{name}' is said twice", where=text, hint="leave one of the two away")
+            else:
+                given[name] = _number(how, name, word)
+        return recipe_of(None, given)
+
+    # -- JSON ---------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the format's number, and the fields that are not at their default."""
+        data: dict[str, Any] = {KEY: FORMAT}
+        for name, value in self.set().items():
+            data[name] = list(value) if isinstance(value, tuple) else value
+        if self.dims:
+            data["dims"] = dict(self.dims)
+        if self.ranges is not None and not isinstance(self.ranges, str):
+            data["ranges"] = json.loads(self.ranges.to_json())
+        return data
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
+        if not isinstance(data, Mapping) or KEY not in data:
+            hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
+            raise AmpError("AMP401", "is no recipe of ampgraph", where=where, hint=hint)
+        if data[KEY] != FORMAT:
+            message = f"recipe format {data[KEY]} is not {FORMAT}"
+            raise AmpError("AMP401", message, where=where, hint="write it with this version")
+        given = {name: value for name, value in data.items() if name != KEY}
+        for name in given:
+            if name not in OPTIONS:
+                hint = nearest(name, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
+                raise AmpError("AMP401", f"'{name}' is no field of a recipe", where=where, hint=hint)
+        if isinstance(given.get("ranges"), Mapping):
+            from .ranges import Ranges
+
+            given["ranges"] = Ranges.from_json(json.dumps(given["ranges"]), where)
+        return recipe_of(None, given)
+
+    def to_json(self) -> str:
+        """The recipe as text."""
+        return json.dumps(self.to_dict(), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str, where: str = "recipe") -> Recipe:
+        """Reads a recipe back. Raises AmpError AMP401 for text that is none, and as `Recipe`."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise AmpError("AMP401", "is no recipe of ampgraph: no JSON", where=where, hint="check the file") from error
+        return Recipe.from_dict(data, where)
+
+
+DEFAULTS: Mapping[str, object] = {one.name: one.default for one in fields(Recipe)}
+OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(Recipe)}
+"""By field, in their order."""
+
+
+def recipe_of(recipe: Recipe | str | None, given: Mapping[str, Any], others: Iterable[str] = ()) -> Recipe:
+    """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
+
+    Raises UnknownKeyword for a name that is no field.
+    """
+    for name in given:
+        if name not in OPTIONS:
+            raise UnknownKeyword(name, [*OPTIONS, *others])
+    if recipe is None:
+        return Recipe(**given)
+    if isinstance(recipe, str):
+        recipe = Recipe.from_text(recipe)
+    if not isinstance(recipe, Recipe):
+        message = f"recipe= is a {type(recipe).__name__}, not a recipe"
+        raise AmpError("AMP301", message, hint='give an ampgraph.Recipe, or its text: "O2,float16,fp32=op:Pow"')
+    return replace(recipe, **given) if given else recipe
+
+
+def flags(given: Iterable[str]) -> list[str]:
+    """What the command line calls some fields."""
+    return [OPTIONS[name].flag for name in given]
+
+
+def _text(recipe: Recipe) -> str:
+    found = []
+    for name in OPTIONS:
+        value = getattr(recipe, name)
+        if name in ("level", "dtype"):
+            found += [value] if value is not None else []
+        elif name == "ranges" and value is not None and not isinstance(value, str):
+            found.append("ranges=(in memory)")
+        elif value != DEFAULTS[name]:
+            found += [f"{name}={quoted(word)}" for word in words_of(value)]
+    return ",".join(found)
+
+
+def _named(part: str) -> tuple[str, str]:
+    """A part of a text as a field's name and its word. Raises AmpError AMP301."""
+    name, sign, word = part.partition("=")
+    name = name.strip()
+    if not sign:
+        if part in read.LEVELS or part in read.DTYPES:
+            return ("level" if part in read.LEVELS else "dtype"), part
+        known = [*read.LEVELS, *read.DTYPES, *OPTIONS]
+        hint = nearest(part, known) or f"levels are {', '.join(read.LEVELS)}; all else is NAME=WORD"
+        raise AmpError("AMP301", f"'{part}' is no level and no type", hint=hint)
+    of_flag = {how.flag.lstrip("-").replace("-", "_"): field for field, how in OPTIONS.items()}
+    plain = name.lstrip("-").replace("-", "_")
+    if plain not in OPTIONS and plain not in of_flag:
+        hint = nearest(plain, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
+        raise AmpError("AMP301", f"'{name}' is no field of a recipe", hint=hint)
+    return of_flag.get(plain, plain), word
+
+
+def _number(how: Option, name: str, word: str) -> object:
+    try:
+        return how.kind(word)
+    except ValueError as error:
+        raise AmpError("AMP301", f"{name}={word} is no number", hint=how.help) from error

@@ -1,0 +1,145 @@
+"""How the fields of a recipe are read: whatever a user may give -> the one form that is kept, which reads as itself."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .errors import AmpError, is_number, is_whole, nearest
+
+if TYPE_CHECKING:
+    from .ranges import Ranges
+
+LEVELS = ("O0", "O1", "O2", "O3", "auto")
+DTYPES = ("float16", "bfloat16")
+STORES = ("low", "keep")
+PATTERNS = "A PATTERN is a node name glob, op:Kind, scope:layers.3.* or value:NAME."
+
+
+def level(value: object) -> str | None:
+    """A level's name, or None: the policy's own. Raises AmpError AMP302."""
+    if value is None or value in LEVELS:
+        return None if value is None else str(value)
+    hint = nearest(str(value), list(LEVELS)) or f"levels are {', '.join(LEVELS)}"
+    raise AmpError("AMP302", f"unknown level '{value}'", hint=hint)
+
+
+def dtype(value: object) -> str:
+    """A low type's name. Raises AmpError AMP301."""
+    if isinstance(value, str) and value in DTYPES:
+        return value
+    hint = nearest(str(value), list(DTYPES)) or "float16 or bfloat16"
+    raise AmpError("AMP301", f"unknown dtype '{value}'", hint=hint)
+
+
+def store_weights(value: object) -> str | None:
+    """How weights are stored, or None: by the policy's habit. Raises AmpError AMP301."""
+    if value is None or value in STORES:
+        return None if value is None else str(value)
+    raise AmpError("AMP301", f"weights cannot be stored '{value}'", hint="--store-weights low or keep")
+
+
+def word(name: str) -> Callable[[object], str]:
+    """A reader of one text. It raises AmpError AMP301."""
+
+    def read(value: object) -> str:
+        if isinstance(value, str):
+            return value
+        raise AmpError("AMP301", f"{name}={value!r} is no text", hint="see `ampgraph convert --help`")
+
+    return read
+
+
+def optional_word(name: str) -> Callable[[object], str | None]:
+    """A reader of one text, or None. It raises AmpError AMP301."""
+    read = word(name)
+    return lambda value: None if value is None else read(value)
+
+
+def words(name: str) -> Callable[[object], tuple[str, ...]]:
+    """A reader of one pattern or several. It raises AmpError AMP305."""
+
+    def read(value: object) -> tuple[str, ...]:
+        found = _items(value)
+        for item in found:
+            if not isinstance(item, str):
+                raise AmpError("AMP305", f"{name}: {item!r} is no pattern", hint=PATTERNS)
+        return tuple(map(str, found))
+
+    return read
+
+
+def io(value: object) -> tuple[str, ...]:
+    """The words of ``io``; none for ``keep``, which is what holds where none is said. Raises AmpError AMP305."""
+    return tuple(one for one in words("io")(value) if one != "keep")
+
+
+def paths(value: object) -> tuple[str, ...]:
+    """File names, of one or of several. Raises AmpError AMP301."""
+    found = []
+    for item in [value] if isinstance(value, os.PathLike) else _items(value):
+        if not isinstance(item, (str, os.PathLike)):
+            raise AmpError("AMP301", f"lists: {item!r} is no file", hint="give the path of a TOML file")
+        found.append(os.fsdecode(item))
+    return tuple(found)
+
+
+def _items(value: object) -> list[object]:
+    """What was given as one thing, a sequence, or nothing."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
+
+
+def dims(value: object) -> tuple[tuple[str, int], ...]:
+    """``{"batch": 8}``, ``["batch=8"]`` or pairs, sorted by name. Raises AmpError AMP310."""
+    found: dict[str, int] = {}
+    for item in value.items() if isinstance(value, Mapping) else _items(value):
+        text, pair = (item, item.rpartition("=")[::2]) if isinstance(item, str) else (_pair_text(item), item)
+        name, size = pair if isinstance(pair, tuple) and len(pair) == 2 else ("", 0)
+        if isinstance(size, str):
+            size = int(size) if size.isascii() and size.isdigit() else 0
+        if not isinstance(name, str) or not name or not is_whole(size) or size < 1:
+            raise AmpError("AMP310", f"--dim {text} is not NAME=N", hint="for example --dim batch=8")
+        found[name] = int(size)
+    return tuple(sorted(found.items()))
+
+
+def _pair_text(item: object) -> str:
+    return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
+
+
+def opset(value: object) -> int | None:
+    """A number, or None: unchanged. Raises AmpError AMP307."""
+    if value is None:
+        return None
+    if not is_whole(value):
+        raise AmpError("AMP307", f"opset {value!r} is no whole number", hint="for example 18")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def ranges(value: object) -> Ranges | str | None:
+    """Measured ranges, the name of a file of them, or None. Raises AmpError AMP311."""
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return None if value is None else os.fsdecode(value)
+    from .ranges import Ranges
+
+    if isinstance(value, Ranges):
+        return value
+    hint = "give what ampgraph.calibrate returned, or a file of it"
+    raise AmpError("AMP311", f"ranges= is a {type(value).__name__}, not ranges", hint=hint)
+
+
+def range_margin(value: object) -> float | None:
+    """A positive number, or None. Raises AmpError AMP311."""
+    if value is None:
+        return None
+    if not is_number(value):
+        raise AmpError("AMP311", f"range_margin={value!r} is no number", hint="for example 2.0")
+    margin = float(value)  # type: ignore[arg-type]
+    if not (math.isfinite(margin) and margin > 0):
+        hint = "2 holds what comes within half of the largest number; 1 only what overflows"
+        raise AmpError("AMP311", f"--range-margin {margin:g} is no positive number", hint=hint)
+    return margin

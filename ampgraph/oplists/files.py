@@ -1,0 +1,108 @@
+"""List files: where they lie, how one is read with the lines of its entries, and how a mistake in it is reported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import AmpError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z0-9_-]+))\s*(?:=|\.)""")
+
+
+@cache
+def data_folder() -> Path:
+    """Where the lists lie, in a checkout and in an installed package alike."""
+    import ampgraph.op_lists
+
+    return Path(next(iter(ampgraph.op_lists.__path__)))
+
+
+@dataclass(frozen=True)
+class ListFile:
+    """A parsed list file; `lines` maps (table, key) to a line, and (table, "") to the line of the table's header."""
+
+    name: str
+    data: Mapping[str, Any]
+    lines: Mapping[tuple[str, str], int]
+
+    def where(self, table: str = "", key: str = "") -> str:
+        """`mine.toml:3`: the entry's line, else its table's, else the first."""
+        line = self.lines.get((table, key)) or self.lines.get((table, "")) or 1
+        return f"{self.name}:{line}"
+
+
+def plain(kind: str) -> str:
+    """`ai.onnx::Conv` and `Conv` are one operator."""
+    return kind.removeprefix("ai.onnx::")
+
+
+def read_file(path: str | Path) -> ListFile:
+    """Parse a list file; what it holds is not checked here."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise AmpError(
+            "AMP301", f"cannot read this list: {error.strerror}", where=str(path), hint="check the path"
+        ) from None
+    except UnicodeDecodeError:
+        raise AmpError("AMP301", "this list is not UTF-8 text", where=path.name, hint="save it as UTF-8") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(path.name, text, str(error)) from None
+    return ListFile(path.name, data, _lines(text))
+
+
+@cache
+def own_file(name: str) -> ListFile:
+    """A file of op_lists, read once."""
+    return read_file(data_folder() / name)
+
+
+def mistake(file: ListFile, table: str, key: str, message: str, hint: str = "") -> AmpError:
+    """AMP301 at the line of an entry."""
+    return AmpError("AMP301", message, where=file.where(table, key), hint=hint)
+
+
+def type_name(value: object) -> str:
+    """What a value is, in words for a message."""
+    names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "a table", str: "a string"}
+    return names.get(type(value), "a date")
+
+
+def _lines(text: str) -> dict[tuple[str, str], int]:
+    """Line numbers of tables and keys; the parser does not keep them."""
+    found: dict[tuple[str, str], int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header:
+            table = ".".join(part.strip().strip("\"'") for part in header[1].split("."))
+            found.setdefault((table, ""), number)
+            continue
+        key = _KEY.match(line)
+        if key:
+            found.setdefault((table, key[1] or key[2] or key[3]), number)
+    return found
+
+
+def _syntax_error(name: str, text: str, message: str) -> AmpError:
+    """The parser writes `what (at line 3, column 5)`, or `(at end of document)`."""
+    what, _, place = message.rpartition(" (at ")
+    line = re.search(r"line (\d+)", place)
+    number = int(line[1]) if line else len(text.splitlines()) or 1
+    hint = 'an entry looks like this: Conv = "why", under a table such as [white]; other domains are quoted'
+    return AmpError("AMP301", f"not valid TOML: {what or message}", where=f"{name}:{number}", hint=hint)

@@ -1,0 +1,127 @@
+"""What a target's kernels admit, keep in float32 inside, and get wrong: read from op_lists/kernels.
+
+load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel came with opset 22
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+from ..core.errors import AmpError, nearest
+from .files import own_file
+from .tied import TypeGroups, type_groups
+
+TARGETS = MappingProxyType(
+    {
+        "ONNX": {
+            "cuda": "onnxruntime-cuda.toml",
+            "tensorrt": "tensorrt.toml",
+            "cann": "cann.toml",
+            "cpu": "onnxruntime-cpu.toml",
+        },
+        "MindIR": {"ascend": "ascend.toml", "cpu": "mindspore-cpu.toml"},
+    }
+)
+"""By format: who runs such models, and the file that says what it can."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Kernels that fail although they look present: a reason for each low type."""
+
+    reasons: Mapping[str, str]
+    attribute: str = ""
+    """Only nodes that set this attribute to something other than "none"; empty: every node."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What a target's kernels admit and keep in float32 inside."""
+
+    target: str
+    provider: str
+    missing: str
+    """A kernel missing in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts), `schema`."""
+    float32_inside: Mapping[str, str]
+    """Operator -> what its kernel does in float32 on low data."""
+    tied: Mapping[str, TypeGroups]
+    """Groups of type variables that this target's kernels take in one type only, beyond those of OpLists."""
+    broken: Mapping[str, Broken]
+    wraps: frozenset[str] = frozenset()
+    wraps_since: int = 0
+    fallback: Kernels | None = None
+    """Who runs an operator that has no kernel here."""
+    entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
+        """Whether this slot may be low here; None: nothing here says no, so the schema decides.
+
+        `opset` is the model's for the operator's domain, or the version of its schema.
+        """
+        broken = self.broken.get(kind)
+        if broken and not broken.attribute and low in broken.reasons:
+            return False
+        types = self._types(kind, opset)
+        if types is not None and (type_variable not in types or low in types[type_variable]):
+            return True
+        if self.missing == "schema" or (self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since):
+            return None
+        if types is None and self.fallback is not None:
+            return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
+        return False
+
+    def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
+        """Why a node with these attributes would fail in the low type, or an empty string."""
+        broken = self.broken.get(kind)
+        if broken and low in broken.reasons:
+            value = attributes.get(broken.attribute, "none") if broken.attribute else ""
+            if value not in ("none", b"none"):
+                return broken.reasons[low]
+        if self.fallback is not None and self._types(kind, opset) is None:
+            return self.fallback.refuses(kind, opset, low, attributes)
+        return ""
+
+    def _types(self, kind: str, opset: int) -> Mapping[str, frozenset[str]] | None:
+        """Type variable -> float types of the kernel at this opset; None where there is no kernel."""
+        for entry in self.entries.get(kind, ()):
+            since, until, types = _parse_entry(entry)
+            if since <= opset and (until is None or opset <= until):
+                return types
+        return None
+
+
+@cache
+def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
+    """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
+    opsets, *variables = text.split()
+    since, _, until = opsets.partition("-")
+    pairs = (variable.partition("=") for variable in variables)
+    return int(since), int(until) if until else None, {name: frozenset(types.split(",")) for name, _, types in pairs}
+
+
+@cache
+def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
+    """A target's kernels for models of a format. Raises AmpError AMP304 for a target that is not there."""
+    targets = TARGETS[model_format]
+    if target not in targets:
+        available = f"targets of {model_format} models: {', '.join(targets)}"
+        if any(target in others for others in TARGETS.values()):
+            raise AmpError("AMP304", f"{model_format} models do not run on '{target}'", hint=available)
+        raise AmpError("AMP304", f"unknown target '{target}'", hint=nearest(target, list(targets)) or available)
+    data = own_file(f"kernels/{targets[target]}").data
+    broken = {kind: dict(entry) for kind, entry in data["broken"].items()}
+    return Kernels(
+        target=target,
+        provider=data["provider"],
+        missing=data["missing"],
+        float32_inside=MappingProxyType(data["float32_inside"]),
+        tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
+        broken=MappingProxyType({k: Broken(attribute=e.pop("attribute", ""), reasons=e) for k, e in broken.items()}),
+        wraps=frozenset(data.get("wraps", ())),
+        wraps_since=data.get("wraps_since", 0),
+        fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
+        entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
+    )

@@ -1,0 +1,58 @@
+"""What each level does with each class of operators, read from levels.toml.
+
+load_level("O2").kept                              # 'float32'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ..core.errors import AmpError, nearest
+from .check import user_files
+from .classes import LEVELS
+from .files import own_file
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a level does with each class: `low`, `float32` or `cut` (whatever costs least)."""
+
+    name: str
+    white: str
+    gray: str
+    neutral: str
+    black: str
+    kept: str
+    float32_inside: str
+    """`cut`: black and kept operators whose kernel keeps float32 inside count as gray; `list`: their class decides."""
+    accuracy_guards: str
+    """`hold`, `warn` or `off`."""
+    description: str
+
+    def of(self, cls: str) -> str:
+        """What this level does with a class."""
+        return str(getattr(self, cls))
+
+
+def load_levels(extra: Sequence[str | Path] = ()) -> dict[str, Level]:
+    """Every level by name; a `[levels.O2]` table in an extra file changes the keys that it names."""
+    merged: dict[str, dict[str, str]] = {name: {} for name in LEVELS}
+    for file in (own_file("levels.toml"), *user_files(extra)):
+        for name, values in file.data.get("levels", {}).items():
+            merged[name].update(values)
+    wanted = {f.name for f in fields(Level)} - {"name"}
+    for name, values in merged.items():
+        if set(values) != wanted:
+            raise AmpError("AMP901", f"level '{name}' is incomplete", where="levels.toml")
+    return {name: Level(name=name, **values) for name, values in merged.items()}
+
+
+def load_level(name: str, extra: Sequence[str | Path] = ()) -> Level:
+    """One level."""
+    levels = load_levels(extra)
+    if name not in levels:
+        hint = nearest(name, list(levels)) or f"levels are {', '.join(levels)}"
+        raise AmpError("AMP302", f"unknown level '{name}'", hint=hint)
+    return levels[name]
