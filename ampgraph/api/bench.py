@@ -16,8 +16,9 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, Search
+from ..planner.context import Context
 from ..planner.options import Options
-from ..planner.steps import judge
+from ..planner.policies.ampgraph import judge
 from . import pipeline
 from .kinds import Model, PathLike
 from .steps import moved
@@ -74,7 +75,7 @@ class Bench:
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)
-            groups = find_groups(judge(flow, self.options)[0])
+            groups = find_groups(judge(Context(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
         self._search = Search([g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure)

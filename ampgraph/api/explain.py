@@ -56,5 +56,4 @@ def explain(
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))
         flow, _ = pipeline.prepare(graph, options, low_io)
-        state, _ = decide(flow, options)
-        return explained(state, node, replaced)
+        return explained(decide(flow, options), node, replaced)

@@ -1,68 +1,69 @@
-"""From decided units to a Plan: decisions with reasons, cast edges, stored tensors that change."""
+"""From a decided model to a Plan: decisions with reasons, cast edges, stored tensors that change."""
 
 from __future__ import annotations
 
 from ..core.dataflow import FLOAT32, NONE, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
-from .state import LOW, State
+from .decided import Decided
+from .decisions import LOW
+
+UNDECIDED = Why("cut", "no neighbour asks for low")
 
 
-def assemble(state: State, floors: dict[int, float], digest: str) -> Plan:
-    """Writes down what ``state`` decided. ``floors``: by mask constant, what replaces its lowest elements."""
-    options, flow = state.options, state.flow
+def assemble(decided: Decided, digest: str) -> Plan:
+    """Writes down what was decided of the model that has this digest."""
+    options, flow = decided.options, decided.flow
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
-    plan.decisions = _decisions(state)
-    plan.roundings = state.roundings
+    plan.decisions = _decisions(decided)
+    plan.roundings = list(decided.roundings)
     for value in flow.values:
         if value.dtype != FLOAT32 or value.container:
             continue
         if value.weight:
-            _weight(state, value, floors.get(value.id), plan)
+            _weight(decided, value, plan)
         else:
-            _casts(state, value, plan)
-    plan.notes = [*state.notes, *plan.notes]
+            _casts(decided, value, plan)
+    plan.notes = [*decided.notes, *plan.notes]
     return plan
 
 
-def _decisions(state: State) -> list[Decision]:
-    flow, dtype = state.flow, state.options.dtype
+def _decisions(decided: Decided) -> list[Decision]:
+    flow, settled = decided.flow, decided.settled
     decisions = []
-    undecided = Why("cut", "no neighbour asks for low")
     for unit in flow.units:
-        root = flow.find(unit.id)
         if unit.op != NONE:
             op = flow.ops[unit.op]
             scope, index, kind = flow.scopes[op.scope].path, op.index, op.kind
         else:
             scope, index, kind = "", -1, "border"
-        chosen = dtype if state.value[root] == LOW else FLOAT32
-        decisions.append(Decision(scope, index, kind, unit.slot, chosen, state.why[root] or undecided))
+        chosen = decided.options.dtype if settled.side(unit.id) == LOW else FLOAT32
+        decisions.append(Decision(scope, index, kind, unit.slot, chosen, settled.why(unit.id) or UNDECIDED))
     return decisions
 
 
-def _casts(state: State, value: Value, plan: Plan) -> None:
+def _casts(decided: Decided, value: Value, plan: Plan) -> None:
     """The one cast that a value needs, if any reader wants the other type."""
-    flow = state.flow
-    low = state.is_low(value.unit)
-    to = FLOAT32 if low else state.options.dtype
+    flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
+    low = settled.is_low(value.unit)
+    to = FLOAT32 if low else dtype
     if value.low_source != NONE:  # made by a given Cast: float32 readers have it already, the others take its source
-        low, to = False, state.options.dtype
-    other = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast and state.is_low(u.unit) != low]
+        low, to = False, dtype
+    other = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast and settled.is_low(u.unit) != low]
     if other:
         plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(flow.place(u) for u in other)))
 
 
-def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None:
-    flow = state.flow
+def _weight(decided: Decided, value: Value, plan: Plan) -> None:
+    flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
-    low = [u for u in uses if state.is_low(u.unit) and not u.given_cast]
-    given = sum(u.given_cast for u in uses) if state.seeded else 0  # casts of the file fold into the weight
+    low = [u for u in uses if decided.settled.is_low(u.unit) and not u.given_cast]
+    given = sum(u.given_cast for u in uses) if decided.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
     keys = tuple(flow.place(u) for u in low)
-    if value.parameter and state.options.store_weights == "keep":
+    if value.parameter and options.store_weights == "keep":
         if low:
-            plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
+            plan.casts.append(CastEdge(scope, value.name, options.dtype, keys))
         return
     if not low and (not given or given < len(uses)):
         if floor is not None:
@@ -74,7 +75,7 @@ def _weight(state: State, value: Value, floor: float | None, plan: Plan) -> None
     else:
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
-        plan.casts.append(CastEdge(scope, value.name, state.options.dtype, keys))
+        plan.casts.append(CastEdge(scope, value.name, options.dtype, keys))
         megabytes = 4 * flow.weights.size(value) / 1e6
         message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
         plan.notes.append(Note("weight", value.name, message))

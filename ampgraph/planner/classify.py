@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
-from .state import CUT, FREE, HIGH, LIST, LOW, VALIDITY, State
+from .context import Context
+from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 
-VERDICT = {"low": LOW, "float32": HIGH, "cut": FREE}
+SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
+"""What a level says of a class."""
 
 
-def classify(state: State) -> None:
-    """Gives every unit its first verdict: validity where schema or kernel leave no choice, else the list's."""
-    flow = state.flow
-    cache: dict[tuple, tuple[int, int, Why]] = {}
-    breakable = _breakable(state.options.kernels)
+@dataclass(frozen=True)
+class Classes:
+    """``of_op``: the list class that governs an operator, "" for none; ``verdicts``: the first one of every unit;
+    ``first``: what goes before them, ties of slots and what no list can change."""
+
+    of_op: Sequence[str]
+    verdicts: Sequence[Verdict]
+    first: Sequence[Tie | Hold]
+    notes: Sequence[Note]
+
+    def enter(self, ledger: Ledger) -> None:
+        for item in self.first:
+            if isinstance(item, Tie):
+                ledger.tie(item.units)
+            else:
+                ledger.hold(item)
+        for unit, (side, rank, why) in enumerate(self.verdicts):
+            if side != FREE:
+                ledger.decide(unit, side, rank, why)
+        ledger.notes += self.notes
+
+
+def classify(context: Context) -> Classes:
+    """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
+    flow = context.flow
+    breakable = _breakable(context.options.kernels)
+    classes = [_class(context, op) for op in flow.ops]
+    first: list[Tie | Hold] = []
     for op in flow.ops:
-        state.class_of_op[op.id] = _class(state, op)
         if op.slots:
-            _tie(state, op)
-            _broken(state, op, breakable)
+            first += [*_ties(context, op), *_broken(context, op, breakable)]
             if op.held:
-                state.hold(op, VALIDITY, Why("gradient", op.held))
+                first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
+    return Classes(classes, _verdicts(context), first, _unlisted(flow, classes))
+
+
+def _verdicts(context: Context) -> list[Verdict]:
+    flow, verdicts = context.flow, []
+    known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
         key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border)
-        if key not in cache:
-            cache[key] = _verdict(state, unit, owner)
-        value, rank, why = cache[key]
-        if value != FREE:
-            state.set(unit.id, value, rank, why)
-    _report_unlisted(state)
+        if key not in known:
+            known[key] = _verdict(context, unit, owner)
+        verdicts.append(known[key])
+    return verdicts
 
 
-def _class(state: State, op: Op) -> str:
-    listing = state.listing(op)
+def _class(context: Context, op: Op) -> str:
+    listing = context.listing(op)
     if listing is None:
-        return "neutral" if _is_border(state.flow, op) else ""
+        return "neutral" if _is_border(context.flow, op) else ""
     return listing.cls
 
 
@@ -45,12 +75,11 @@ def _is_border(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
-def _tie(state: State, op: Op) -> None:
-    options = state.options
-    for group in (*options.lists.tied.get(op.role, ()), *options.kernels.tied.get(op.kind, ())):
-        units = [op.slots[name] for name in group if name in op.slots]
-        if len(units) > 1:
-            state.merge(units)
+def _ties(context: Context, op: Op) -> list[Tie]:
+    options = context.options
+    groups = (*options.lists.tied.get(op.role, ()), *options.kernels.tied.get(op.kind, ()))
+    tied = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
+    return [Tie(units) for units in tied if len(units) > 1]
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
@@ -60,52 +89,54 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
 
 
-def _broken(state: State, op: Op, breakable: dict[str, str]) -> None:
+def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
     attribute = breakable.get(op.kind)
-    given = state.flow.attribute(op, attribute) if attribute else None
-    if attribute and given is not None:
-        kernels, dtype = state.options.kernels, state.options.dtype
-        version = max(state.flow.units[u].opset for u in op.slots.values())
-        reason = kernels.refuses(op.kind, version, dtype, {attribute: given})
-        if reason:
-            state.hold(op, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))
+    given = context.flow.attribute(op, attribute) if attribute else None
+    if not attribute or given is None:
+        return []
+    kernels, units = context.options.kernels, tuple(op.slots.values())
+    version = max(context.flow.units[u].opset for u in units)
+    reason = kernels.refuses(op.kind, version, context.options.dtype, {attribute: given})
+    return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
 
 
-def _verdict(state: State, unit: Unit, op: Op | None) -> tuple[int, int, Why]:
-    options = state.options
+def _verdict(context: Context, unit: Unit, op: Op | None) -> Verdict:
+    options = context.options
     if unit.fixed_low:
-        return LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be")
+        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
     if unit.fixed:
         rule = "unknown" if unit.fixed.startswith("no schema") else "boundary"
-        return HIGH, VALIDITY, Why(rule, unit.fixed)
-    invalid = _invalid(state, unit, op) if op else None
+        return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
+    invalid = _invalid(context, unit, op) if op else None
     if invalid is not None:
-        return HIGH, VALIDITY, invalid
+        return Verdict(HIGH, VALIDITY, invalid)
     if op is None or unit.border:
-        return FREE, CUT, Why("cut", "follows its neighbours")
-    listing = state.listing(op)
+        return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
+    listing = context.listing(op)
     if listing is None:
-        return HIGH, LIST, Why("unlisted", f"{op.kind} is in no list")
+        return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
     cls, level = listing.cls, options.level
     if level.float32_inside == "cut" and cls in ("black", "kept") and op.kind in options.kernels.float32_inside:
         reason = options.kernels.float32_inside[op.kind]
-        return FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}")
-    if op.role == "Cast" and cls == "neutral":
-        return FREE, CUT, Why("cut", "a conversion in the file follows its neighbours")
-    rule = getattr(level, cls)
-    return VERDICT[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
+        return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}"))
+    if cls == "neutral" and context.traits.has(op.role, "casts"):
+        return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
+    rule = level.of(cls)
+    return Verdict(
+        SIDES[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
+    )
 
 
-def _invalid(state: State, unit: Unit, op: Op) -> Why | None:
+def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
     """Why a slot cannot be low, whatever anybody says."""
-    options, kind = state.options, op.kind
+    options, kind = context.options, op.kind
     held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
     if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
-        later = state.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        later = context.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
         if later:
             return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
@@ -117,12 +148,13 @@ def _invalid(state: State, unit: Unit, op: Op) -> Why | None:
     return None
 
 
-def _report_unlisted(state: State) -> None:
-    flow = state.flow
+def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
     unlisted: dict[str, int] = {}
     for op in flow.ops:
-        if op.slots and (op.kind in flow.unknown_kinds or (not state.class_of_op[op.id] and not _is_border(flow, op))):
+        if op.slots and (op.kind in flow.unknown_kinds or (not classes[op.id] and not _is_border(flow, op))):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
+    notes = []
     for kind, count in sorted(unlisted.items()):
         known = "no schema is known for it" if kind in flow.unknown_kinds else "it is in no list"
-        state.notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))
+        notes.append(Note("unlisted", kind, f"{count} node{'s' * (count > 1)} in float32: {known}"))
+    return notes

@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from .cut import INFINITE, LAUNCH, Net, Problem, Tally
-from .state import FREE, LOW, State
-
-SAME_SIZE = {
-    "Relu",
-    "Transpose",
-    "Reshape",
-    "Identity",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Neg",
-    "Abs",
-    "LeakyRelu",
-    "Clip",
-    "Sigmoid",
-    "Tanh",
-    "Erf",
-    "Gelu",
-    "Dropout",
-    "Cast",
-    "Softmax",
-    "LayerNormalization",
-    "Floor",
-    "Ceil",
-    "Round",
-}
-"""Operators whose result has as many elements as their first input."""
+from .decisions import FREE, LOW, Decisions
+from .options import Options
 
 STORED_BYTE = 32
 """Bytes moved that a stored byte counts for: it is paid in the file, in transfers and in memory for good."""
@@ -40,13 +17,30 @@ STORED_BYTE = 32
 STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never stored in both types
 
 
+@dataclass(frozen=True)
+class CutTask:
+    """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
+    none is given; ``counted``: float values that hold integers, which are never rounded and widened again."""
+
+    flow: Dataflow
+    options: Options
+    decisions: Decisions
+    worth: Mapping[int, int] = field(default_factory=dict)
+    counted: Collection[int] = frozenset()
+
+    @property
+    def costs(self) -> Costs:
+        """Sizes of the model's values."""
+        return Costs(self.flow, self.options)
+
+
 class Costs:
     """Sizes of values, computed when they are asked for: most units are settled without."""
 
-    def __init__(self, flow: Dataflow, dims: dict[str, int]) -> None:
-        self.flow, self.named = flow, dims
+    def __init__(self, flow: Dataflow, options: Options) -> None:
+        self.flow, self.named = flow, options.dims
         self._elements: dict[int, int] = {}
-        self._classes = size_classes(flow)
+        self._classes = size_classes(flow, options)
 
     def elements(self, value: int) -> int:
         found = self._elements.get(value)
@@ -71,48 +65,47 @@ class Costs:
         return (6 * self.elements(value) + LAUNCH) * self.flow.scopes[self.flow.values[value].scope].times
 
 
-def build_problem(state: State, costs: Costs, settle: bool = True) -> Problem:
+def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
     """Nets and costs around the free units. Shapes are asked for only where a choice depends on them.
 
     Without ``settle`` every choice is left to the solver: slower, and the same.
     """
-    flow = state.flow
-    undecided = {u for unit in flow.units if state.value[u := flow.find(unit.id)] == FREE}
-    settled = _settle_by_sign(state, undecided) if settle else {}
+    flow, decisions = task.flow, task.decisions
+    undecided = {root for root in decisions.roots if decisions.sides[root] == FREE}
+    settled = _settle_by_sign(task, undecided) if settle else {}
     problem = Problem(fixed=dict(settled))
     remaining = undecided - set(settled)
     for value in flow.values if remaining else ():
-        net = net_of(state, value.id, costs, remaining)
+        net = net_of(task, value.id, costs, remaining)
         if net is not None:
             problem.nets.append(net)
     for net in problem.nets:
         for unit in (*net.readers, net.writer):
             if unit is not None and unit not in undecided:
-                problem.fixed[unit] = state.value[unit]
+                problem.fixed[unit] = decisions.sides[unit]
     problem.extra = dict.fromkeys(sorted(remaining), 0)
     for op in flow.ops if remaining else ():
-        add_extra(state, op, costs, problem)
+        add_extra(task, op, costs, problem)
     return problem
 
 
-def net_of(state: State, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
+def net_of(task: CutTask, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
     """The net of a value with at least one undecided unit; unit costs when ``costs`` is None."""
-    flow = state.flow
-    uses = flow.uses[value]
+    flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
-    readers = {flow.find(use.unit) for use in uses if use.unit != NONE}
-    writer = flow.find(item.unit) if item.unit != NONE else None
+    readers = {roots[use.unit] for use in flow.uses[value] if use.unit != NONE}
+    writer = roots[item.unit] if item.unit != NONE else None
     members = readers if writer is None else readers | {writer}
     if not readers or members.isdisjoint(undecided) or (writer is None and not item.weight):
         return None
     if len(members) == 1 and writer is not None:
         return None
     if item.weight:
-        byte = 1 if readers <= state.tail.keys() else STORED_BYTE  # grids and anchors: too small to trade digits for
+        byte = 1 if readers <= task.worth.keys() else STORED_BYTE  # grids and anchors: too small to trade digits for
         up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, frozenset(readers), up, down)
     price = costs.cast(value) if costs else 1
-    up = INFINITE if value in state.counted else price  # integers made float are never rounded and widened again
+    up = INFINITE if value in task.counted else price  # integers made float are never rounded and widened again
     return Net(writer, frozenset(readers), up, price)
 
 
@@ -126,23 +119,26 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None, byte: int) ->
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
-def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
+def _settle_by_sign(task: CutTask, undecided: set[int]) -> dict[int, int]:
     """Units that are low whatever the sizes are: every net around them is no dearer for it."""
-    flow = state.flow
-    classes = size_classes(flow)
+    flow = task.flow
+    classes = size_classes(flow, task.options)
     nets: list[Net] = []
     sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
     for value in flow.values:
-        net = net_of(state, value.id, None, undecided)
+        net = net_of(task, value.id, None, undecided)
         if net is not None:
             nets.append(net)
             sizes.append((classes[value.id], flow.scopes[value.scope].times, value.weight))
     fixed = {
-        u: state.value[u] for net in nets for u in (*net.readers, net.writer) if u is not None and u not in undecided
+        u: task.decisions.sides[u]
+        for net in nets
+        for u in (*net.readers, net.writer)
+        if u is not None and u not in undecided
     }
     tally = Tally(nets, fixed, sorted(undecided))
     settled: dict[int, int] = {}
-    work = [unit for unit in sorted(undecided) if state.tail.get(unit, 1) >= 0]
+    work = [unit for unit in sorted(undecided) if task.worth.get(unit, 1) >= 0]
     while work:
         queued: dict[int, None] = {}
         for unit in work:
@@ -155,34 +151,35 @@ def _settle_by_sign(state: State, undecided: set[int]) -> dict[int, int]:
                 settled[unit] = LOW
                 tally.settle(unit, LOW)
                 queued.update(dict.fromkeys(tally.neighbours(unit)))
-        work = [unit for unit in queued if unit not in tally.side and state.tail.get(unit, 1) >= 0]
+        work = [unit for unit in queued if unit not in tally.side and task.worth.get(unit, 1) >= 0]
     return settled
 
 
-def size_classes(flow: Dataflow) -> list[int]:
+def size_classes(flow: Dataflow, options: Options) -> list[int]:
     """For every value one of the same size further up, through operators that keep the number of elements."""
-    classes: list[int] = list(range(len(flow.values)))
+    classes = list(range(len(flow.values)))
+    same_size = options.lists.traits.operators("same_size")
     for value in flow.values:  # writers come before what they write, their inputs before them
         op = flow.writer(value.id)
-        if op is not None and op.role in SAME_SIZE and op.inputs[0] != NONE and op.outputs[0] == value.id:
+        if op is not None and op.role in same_size and op.inputs[0] != NONE and op.outputs[0] == value.id:
             classes[value.id] = classes[op.inputs[0]]
     return classes
 
 
-def add_extra(state: State, op, costs: Costs, problem: Problem) -> None:
+def add_extra(task: CutTask, op: Op, costs: Costs, problem: Problem) -> None:
     """A free operation moves 2 bytes an element more in float32, or saves them where no product follows."""
-    flow = state.flow
+    flow, roots = task.flow, task.decisions.roots
     for slot in op.slots.values():
-        unit = flow.find(slot)
+        unit = roots[slot]
         if unit not in problem.extra or flow.units[slot].border:
             continue
-        values = {v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == unit}
+        values = {v for v in op.outputs if flow.values[v].unit != NONE and roots[flow.values[v].unit] == unit}
         values |= {
             v
             for v in op.inputs
             if v != NONE
             and not flow.values[v].weight
-            and any(u.op == op.id and u.unit != NONE and flow.find(u.unit) == unit for u in flow.uses[v])
+            and any(u.op == op.id and u.unit != NONE and roots[u.unit] == unit for u in flow.uses[v])
         }
         moved = sum(2 * costs.elements(v) for v in values) * flow.scopes[op.scope].times
-        problem.extra[unit] += moved * state.tail.get(unit, 1)
+        problem.extra[unit] += moved * task.worth.get(unit, 1)

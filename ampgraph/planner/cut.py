@@ -7,13 +7,17 @@ Among cheapest plans the one with the smallest float32 side is taken, so that pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .state import FREE, HIGH, LOW
+from .decisions import FREE, HIGH, LOW
+
+Node = int | str | tuple[str, int]
+"""Of the flow network: a free unit, an end, or a net from one side."""
 
 LAUNCH = 1 << 20  # bytes: what a kernel start is worth, about a microsecond of a device's memory bandwidth
 INFINITE = 1 << 80
+ENDS: Mapping[int, Node] = {LOW: "low", HIGH: "float32"}
 
 
 @dataclass(slots=True)
@@ -174,10 +178,10 @@ def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[i
     graph = nx.DiGraph()
     graph.add_nodes_from(("low", "float32"))
 
-    def node(unit: int) -> int | str:
-        return {LOW: "low", HIGH: "float32"}.get(tally.side.get(unit, FREE), unit)  # type: ignore[return-value]
+    def node(unit: int) -> Node:
+        return ENDS.get(tally.side.get(unit, FREE), unit)
 
-    def edge(tail, head, capacity: int | None) -> None:
+    def edge(tail: Node, head: Node, capacity: int | None) -> None:
         if capacity is None:
             graph.add_edge(tail, head)  # networkx: no capacity is infinite
         elif tail != head and capacity:
@@ -190,8 +194,8 @@ def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[i
         edge(unit, "float32", max(-extra, 0))
     for number in dict.fromkeys(n for unit in component for n in tally.by_unit[unit]):
         net = tally.nets[number]
-        writer_low = "low" if net.writer is None else node(net.writer)
-        writer_high = "float32" if net.writer is None else node(net.writer)
+        writer_low: Node = "low" if net.writer is None else node(net.writer)
+        writer_high: Node = "float32" if net.writer is None else node(net.writer)
         up, down = ("up", number), ("down", number)
         edge(writer_low, up, net.up)
         edge(down, writer_high, net.down)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import Plan
-from ..numerics.trace.sites import Site
-from .costs import Costs
-from .overrides import touched
-from .state import State
-from .steps import Options
+from ..core.sites import Site
+from .costs import Costs, CutTask
+from .decisions import Decisions
+from .options import Options
+from .selection import touched
 
 SORTS = ("op", "scope", "value")
 
@@ -33,17 +33,16 @@ class Group:
     around: frozenset[Place] = field(default_factory=frozenset)
 
 
-def find_groups(state: State) -> list[Group]:
+def find_groups(task: CutTask) -> list[Group]:
     """All groups, in the order of the nodes, but for what the user asked to be low.
 
-    ``state`` is judged on the model as the file has it, before norms are rewritten: patterns speak of that.
+    ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
     """
-    flow = state.flow
-    fixed = touched(flow, state.options.low)
-    costs = Costs(flow, state.options.dims)
+    flow, costs = task.flow, task.costs
+    fixed = touched(flow, task.options.low)
     groups = []
-    for ops in _components(flow):
-        patterns = _patterns(flow, ops)
+    for ops in _components(flow, task.decisions):
+        patterns = _patterns(flow, task.decisions, ops)
         if not patterns or any(op.id in fixed for op in ops):
             continue
         writes = frozenset(key for op in ops for key in _written(flow, op))
@@ -83,7 +82,7 @@ def low_places(plan: Plan) -> set[tuple[str, int]]:
 
 def float32_size(plan: Plan, flow: Dataflow, options: Options) -> tuple[int, int]:
     """(nodes, bytes) that stay float32: nodes with a float32 tensor to decide on, what they write and their weights."""
-    low, costs = low_places(plan), Costs(flow, options.dims)
+    low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op for op in flow.ops if op.slots and op.role != "Cast" and (flow.scopes[op.scope].path, op.index) not in low
     ]
@@ -118,7 +117,7 @@ def _holders(flow: Dataflow, op: Op) -> Iterable[Op]:
         scope = flow.scopes[scope.parent]
 
 
-def _components(flow: Dataflow) -> list[list[Op]]:
+def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
     """Operators that share a unit, or a name that a pattern would find them by."""
     first: dict[object, int] = {}
     parent: dict[int, int] = {}
@@ -132,7 +131,7 @@ def _components(flow: Dataflow) -> list[list[Op]]:
         if not op.slots or op.role == "Cast":
             continue
         parent[op.id] = op.id
-        for key in (*flow.op_units(op), *([op.name] if op.name else [])):
+        for key in (*decisions.units_of(op), *([op.name] if op.name else [])):
             one, other = sorted((find(first.setdefault(key, op.id)), find(op.id)))
             parent[other] = one
     found: dict[int, list[Op]] = {}
@@ -141,16 +140,16 @@ def _components(flow: Dataflow) -> list[list[Op]]:
     return list(found.values())
 
 
-def _patterns(flow: Dataflow, ops: list[Op]) -> tuple[str, ...]:
+def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str, ...]:
     """As few patterns as name every unit of the operators. Control-flow nodes and calls are not named: that would name
     all inside, and their own types follow their neighbours."""
     covered: set[int] = set()
     patterns: dict[str, None] = {}
     holders = {scope.op for scope in flow.scopes}
     for op in ops:
-        if op.id not in holders and flow.op_units(op) - covered:
+        if op.id not in holders and decisions.units_of(op) - covered:
             patterns[pattern_of(flow, op)] = None
-            covered |= flow.op_units(op)
+            covered |= decisions.units_of(op)
     return tuple(patterns)
 
 

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
-from .classify import VERDICT
-from .overrides import touched
-from .patterns import Region, find_biases, find_regions, reduced_axes
-from .state import FREE, REGION, Options, State
+from ..oplists.patterns import Region, find_biases, find_regions
+from .classify import SIDES, Classes
+from .context import Context
+from .decisions import FREE, REGION, Ledger
+from .guards.measured import Passing
+from .options import Options
+from .selection import touched
 
 STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
-def tie_regions(state: State) -> None:
+@dataclass(frozen=True)
+class Regions:
+    """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
+    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it."""
+
+    of_op: Mapping[int, str] = field(default_factory=dict)
+    classes: Sequence[str] = ()
+    ties: Sequence[tuple[Sequence[int], int, Why]] = ()
+
+    def enter(self, ledger: Ledger) -> None:
+        for units, side, why in self.ties:
+            root = ledger.tie(units)
+            if side == FREE:
+                ledger.release(root, why)
+            else:
+                ledger.decide(root, side, REGION, why)
+
+
+def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
     """One decision for each region, by the class of the operator that it stands for."""
-    flow = state.flow
-    white = {kind for kind in {op.role for op in flow.ops} if _class(state, kind) == "white"}
+    flow, options = context.flow, context.options
+    of_op: dict[int, str] = {}
+    governed = list(classes.of_op)
+    ties: list[tuple[Sequence[int], int, Why]] = []
+    white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
-        if any(op.id in state.region_of_op for op in region.ops) or not any(op.slots for op in region.ops):
+        if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        if region.kind == "Bias" and (not _in_range(state, region) or _passes_alone(state, region)):
+        if region.kind == "Bias" and (not _in_range(context, region) or _passes_alone(passing, region)):
             continue
-        _tie(state, region)
-
-
-def _tie(state: State, region: Region) -> None:
-    governing = region.ops[0].role if region.kind == "Bias" else region.kind
-    for op in region.ops:
-        state.region_of_op[op.id] = region.kind
-        state.class_of_op[op.id] = _class(state, governing)
-    root = state.merge([unit for op in region.ops for unit in op.slots.values()])
-    value, why = region_verdict(state.options, region.kind, governing)
-    if value == FREE:
-        state.release(root, why)
-    else:
-        state.set(root, value, REGION, why)
+        governing = region.ops[0].role if region.kind == "Bias" else region.kind
+        for op in region.ops:
+            of_op[op.id] = region.kind
+            governed[op.id] = _class(options, governing)
+        units = [unit for op in region.ops for unit in op.slots.values()]
+        ties.append((units, *region_verdict(options, region.kind, governing)))
+    return Regions(of_op, governed, ties)
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -43,33 +63,31 @@ def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Wh
     cls = listing.cls if listing else "black"
     source = listing.source if listing else "no list"
     name = "its product" if kind == "Bias" else f"{kind}, which these nodes compute"
-    rule = getattr(level, cls)
-    return VERDICT[rule], Why("region", f"decided with {name}; {source}: {cls} at {level.name} is {rule}")
+    rule = level.of(cls)
+    return SIDES[rule], Why("region", f"decided with {name}; {source}: {cls} at {level.name} is {rule}")
 
 
-def _class(state: State, kind: str) -> str:
-    listing = state.options.lists.of(kind)
+def _class(options: Options, kind: str) -> str:
+    listing = options.lists.of(kind)
     return listing.cls if listing else ""
 
 
-def _in_range(state: State, region: Region) -> bool:
+def _in_range(context: Context, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
     import numpy as np
 
-    array = state.flow.weights.array(state.flow.values[region.bias], limit=1 << 20)
+    array = context.flow.weights.array(context.flow.values[region.bias], limit=1 << 20)
     return (
         array is not None
         and array.size > 0
-        and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= state.options.largest
+        and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= context.options.largest
     )
 
 
-def _passes_alone(state: State, region: Region) -> bool:
+def _passes_alone(passing: Passing, region: Region) -> bool:
     """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
     product = region.ops[0]
-    return region.result.outputs[0] in state.passing and not any(
-        value in state.passing for value in (*product.inputs, *product.outputs)
-    )
+    return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
@@ -113,9 +131,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
-    shape = flow.shape(region.source)
-    found = {tuple(reduced_axes(flow, op) or ()) for op in region.reduced}
-    axes = found.pop() if len(found) == 1 else ()
-    if shape is None or len(axes) != 1:
+    shape, axes = flow.shape(region.source), region.axes
+    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
     return axes[0] if axes[0] < 0 else axes[0] - len(shape)

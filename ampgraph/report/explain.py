@@ -11,9 +11,11 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.plan import Rewrite
 from ..oplists.operators import Listing
-from ..planner.costs import Costs, add_extra, net_of
+from ..planner.costs import add_extra, net_of
 from ..planner.cut import INFINITE, Problem
-from ..planner.state import CUT, HIGH, LOW, State
+from ..planner.decided import Decided
+from ..planner.decisions import CUT, HIGH, LOW
+from ..planner.options import Options
 from .casts import label
 
 SHOWN = 5  # names in a hint
@@ -131,18 +133,18 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> dict[str, tup
     return names
 
 
-def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
+def explain(decided: Decided, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
     """Explains one node of a decided model. ``replaced``: names that a rewrite took away."""
-    flow, options = state.flow, state.options
+    flow, options = decided.flow, decided.options
     kind, result = (replaced or {}).get(wanted, ("", wanted))
     op = find_node(flow, result)
-    region = f"its region is written as one {kind}" if kind else state.region_of_op.get(op.id, "")
+    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.of(op.role)
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
-        together.setdefault(flow.find(unit), []).append(name)
-    inside = _inside(state, op.kind, listing)
-    slots = tuple(_slot(state, op, ", ".join(names), root) for root, names in together.items())
+        together.setdefault(decided.settled.find(unit), []).append(name)
+    inside = _inside(options, op.kind, listing)
+    slots = tuple(_slot(decided, op, ", ".join(names), root) for root, names in together.items())
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -166,9 +168,9 @@ def explain(state: State, wanted: str, replaced: Mapping[str, tuple[str, str]] |
     )
 
 
-def _inside(state: State, kind: str, listing: Listing | None) -> str:
+def _inside(options: Options, kind: str, listing: Listing | None) -> str:
     """What the target's kernel does in float32, where that leaves the operator to the cut."""
-    level, kernels = state.options.level, state.options.kernels
+    level, kernels = options.level, options.kernels
     if level.float32_inside != "cut" or listing is None or listing.cls not in ("black", "kept"):
         return ""
     return kernels.float32_inside.get(kind, "")
@@ -183,41 +185,41 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot(state: State, op: Op, name: str, root: int) -> SlotReport:
-    flow = state.flow
+def _slot(decided: Decided, op: Op, name: str, root: int) -> SlotReport:
+    flow, settled = decided.flow, decided.settled
+    find, why = settled.find, settled.whys[root]
     values = [
         v
         for v in op.inputs
-        if v != NONE
-        and any(use.op == op.id and use.unit != NONE and flow.find(use.unit) == root for use in flow.uses[v])
+        if v != NONE and any(use.op == op.id and use.unit != NONE and find(use.unit) == root for use in flow.uses[v])
     ]
-    values += [v for v in op.outputs if flow.values[v].unit != NONE and flow.find(flow.values[v].unit) == root]
-    why = state.why[root]
-    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and flow.find(u.id) == root}
+    values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
+    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
     return SlotReport(
         slot=name,
         values=tuple(dict.fromkeys(flow.values[v].name for v in values)),
-        dtype=state.options.dtype if state.value[root] == LOW else FLOAT32,
+        dtype=decided.options.dtype if settled.sides[root] == LOW else FLOAT32,
         rule=why.rule if why else "cut",
         reason=why.text if why else "no neighbour asks for low",
         shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
-        cost=flip_cost(state, root) if state.rank[root] == CUT else None,
+        cost=flip_cost(decided, root) if settled.ranks[root] == CUT else None,
     )
 
 
-def flip_cost(state: State, root: int) -> Cost:
+def flip_cost(decided: Decided, root: int) -> Cost:
     """What each type costs for one unit while all others stay as decided."""
-    costs = Costs(state.flow, state.options.dims)
-    nets = {value: net for value in _touched(state, root) if (net := net_of(state, value, costs, {root})) is not None}
+    flow, task = decided.flow, decided.task
+    costs, sides = task.costs, decided.settled.sides
+    nets = {value: net for value in _touched(decided, root) if (net := net_of(task, value, costs, {root})) is not None}
     others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: state.value[unit] for unit in others}, {root: 0})
-    for op in state.flow.ops:
-        if any(state.flow.find(unit) == root for unit in op.slots.values()):
-            add_extra(state, op, costs, problem)
+    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others}, {root: 0})
+    for op in flow.ops:
+        if any(decided.settled.find(unit) == root for unit in op.slots.values()):
+            add_extra(task, op, costs, problem)
     choices = []
     for side in (LOW, HIGH):
         price = problem.cost({root: side})
-        paid = [state.flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
+        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
         choices.append(
             Choice(
                 price if price < INFINITE else None,
@@ -228,12 +230,12 @@ def flip_cost(state: State, root: int) -> Cost:
     return Cost(*choices)
 
 
-def _touched(state: State, root: int) -> list[int]:
+def _touched(decided: Decided, root: int) -> list[int]:
     """The values that a unit reads or writes."""
-    flow = state.flow
+    flow, find = decided.flow, decided.settled.find
     return [
         value.id
         for value in flow.values
-        if (value.unit != NONE and flow.find(value.unit) == root)
-        or any(use.unit != NONE and flow.find(use.unit) == root for use in flow.uses[value.id])
+        if (value.unit != NONE and find(value.unit) == root)
+        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
     ]

@@ -214,7 +214,11 @@ def counting(kind, opened):
 def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session and each measuring pass one."""
     opened = []
-    for module, name in (("strict.session", "StrictSession"), ("tune.shadow", "LocalErrors"), ("tune.shadow", "GrownErrors")):
+    for module, name in (
+        ("strict.session", "StrictSession"),
+        ("tune.shadow", "LocalErrors"),
+        ("tune.shadow", "GrownErrors"),
+    ):
         home = __import__(f"ampgraph.numerics.{module}", fromlist=[name])
         monkeypatch.setattr(home, name, counting(getattr(home, name), opened))
     hard = HARD_MODELS["llama"]

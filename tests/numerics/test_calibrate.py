@@ -311,7 +311,7 @@ peak = before = private()
 def told(*_):
     global peak
     peak = max(peak, private())
-found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, told=told)
+found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, progress=told)
 print(json.dumps({"values": len(found.values), "bytes": 4 * side * side * count, "before": before, "peak": peak}))
 """
 

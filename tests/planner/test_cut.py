@@ -8,6 +8,7 @@ import time
 import numpy as np
 import onnx
 import onnx.printer
+from ampgraph.planner.state import FREE, HIGH, LOW
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.costs import Costs, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.options import resolve
-from ampgraph.planner.state import FREE, HIGH, LOW
 from ampgraph.planner.steps import judge
 from planner.graphs import random_models
 from planner.support import LEVELS, converted, decisions, parse

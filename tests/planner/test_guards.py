@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 import ampgraph
-import ampgraph.planner.steps
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.planner import steps
 from ampgraph.planner.guards import accuracy as guards_accuracy
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, parse, topics
@@ -39,7 +39,7 @@ def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -
 def without(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes one guard out of the planner."""
     if guard.startswith("guard_"):
-        monkeypatch.setattr(ampgraph.planner, guard, lambda state: {})
+        monkeypatch.setattr(steps, guard, lambda state: {})
     else:
         monkeypatch.setattr(guards_accuracy, guard, lambda state, op: None)
 

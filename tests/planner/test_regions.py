@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics.compare import difference
-from ampgraph.planner.patterns import Region, find_regions
+from ampgraph.oplists.patterns import Region, find_regions
 from planner.support import casts, converted, decisions, float32_and_low, kinds, parse
 
 pytest.importorskip("onnxruntime")

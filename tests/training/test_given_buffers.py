@@ -75,15 +75,15 @@ def test_a_frozen_buffer_stays():
 
 
 def test_buffers_that_cannot_be_state():
-    assert "not in the graph" in refused("AMP215", joint(progress=SIGNATURE.replace("target='mean'", "target='lost'")))
-    assert "is no output" in refused("AMP215", joint(progress=SIGNATURE.replace("new_mean:", "a:")))
+    assert "not in the graph" in refused("AMP215", joint(told=SIGNATURE.replace("target='mean'", "target='lost'")))
+    assert "is no output" in refused("AMP215", joint(told=SIGNATURE.replace("new_mean:", "a:")))
     told = refused("AMP215", joint(JOINT.replace("float[4] mean = {0, 0, 0, 0}", "float mean = {0}")))
     assert "'new_mean' is FLOAT [4]" in told and "'mean' is FLOAT []" in told
 
 
 def test_a_count_of_batches_that_nobody_reads_is_no_matter():
     told = SIGNATURE.replace("target='count'", "target='norm.num_batches_tracked'")
-    assert [entry.name for entry in build(joint(progress=told)).layout.of("running")] == ["mean"]
+    assert [entry.name for entry in build(joint(told=told)).layout.of("running")] == ["mean"]
 
 
 class Moving(nn.Module):

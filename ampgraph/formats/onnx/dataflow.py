@@ -7,6 +7,7 @@ import onnx_ir as ir
 from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Op, Scope
 from ...core.errors import AmpError
 from .control_flow import ControlFlow
+from .layers import layer_of
 from .operators import OnnxOperators
 from .schemas import first_opset_admitting, kind_of
 from .shapes import OnnxShapes
@@ -23,17 +24,6 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     _Reader(values).read(model.graph)
     return flow
-
-
-def layer_of(op: Op) -> str:
-    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
-    node: ir.Node = op.native
-    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    if scopes:
-        names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
-        return names[-2] if len(names) > 1 else names[0]
-    parts = [part for part in (node.name or "").split("/")[:-1] if part]
-    return ".".join(parts)
 
 
 class _Reader:

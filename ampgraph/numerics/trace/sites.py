@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from ...formats.onnx.dataflow import layer_of
+from ...core.sites import Site as Site
+from ...formats.onnx.layers import layer_of
 from ..strict import value_types as vt
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node as it runs. ``node`` is its name in the file (in its function's body, where ``scope`` is the path of
-    calls), ``written`` its outputs there; ``inputs`` and ``outputs`` are names of the inlined model, values that its
-    bodies capture among the inputs."""
-
-    node: str
-    kind: str
-    scope: str
-    layer: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    written: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """Its name, else its first output's."""
-        return self.node or next(filter(None, self.written), self.kind)
 
 
 def read_sites(model: ModelProto, flat: ModelProto) -> tuple[Site, ...]:

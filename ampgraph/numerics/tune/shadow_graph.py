@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ...planner.guards.weights import ATTENTION_MASK, MASK_END, MASK_PATH
+from ...oplists.traits import has
 from ..strict import value_types as vt
 from ..trace.sites import captured
 
@@ -182,9 +182,9 @@ class Combined:
 
     def _floors(self) -> dict[str, float]:
         """Values on the way from a constant that the low model has floored to its Softmax, with the floor."""
-        nodes = [node for node in self.reference.graph.node if vt.is_standard(node) or node.op_type in ATTENTION_MASK]
+        nodes = [node for node in self.reference.graph.node if vt.is_standard(node) or has(node.op_type, "attention_bias")]
         made = {name: node for node in nodes for name in node.output if name}
-        work = [n.input[0] for n in nodes if n.op_type in MASK_END]
+        work = [n.input[0] for n in nodes if has(n.op_type, "softmaxes")]
         seen: set[str] = set()
         floors: dict[str, float] = {}
         while work:
@@ -193,13 +193,13 @@ class Combined:
                 continue
             seen.add(name)
             node = made.get(name)
-            if node is not None and node.op_type in MASK_PATH:
+            if node is not None and has(node.op_type, "mask_path"):
                 work += node.input
             if (floor := self._floor(name)) is not None:
                 floors[name] = floor
         for node in nodes if floors else ():
             found = [floors[name] for name in node.input if name in floors]
-            if found and node.op_type in MASK_PATH:
+            if found and has(node.op_type, "mask_path"):
                 floors.update((name, max(found)) for name in node.output if name in seen)
         return floors
 

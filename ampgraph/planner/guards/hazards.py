@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from ...core.dataflow import NONE
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...core.dataflow import FLOAT32, NONE, Use
 from ...core.plan import Why
-from ..state import ACCURACY, RANGE, State, describe
+from ..context import Context
+from ..decisions import ACCURACY, RANGE, Hold, describe
+from ..findings import Finding, Findings, Source
+from ..regions import Regions
 
-STOPS = {"Softmax", "LogSoftmax", "Sigmoid", "Tanh", "Sin", "Cos", "Erf", "HardSigmoid", "Hardmax", "Softsign", "Atan"}
-"""Bounded functions: whatever comes in, what goes out is in range."""
+
+@dataclass(frozen=True)
+class Hazards(Findings):
+    """What reads a hazard, held."""
 
 
-def spread_hazards(state: State) -> None:
+def spread_hazards(context: Context, regions: Regions, *found: Findings) -> Hazards:
     """Follows every source. A hazard of accuracy ties gray operators; one of range ties all but products, and what a
     bounded function or a norm reads."""
-    flow = state.flow
+    flow, bounded = context.flow, context.traits.operators("bounded")
     seen: set[tuple[int, bool]] = set()
-    for source, reason, of_range in state.sources:
-        if flow.ops[source].role in STOPS:
+    holds: list[Hold] = []
+    for source in (source for findings in found for source in findings.sources):
+        if flow.ops[source.op].role in bounded:
             continue
-        origin = describe(flow, flow.ops[source])
-        why = Why("hazard", f"reads what '{origin}' made in float32 ({reason.text})")
-        work = [source]
+        work = [source.op]
+        why = _why(context, source)
+        rank = RANGE if source.of_range else ACCURACY
         while work:
-            op = flow.ops[work.pop()]
-            if (op.id, of_range) in seen:
+            op = work.pop()
+            if (op, source.of_range) in seen:
                 continue
-            seen.add((op.id, of_range))
-            for value in _results(state, op.id):
-                for use in flow.uses[value]:
-                    if use.op == NONE or use.unit == NONE:
-                        continue
-                    reader = flow.ops[use.op]
-                    cls = state.class_of_op[reader.id]
-                    ends = reader.role in STOPS or cls in ("white", "kept", "")
-                    if ends:
-                        if of_range and cls != "white":
-                            state.hold(reader, RANGE, why)
-                        continue
-                    if of_range or cls in ("gray", "black"):
-                        state.hold(reader, RANGE if of_range else ACCURACY, why)
+            seen.add((op, source.of_range))
+            for use in _reads(context, op):
+                reader = flow.ops[use.op]
+                cls = regions.classes[reader.id]
+                ends = reader.role in bounded or cls in ("white", "kept", "")
+                if cls != "white" if source.of_range else not ends and cls in ("gray", "black"):
+                    holds.append(Hold(tuple(reader.slots.values()), rank, why))
+                if not ends:
                     work.append(reader.id)
+    return Hazards([Finding(holds)])
 
 
-def _results(state: State, op: int) -> list[int]:
-    """The float32 values that carry on from an operator, into and out of bodies as well."""
-    flow = state.flow
-    values = [v for v in flow.ops[op].outputs if flow.values[v].dtype == "float32"]
-    return [c for v in values for c in state.borders.copies(v) if flow.values[c].unit != NONE]
+def _why(context: Context, source: Source) -> Why:
+    origin = describe(context.flow, context.flow.ops[source.op])
+    return Why("hazard", f"reads what '{origin}' made in float32 ({source.why.text})")
+
+
+def _reads(context: Context, op: int) -> Iterable[Use]:
+    """Who reads the float32 values that carry on from an operator, into and out of bodies as well."""
+    flow = context.flow
+    for value in flow.ops[op].outputs:
+        if flow.values[value].dtype != FLOAT32:
+            continue
+        for copy in context.borders.copies(value):
+            if flow.values[copy].unit != NONE:
+                yield from (use for use in flow.uses[copy] if NONE not in (use.op, use.unit))

@@ -2,91 +2,111 @@
 
 from __future__ import annotations
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ..state import CONVERSIONS, HIGH, VALIDITY, State, describe
-from .hazards import STOPS
-
-COMPARE = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-EXACT = {
-    *("Floor", "Ceil", "Round", "Neg", "Abs", "Add", "Sub", "Mul", "Identity", "Reshape", "Unsqueeze", "Squeeze"),
-    *("Expand", "Transpose", "Slice", "Gather", "Concat"),
-}
-"""What makes integers of integers."""
-SIZES = {"Range": (0, 1, 2), "OneHot": (1,)}
+from ..context import Context
+from ..decisions import VALIDITY, Hold, describe
+from ..findings import Finding, Findings
+from ..regions import Regions
 
 
-def guard_indices(state: State) -> None:
+@dataclass(frozen=True)
+class Integers(Findings):
+    """What computes an integer, a size or a comparison of integers. ``counted``: float values that hold integers."""
+
+    counted: Collection[int] = frozenset()
+
+
+def guard_indices(context: Context, regions: Regions) -> Integers:
     """Holds whatever computes an integer, a size or a comparison of integers in float32."""
-    flow = state.flow
-    counted = state.counted = _integer_valued(state)
-    seen: set[int] = set()  # what an earlier sink has held already
+    flow, traits = context.flow, context.traits
+    counted = _integer_valued(context)
+    upstream = _Upstream(context, regions)
+    found = []
     for op in flow.ops:
-        sink = _sink(flow, op, counted)
+        sink = _sink(context, op, counted)
         if sink is None:
             continue
         text, values = sink
         why = Why("index", f"{text} '{describe(flow, op)}'")
-        held = _hold_upstream(state, values, why, seen)
-        if op.role in COMPARE:
-            held += state.hold(op, VALIDITY, why)
-        elif op.role in CONVERSIONS:
-            state.hold(op, VALIDITY, why)
-        if held:
-            state.notes.append(
-                Note("index", describe(flow, op), f"{held} node{'s' * (held > 1)} of index arithmetic stay float32")
-            )
+        own = Hold(tuple(op.slots.values()), VALIDITY, why)
+        holds = upstream.holds(values, why) + ([own] if traits.has(op.role, "compares") else [])
+        silent = [own] if traits.has(op.role, "conversions") else []
+        note = Note("index", describe(flow, op), "of index arithmetic stay float32")
+        found.append(Finding(holds, note, counted=True, silent=silent))
+    return Integers(found, counted=counted)
 
 
-def _sink(flow: Dataflow, op: Op, counted: set[int]) -> tuple[str, list[int]] | None:
+def _sink(context: Context, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
     """What an operator makes of a float that must be exact, and the float inputs concerned."""
-    values = flow.values
-    if op.role in CONVERSIONS and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
+    values, traits = context.flow.values, context.traits
+    if traits.has(op.role, "conversions") and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]
-    if op.role in ("Resize", "Upsample"):
-        scales = op.inputs[1:2] if len(op.inputs) == 2 else op.inputs[2:3]
-        return "a size is computed from it in", [v for v in scales if v != NONE]
-    if op.role in SIZES and op.slots:
-        return "a length is computed from it in", [op.inputs[i] for i in SIZES[op.role] if i < len(op.inputs)]
-    if op.role in COMPARE and any(v in counted for v in op.inputs):
+    if traits.has(op.role, "scales"):
+        places = [i for i in traits.positions(op.role, "scales") if i < len(op.inputs)]
+        return "a size is computed from it in", [op.inputs[i] for i in places[-1:] if op.inputs[i] != NONE]
+    if op.slots and traits.has(op.role, "lengths"):
+        places = [i for i in traits.positions(op.role, "lengths") if i < len(op.inputs)]
+        return "a length is computed from it in", [op.inputs[i] for i in places]
+    if traits.has(op.role, "compares") and any(v in counted for v in op.inputs):
         return "integers are compared in", list(op.inputs)
     return None
 
 
-def _integer_valued(state: State) -> set[int]:
+def _integer_valued(context: Context) -> set[int]:
     """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
-    flow, found = state.flow, set()
+    flow, found = context.flow, set[int]()
+    conversions, arithmetic = (context.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
     for op in flow.ops:
-        if op.role in CONVERSIONS:
+        if op.role in conversions:
             source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype == FLOAT32
             integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
-        elif op.role in EXACT and any(v in found for v in op.inputs):
+        elif op.role in arithmetic and any(v in found for v in op.inputs):
             floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype == FLOAT32]
             integer = all(item.weight or item.id in found for item in floats)
         else:
             continue
         if integer:
-            found |= state.borders.copies(op.outputs[0])
+            found |= context.borders.copies(op.outputs[0])
     return found
 
 
-def _hold_upstream(state: State, values: list[int], why: Why, seen: set[int]) -> int:
-    """Holds the elementwise arithmetic behind some values, back to products, norms and bounded functions."""
-    flow, held, before = state.flow, 0, state.borders.before
-    work = [v for v in values if v != NONE]
-    while work:
-        value = work.pop()
-        if value in seen or flow.values[value].dtype != FLOAT32:
-            continue
-        seen.add(value)
-        if value in before:  # made in a body, or by a caller
-            held += flow.values[value].unit != NONE and state.set(flow.values[value].unit, HIGH, VALIDITY, why)
-            work += before[value]
-            continue
-        op = flow.writer(value)
-        if op is None or not op.slots or state.class_of_op[op.id] in ("white", "kept") or op.role in STOPS:
-            continue
-        held += state.hold(op, VALIDITY, why)
-        if not (op.role in CONVERSIONS and flow.values[op.inputs[0]].dtype != FLOAT32):
-            work += [v for v in op.inputs if v != NONE]
-    return held
+class _Upstream:
+    """The elementwise arithmetic behind values, back to products, norms and bounded functions; each node once."""
+
+    def __init__(self, context: Context, regions: Regions) -> None:
+        self.context, self.classes = context, regions.classes
+        self.seen: set[int] = set()  # what an earlier sink has held already
+
+    def holds(self, values: list[int], why: Why) -> list[Hold]:
+        flow, before, holds = self.context.flow, self.context.borders.before, []
+        work = [v for v in values if v != NONE]
+        while work:
+            value = work.pop()
+            item = flow.values[value]
+            if value in self.seen or item.dtype != FLOAT32:
+                continue
+            self.seen.add(value)
+            if value in before:  # made in a body, or by a caller
+                holds += [Hold((item.unit,), VALIDITY, why)] if item.unit != NONE else []
+                work += before[value]
+                continue
+            op = flow.writer(value)
+            if op is None or self._ends(op):
+                continue
+            holds.append(Hold(tuple(op.slots.values()), VALIDITY, why))
+            if not self._starts(op):
+                work += [v for v in op.inputs if v != NONE]
+        return holds
+
+    def _ends(self, op: Op) -> bool:
+        products = self.classes[op.id] in ("white", "kept")
+        return not op.slots or products or self.context.traits.has(op.role, "bounded")
+
+    def _starts(self, op: Op) -> bool:
+        """Whether an operator makes floats of something else."""
+        conversion = self.context.traits.has(op.role, "conversions")
+        return conversion and self.context.flow.values[op.inputs[0]].dtype != FLOAT32

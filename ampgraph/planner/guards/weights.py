@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
-from ..state import CONVERSIONS, HIGH, VALIDITY, State
+from ..context import Context
+from ..decisions import HIGH, VALIDITY, Hold, place
+from ..findings import Finding, Findings, Source
+from ..options import Options
+from ..stages import Settled, Steady
+from .masks import is_mask, most_added, reads_low
 
-MASK_PATH = {
-    "Add",
-    "Where",
-    "Expand",
-    "Reshape",
-    "Transpose",
-    "Unsqueeze",
-    "Squeeze",
-    "Slice",
-    "Concat",
-    "Identity",
-    "Gather",
-    "GatherND",
-    "GatherElements",
-    "Flatten",
-    "Tile",
-    "Trilu",
-    "Split",
-    "Cast",
-    "CastLike",
-    "ConstantOfShape",
-    "ScatterND",
-    "ScatterElements",
-}
-MASK_END = {"Softmax", "LogSoftmax"}
-ATTENTION_MASK = {"Attention": 3, "com.microsoft::Attention": 5, "com.microsoft::MultiHeadAttention": 5}
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
+QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it low
 
 
 @dataclass(frozen=True)
@@ -51,43 +32,103 @@ class Extent:
     flushed: float
 
 
-def guard_weights(state: State) -> dict[int, float]:
-    """Keeps readers of tensors that the low type cannot hold in float32; returns the mask constants to floor."""
-    flow, options = state.flow, state.options
-    floors: dict[int, float] = {}
-    extents: dict[object, Extent] = {}
-    for value in flow.values:
-        if value.dtype != FLOAT32 or not (value.weight or _filled(flow, value)):
-            continue
-        uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
-        if value.weight and all(state.is_high(u.unit) for u in uses) and not _small(flow, value):
-            continue  # nobody will read it low: not worth reading it here
-        key = flow.weights.key(value)
-        if key not in extents:
-            extents[key] = _extent(state, value)
-        extent = extents[key]
+@dataclass(frozen=True)
+class Unstorable(Findings):
+    """Readers of tensors that the low type cannot hold. ``floors``: mask constants, by value, with what replaces their
+    lowest elements; ``flushing``: weights with the share that the low type makes zero."""
+
+    floors: Mapping[int, float] = field(default_factory=dict)
+    flushing: Mapping[int, float] = field(default_factory=dict)
+
+
+def guard_weights(context: Context, steady: Steady) -> Unstorable:
+    """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
+    options, reader = context.options, _Reader(context, steady)
+    masks: list[int] = []
+    flushing: dict[int, float] = {}
+    for value, extent in reader.extents():
         if extent.largest > options.largest:
-            if value.weight and extent.below and _is_mask(flow, value):
-                floors[value.id] = -options.largest / 2
+            if value.weight and extent.below and is_mask(context, value.id):
+                masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
-                _hold(state, value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
+                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
         elif extent.flushed > FLUSHED_LIMIT:
             message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
-            _hold(state, value, message, hazard=False)
+            reader.hold(value, message, hazard=False)
         elif extent.flushed > NAMED_FROM:
-            state.flushing[value.id] = extent.flushed
-    added = _most_added(flow, floors)
-    return {value: floor / added for value, floor in floors.items()}
+            flushing[value.id] = extent.flushed
+    floor = -options.largest / 2 / most_added(context, masks)
+    return Unstorable(reader.found, reader.sources, reader.notes, dict.fromkeys(masks, floor), flushing)
 
 
-def report_flushing(state: State) -> None:
-    """Once all is decided: weights that are read low although a part of them becomes zero, the worst first."""
-    flow = state.flow
-    for value, share in sorted(state.flushing.items(), key=lambda item: (-item[1], item[0])):
-        if any(state.is_low(use.unit) for use in flow.uses[value]):
-            message = f"{_percent(share)} of its elements flush to zero in {state.options.dtype}"
-            state.notes.append(Note("weight", flow.values[value].name, message))
+class _Reader:
+    """Reads the tensors that somebody reads low, and holds readers."""
+
+    def __init__(self, context: Context, steady: Steady) -> None:
+        self.context, self.steady = context, steady
+        self.held: set[int] = set()  # units, by what represents them
+        self.found: list[Finding] = []
+        self.sources: list[Source] = []
+        self.notes: list[Note] = []
+
+    def extents(self) -> Iterator[tuple[Value, Extent]]:
+        """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
+        flow, extents = self.context.flow, dict[object, Extent]()
+        for value in flow.values:
+            if value.dtype != FLOAT32 or not (value.weight or _fills(self.context, value)):
+                continue
+            uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
+            if value.weight and all(self._is_high(u.unit) for u in uses) and flow.weights.size(value) > QUICK:
+                continue  # nobody will read it low: not worth reading it here
+            key = flow.weights.key(value)
+            if key not in extents:
+                extents[key] = _stored(flow, self.context.options, value) if value.weight else self._filled(value)
+            yield value, extents[key]
+
+    def _is_high(self, unit: int) -> bool:
+        return self.steady.side(unit) == HIGH or self.steady.find(unit) in self.held
+
+    def _filled(self, value: Value) -> Extent:
+        flow, options = self.context.flow, self.context.options
+        fill = flow.attribute(flow.ops[value.producer], "value")
+        number = float(fill.reshape(-1)[0]) if fill is not None and fill.size else 0.0
+        finite = abs(number) if np.isfinite(number) else 0.0
+        vanishes = 0 < finite < options.smallest_subnormal / 2
+        return Extent(finite, False, float(finite > options.largest), float(vanishes))
+
+    def hold(self, value: Value, text: str, hazard: bool) -> None:
+        """Keeps the readers (or the maker) of a tensor in float32, and names it."""
+        flow, why = self.context.flow, Why("weight", f"'{value.name}' {text}")
+        units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
+        lowered = [u for u in units if not self._is_high(u)]
+        self.found.append(Finding([Hold(tuple(units), VALIDITY, why)]))
+        self.held.update(map(self.steady.find, units))
+        owners = [flow.units[unit].op for unit in units if hazard]
+        self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
+        if lowered:
+            places = sorted({place(flow, u) for u in lowered})
+            self.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
+
+
+def report_flushing(context: Context, unstorable: Unstorable, settled: Settled) -> Iterator[Note]:
+    """Weights that are read low although a part of them becomes zero, the worst first."""
+    flow = context.flow
+    for value, share in sorted(unstorable.flushing.items(), key=lambda item: (-item[1], item[0])):
+        if any(settled.is_low(use.unit) for use in flow.uses[value]):
+            message = f"{_percent(share)} of its elements flush to zero in {context.options.dtype}"
+            yield Note("weight", flow.values[value].name, message)
+
+
+def floors_read_low(context: Context, unstorable: Unstorable, settled: Settled) -> dict[int, float]:
+    """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
+    return {v: floor for v, floor in unstorable.floors.items() if reads_low(context, settled, v)}
+
+
+def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Note]:
+    for value, floor in sorted(floors.items()):
+        text = f"elements below the {context.options.dtype} minimum become {floor:g}: it only feeds Softmax"
+        yield Note("mask", context.flow.values[value].name, text)
 
 
 def _percent(share: float) -> str:
@@ -95,25 +136,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
 
 
-def _small(flow: Dataflow, value: Value) -> bool:
-    return flow.weights.size(value) <= 1 << 16
+def _fills(context: Context, value: Value) -> bool:
+    op: Op | None = context.flow.writer(value.id)
+    return op is not None and context.traits.has(op.role, "fills")
 
 
-def _filled(flow: Dataflow, value: Value) -> bool:
-    op = flow.ops[value.producer] if value.producer != NONE else None
-    return op is not None and op.role == "ConstantOfShape"
-
-
-def _extent(state: State, value: Value) -> Extent:
-    flow, options = state.flow, state.options
-    if not value.weight:
-        op = flow.ops[value.producer]
-        fill = flow.attribute(op, "value")
-        number = float(fill.reshape(-1)[0]) if fill is not None and fill.size else 0.0
-        finite = abs(number) if np.isfinite(number) else 0.0
-        return Extent(
-            finite, False, float(finite > options.largest), float(0 < finite < options.smallest_subnormal / 2)
-        )
+def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
+    """Reads a stored tensor piece by piece."""
     largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
     below = False
     tiny = np.float32(options.smallest_subnormal / 2)
@@ -145,89 +174,3 @@ def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:
         if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
             return True
     return False
-
-
-def _hold(state: State, value: Value, text: str, hazard: bool) -> None:
-    """Keeps the readers (or the maker) of a tensor in float32, and names it."""
-    flow = state.flow
-    why = Why("weight", f"'{value.name}' {text}")
-    units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
-    lowered = [u for u in units if not state.is_high(u)]
-    for unit in units:
-        state.set(unit, HIGH, VALIDITY, why)
-        owner = flow.units[unit].op
-        if hazard and owner != NONE:
-            state.sources.append((owner, why, True))
-    if lowered:
-        places = sorted({state.place(u) for u in lowered})
-        state.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
-
-
-def _is_mask(flow: Dataflow, value: Value) -> bool:
-    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone."""
-    work, seen, ended = [value.id], set(), False
-    while work:
-        current = work.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for use in flow.uses[current]:
-            if use.op == NONE:
-                return False
-            op = flow.ops[use.op]
-            if op.role in MASK_END or ATTENTION_MASK.get(op.role) == use.index:
-                ended = True
-            elif op.role in MASK_PATH and _moves_on(flow, op, use.index):
-                work += op.outputs
-            else:
-                return False
-    return ended
-
-
-def _moves_on(flow: Dataflow, op: Op, index: int) -> bool:
-    if op.role == "CastLike" and index == 1:
-        return False
-    if op.role in CONVERSIONS:
-        return flow.values[op.outputs[0]].dtype == FLOAT32
-    if op.role == "ScatterND":
-        return index in (0, 2)
-    return True
-
-
-def _most_added(flow: Dataflow, floors: dict[int, float]) -> int:
-    """How many masks add up before one Softmax: their sum, and a score, must not overflow either."""
-    count, most = dict.fromkeys(floors, 1), 1
-    for op in flow.ops if floors else ():
-        found = [count[v] for v in op.inputs if v in count]
-        if found and op.role in MASK_PATH:
-            total = sum(found) if op.role == "Add" else max(found)
-            count.update(dict.fromkeys(op.outputs, total))
-            most = max(most, total)
-    return most
-
-
-def reads_low(state: State, value: int) -> bool:
-    """Whether anything on the way from a mask constant to its Softmax is low, so that it would become -inf there."""
-    flow, work, seen = state.flow, [value], set()
-    while work:
-        current = work.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for use in flow.uses[current]:
-            if state.is_low(use.unit):
-                return True
-            if use.op != NONE and flow.ops[use.op].role in MASK_PATH:
-                work += flow.ops[use.op].outputs
-    return False
-
-
-def report_floors(state: State, floors: dict[int, float]) -> None:
-    for value, floor in sorted(floors.items()):
-        state.notes.append(
-            Note(
-                "mask",
-                state.flow.values[value].name,
-                f"elements below the {state.options.dtype} minimum become {floor:g}: it only feeds Softmax",
-            )
-        )

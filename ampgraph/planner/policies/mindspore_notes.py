@@ -1,4 +1,4 @@
-"""Where MindSpore's choice cannot be read from a file: what the policy ``mindspore`` tells of.
+"""Where MindSpore's choice cannot be read from a file: what the policy ``mindspore`` notes.
 
 Each note names one thing in the file that MindSpore would type from what it knows of the network's Python objects, and
 only where the two types are really in question.
@@ -7,15 +7,12 @@ only where the two types are really in question.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
 from ...core.plan import Note
-
-if TYPE_CHECKING:
-    from .mindspore import Rules
+from .mindspore_rules import Rules
 
 LOW_TYPES = ("float16", "bfloat16")
 TOPIC = "mindspore"

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, HELD
 from ...formats.onnx.graph import OnnxGraph
+from ...oplists.patterns import find_regions
 from ...oplists.traits import has
-from ...planner.patterns import find_regions
 from ..forward.read import FLOATS
 from ..gradients.rules.norms import KEEP
 

@@ -1,0 +1,25 @@
+"""A node as it runs: what a trace of a run and the search for what to put back to float32 both speak of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node as it runs. ``node`` is its name in the file (in its function's body, where ``scope`` is the path of
+    calls), ``written`` its outputs there; ``inputs`` and ``outputs`` are names of the inlined model, values that its
+    bodies capture among the inputs."""
+
+    node: str
+    kind: str
+    scope: str
+    layer: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    written: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name, else its first output's."""
+        return self.node or next(filter(None, self.written), self.kind)

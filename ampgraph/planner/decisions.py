@@ -1,0 +1,166 @@
+"""What is decided of every unit and by which right, and the one place where that changes.
+
+Steps say what should be decided; a ``Ledger`` takes it by precedence, and gives ``Decisions``, which never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.errors import AmpError
+from ..core.plan import Note, Why
+
+FREE, LOW, HIGH = 0, 1, 2
+"""Sides of a unit: not decided, low, float32."""
+CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
+"""Precedence, lowest first: validity guard > the user's pattern > measured range > accuracy guard > list > cut."""
+
+
+class Verdict(NamedTuple):
+    """A side, by which right, and why."""
+
+    side: int
+    rank: int
+    why: Why
+
+
+class Hold(NamedTuple):
+    """Keeps units in float32. ``unless_high``: all of them together only where one is not float32 yet."""
+
+    units: tuple[int, ...]
+    rank: int
+    why: Why
+    unless_high: bool = False
+
+
+class Tie(NamedTuple):
+    """Units that share one decision from now on; what was decided for one holds for all, by precedence."""
+
+    units: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """By representative of tied units: side, rank and reason. ``roots``: the representative of every unit."""
+
+    sides: Sequence[int]
+    ranks: Sequence[int]
+    whys: Sequence[Why | None]
+    roots: Sequence[int]
+
+    def find(self, unit: int) -> int:
+        """The representative of the units that share one decision with ``unit``."""
+        return self.roots[unit]
+
+    def units_of(self, op: Op) -> set[int]:
+        """The representatives of an operator's units."""
+        return {self.roots[unit] for unit in op.slots.values()}
+
+    def side(self, unit: int) -> int:
+        return self.sides[self.roots[unit]]
+
+    def is_high(self, unit: int) -> bool:
+        return unit != NONE and self.sides[self.roots[unit]] == HIGH
+
+    def is_low(self, unit: int) -> bool:
+        return unit != NONE and self.sides[self.roots[unit]] == LOW
+
+    def why(self, unit: int) -> Why | None:
+        return self.whys[self.roots[unit]]
+
+    def would_be_high(self, unit: int, rank: int) -> bool:
+        """Whether a unit is float32 once it was asked for with this right."""
+        root = self.roots[unit]
+        return self.sides[root] == HIGH or rank >= self.ranks[root]
+
+
+class Result(Protocol):
+    """What a step gives: it knows what it wants of the ledger."""
+
+    def enter(self, ledger: Ledger) -> None: ...
+
+
+class Ledger:
+    """The decisions of a model under way. Only who drives the steps holds one."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self.flow = flow
+        count = len(flow.units)
+        self._sides = [FREE] * count
+        self._ranks = [CUT] * count
+        self._whys: list[Why | None] = [None] * count
+        self._parents = [flow.find(unit) for unit in range(count)]
+        self._roots: list[int] | None = None
+        self.notes: list[Note] = []
+
+    def take(self, *results: Result) -> Decisions:
+        """What is decided once these results have been entered, in this order."""
+        for result in results:
+            result.enter(self)
+        if self._roots is None:
+            self._roots = [self._find(unit) for unit in range(len(self._parents))]
+        return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots)
+
+    def _find(self, unit: int) -> int:
+        parents = self._parents
+        while parents[unit] != unit:
+            parents[unit] = unit = parents[parents[unit]]
+        return unit
+
+    def decide(self, unit: int, side: int, rank: int, why: Why) -> bool:
+        """Decides a unit unless something of higher rank did; between equals float32 wins. True when it took effect."""
+        root = self._find(unit)
+        before, right = self._sides[root], self._ranks[root]
+        if rank == USER == right and before not in (FREE, side):
+            raise AmpError(
+                "AMP306",
+                "asked for in both precisions",
+                where=place(self.flow, unit),
+                hint="make the --fp32 and --low patterns disjoint",
+            )
+        if rank < right or (rank == right and before != FREE and not (side == HIGH and before == LOW)):
+            return False
+        self._sides[root], self._ranks[root], self._whys[root] = side, rank, why
+        return True
+
+    def hold(self, hold: Hold) -> bool:
+        """Keeps units in float32. True when that changed something, be it the right alone."""
+        units, rank, why, unless_high = hold
+        if unless_high and all(self._sides[self._find(unit)] == HIGH for unit in units):
+            return False
+        effects = [self.decide(unit, HIGH, rank, why) for unit in units]
+        return any(effects)
+
+    def tie(self, units: Iterable[int]) -> int:
+        """Ties units, and returns what represents them."""
+        known = {self._find(unit) for unit in units}
+        verdicts = [(self._sides[u], self._ranks[u], self._whys[u]) for u in known]
+        root = min(known)
+        for unit in known:
+            self._parents[unit] = root
+        self._roots = None
+        self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, None
+        for side, rank, why in sorted(verdicts, key=lambda v: v[1]):
+            if why is not None:
+                self.decide(root, side, rank, why)
+        return root
+
+    def release(self, unit: int, why: Why) -> None:
+        """Leaves a unit to the cut, unless something stronger than a list or a region decided it."""
+        root = self._find(unit)
+        if self._ranks[root] <= REGION:
+            self._sides[root], self._ranks[root], self._whys[root] = FREE, CUT, why
+
+
+def describe(flow: Dataflow, op: Op) -> str:
+    """How messages name a node: its name where it has one, else its place."""
+    return op.name or f"{flow.scopes[op.scope].path}/{op.index}:{op.kind}"
+
+
+def place(flow: Dataflow, unit: int) -> str:
+    """How messages name what a unit belongs to: a node, or an input or output of the model."""
+    owner = flow.units[unit]
+    return describe(flow, flow.ops[owner.op]) if owner.op != NONE else owner.slot

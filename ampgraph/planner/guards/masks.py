@@ -1,0 +1,65 @@
+"""Masks: constants far below the low minimum, put upon scores before a Softmax, where minus infinity means the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...core.dataflow import FLOAT32, NONE, Op
+from ..context import Context
+from ..stages import Settled
+
+
+def is_mask(context: Context, value: int) -> bool:
+    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone."""
+    flow, traits = context.flow, context.traits
+    work, seen, ended = [value], set[int](), False
+    while work:
+        current = work.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in flow.uses[current]:
+            if use.op == NONE:
+                return False
+            op = flow.ops[use.op]
+            if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
+                ended = True
+            elif traits.at(op.role, "mask_path", use.index) and _stays_float32(context, op):
+                work += op.outputs
+            else:
+                return False
+    return ended
+
+
+def _stays_float32(context: Context, op: Op) -> bool:
+    """Whether an operator is no conversion to another type."""
+    return not context.traits.has(op.role, "conversions") or context.flow.values[op.outputs[0]].dtype == FLOAT32
+
+
+def most_added(context: Context, masks: Iterable[int]) -> int:
+    """How many masks add up before one Softmax: their sum, and a score, must not overflow either."""
+    count, most = dict.fromkeys(masks, 1), 1
+    traits = context.traits
+    for op in context.flow.ops if count else ():
+        found = [count[v] for v in op.inputs if v in count]
+        if found and traits.has(op.role, "mask_path"):
+            total = sum(found) if traits.has(op.role, "additions") else max(found)
+            count.update(dict.fromkeys(op.outputs, total))
+            most = max(most, total)
+    return most
+
+
+def reads_low(context: Context, settled: Settled, value: int) -> bool:
+    """Whether anything on the way from a mask constant to its Softmax is low, so that it would become -inf there."""
+    flow, work, seen = context.flow, [value], set[int]()
+    while work:
+        current = work.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in flow.uses[current]:
+            if settled.is_low(use.unit):
+                return True
+            if use.op != NONE and context.traits.has(flow.ops[use.op].role, "mask_path"):
+                work += flow.ops[use.op].outputs
+    return False

@@ -1,0 +1,116 @@
+"""Units that a list makes low, and that the cut may leave float32 where that costs no Cast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...core.dataflow import NONE
+from ...core.plan import Why
+from ..context import Context
+from ..decisions import FREE, LIST, LOW, REGION, Decisions, Ledger
+from ..regions import Regions
+from ..stages import Guarded, Loose
+
+WORTH: Mapping[str, int] = {"gray": -1, "black": -1, "neutral": 0}
+"""What a byte less is worth in an operator behind the last product: -1 where it computes, 0 where it moves data."""
+
+
+@dataclass(frozen=True)
+class Releases:
+    """``released``: units that the cut decides instead of the list; ``worth``: of free units, what a byte saved there
+    is worth, 1 where none is given; ``wide``: those that are float32 where that takes no more Casts, with the reason.
+    """
+
+    released: Mapping[int, Why] = field(default_factory=dict)
+    worth: Mapping[int, int] = field(default_factory=dict)
+    wide: Mapping[int, Why] = field(default_factory=dict)
+
+    def enter(self, ledger: Ledger) -> None:
+        for unit, why in self.released.items():
+            ledger.release(unit, why)
+
+
+@dataclass(frozen=True)
+class Tail(Releases):
+    """What no further product reads."""
+
+
+@dataclass(frozen=True)
+class Branches(Releases):
+    """Where branches are added in a training step."""
+
+
+def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
+    """Lets the cut decide where results are widened that no further product reads, and prefer float32 there.
+
+    What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and saves
+    its rounding. A level that makes gray operators low would cast at the very end.
+    """
+    if not context.guards_hold:
+        return Tail()
+    read, made = _read_by_products(context, regions, guarded), _made_by_products(context, regions, guarded)
+    factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
+    for op in context.flow.ops:
+        cls = regions.classes[op.id] if op.id in made and op.id not in read else ""
+        own = WORTH.get(cls, 1)
+        for root in guarded.units_of(op):
+            factors[root] = max(factors.get(root, -1), own)
+    preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
+    moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
+    why = Why("tail", "no product reads its result")
+    where_wide = Why("tail", "no product reads its result: widened for the output before it, not after it")
+    return Tail(
+        {root: why for root in preferred if guarded.sides[root] == LOW},
+        {**dict.fromkeys(preferred, -1), **moves},
+        dict.fromkeys(preferred, where_wide),
+    )
+
+
+def release_branches(context: Context, loose: Loose) -> Branches:
+    """Lets the cut decide where branches are added in a training step, and prefer float32 where that costs no Cast.
+
+    The residual stream and the gradients that meet in it are then rounded for their products only, as by autocast.
+    """
+    if not context.guards_hold:
+        return Branches()
+    why = Why("branches", "adds branches, in float32 where that takes no more Casts")
+    roots = {root for op in context.flow.ops if op.adds_branches for root in loose.units_of(op)}
+    preferred = [root for root in sorted(roots) if _may_be_free(loose, root)]
+    return Branches(
+        {root: why for root in preferred if loose.sides[root] == LOW},
+        dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
+        dict.fromkeys(preferred, why),
+    )
+
+
+def _may_be_free(decisions: Decisions, root: int) -> bool:
+    """Whether a unit is free, or low by nothing stronger than a list or a region."""
+    side = decisions.sides[root]
+    return side == FREE or (side == LOW and decisions.ranks[root] in (LIST, REGION))
+
+
+def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
+    """Operators that see what some low product computed."""
+    flow, found, values = context.flow, set[int](), set[int]()
+    for op in flow.ops:
+        low = any(guarded.is_low(u) for u in op.slots.values()) or not op.slots  # by decision, or in the file
+        if regions.classes[op.id] == "white" and low or any(v in values for v in op.inputs):
+            found.add(op.id)
+            for value in op.outputs:
+                values |= context.borders.copies(value)
+    return found
+
+
+def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
+    """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
+    flow, found, values = context.flow, set[int](), set[int]()
+    for op in reversed(flow.ops):
+        low = any(use.op == NONE and guarded.is_low(use.unit) for v in op.outputs for use in flow.uses[v])
+        after = low or any(v in values or v in context.borders.after for v in op.outputs)
+        if after or regions.classes[op.id] == "white":
+            found.add(op.id)
+            for value in op.inputs:
+                if value != NONE:
+                    values |= context.borders.origins(value)
+    return found

@@ -1,0 +1,141 @@
+"""The policy ``ampgraph``: lists, regions and ties, guards, the user's patterns, and the minimum cut for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...core.dataflow import Dataflow
+from ...core.plan import Note, Why
+from ..classify import classify
+from ..context import Context
+from ..costs import CutTask, build_problem
+from ..cut import solve
+from ..decided import Decided
+from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
+from ..guards.accuracy import guard_accuracy
+from ..guards.hazards import spread_hazards
+from ..guards.index import guard_indices
+from ..guards.measured import Passing, passing
+from ..guards.ranges import guard_ranges, report_ranges
+from ..guards.streams import guard_streams
+from ..guards.tail import release_branches, release_tail
+from ..guards.weights import Unstorable, floors_read_low, guard_weights, report_floors, report_flushing
+from ..options import Options
+from ..overrides import read_overrides
+from ..regions import Regions, tie_regions
+from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
+from .registry import register
+
+
+@register("ampgraph")
+def decide(flow: Dataflow, options: Options) -> Decided:
+    """Every unit: judged, or by the cut."""
+    judgement = judge(Context(flow, options))
+    cut = _cut(judgement)
+    settled = Settled(judgement.ledger.take(cut))
+    return _reported(judgement, cut, settled)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that is decided before the cut, and what the cut and the reports need to know."""
+
+    context: Context
+    ledger: Ledger
+    judged: Judged
+    regions: Regions
+    passing: Passing
+    unstorable: Unstorable
+    counted: Collection[int]
+    worth: Mapping[int, int]
+    wide: Mapping[int, Why]
+
+    @property
+    def task(self) -> CutTask:
+        """What the cut is asked."""
+        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted)
+
+
+def judge(context: Context) -> Judgement:
+    """All that lists, regions, patterns and guards decide; what they leave free is the cut's.
+
+    Each step takes what it builds on: a stage of the decisions, or what an earlier step found.
+    """
+    ledger = Ledger(context.flow)
+    beyond = passing(context)
+    classes = classify(context)
+    regions = tie_regions(context, classes, beyond)
+    tied = Tied(ledger.take(classes, regions))
+    wishes = read_overrides(context, regions, tied)
+    integers = guard_indices(context, regions)
+    listed = Listed(ledger.take(wishes, integers))
+    fragile = guard_accuracy(context, regions, listed)
+    held = Held(ledger.take(fragile))
+    streams = guard_streams(context, regions, held)
+    steady = Steady(ledger.take(streams))
+    unstorable = guard_weights(context, steady)
+    weighed = Weighed(ledger.take(unstorable))
+    overflows = guard_ranges(context, beyond, weighed)
+    hazards = spread_hazards(context, regions, fragile, unstorable, overflows)
+    guarded = Guarded(ledger.take(overflows, hazards))
+    tail = release_tail(context, regions, guarded)
+    loose = Loose(ledger.take(tail))
+    branches = release_branches(context, loose)
+    judged = Judged(ledger.take(branches))
+    worth, wide = {**tail.worth, **branches.worth}, {**tail.wide, **branches.wide}
+    return Judgement(context, ledger, judged, regions, beyond, unstorable, integers.counted, worth, wide)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The cut's verdicts of the units that nothing else decided. ``seeded``: whether anything is low by right."""
+
+    verdicts: Mapping[int, Verdict]
+    seeded: bool
+
+    def enter(self, ledger: Ledger) -> None:
+        for unit, (side, rank, why) in self.verdicts.items():
+            ledger.decide(unit, side, rank, why)
+
+
+def _cut(judgement: Judgement) -> Cut:
+    """What is still free takes the cheaper type; where nothing is low by right, all of it stays float32."""
+    judged, roots = judgement.judged, dict.fromkeys(judgement.judged.roots)
+    free = [root for root in roots if judged.sides[root] == FREE]
+    if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
+        unseeded = Verdict(HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
+        return Cut(dict.fromkeys(free, unseeded), seeded=False)
+    task = judgement.task
+    problem = build_problem(task, task.costs)
+    solution = solve(problem)
+    low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
+    why = Why("cut", "costs least in float32, with its neighbours")
+    verdicts = {}
+    for root in free:
+        side = solution.get(root, problem.fixed.get(root, HIGH))
+        verdicts[root] = low if side == LOW else Verdict(HIGH, CUT, judgement.wide.get(root, why))
+    return Cut(verdicts, seeded=True)
+
+
+def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> Decided:
+    """The decided model, with what is told once everything is decided."""
+    context = judgement.context
+    floors = floors_read_low(context, judgement.unstorable, settled)
+    notes: Sequence[Note] = [
+        *judgement.ledger.notes,
+        *report_floors(context, floors),
+        *report_flushing(context, judgement.unstorable, settled),
+        *report_ranges(context, judgement.passing, settled),
+    ]
+    return Decided(
+        flow=context.flow,
+        options=context.options,
+        settled=settled,
+        region_of=judgement.regions.of_op,
+        seeded=cut.seeded,
+        worth=judgement.worth,
+        counted=judgement.counted,
+        floors=floors,
+        notes=notes,
+    )

@@ -1,0 +1,102 @@
+"""Types that flow forward, as in frameworks that cast at certain places and promote where types meet.
+
+A unit that nobody asked for starts low; what an operator reads, and a policy's rules, make it float32; float32 wins
+where two types meet. The operators are walked in order until nothing changes. No guard, region or cut of ours applies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ..options import Options
+
+
+class ForwardTypes(ABC):
+    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative."""
+
+    def __init__(self, flow: Dataflow, options: Options) -> None:
+        self.flow, self.options = flow, options
+        self.why: dict[int, str] = {}
+        self.low = [True] * len(flow.units)
+        for unit in flow.units:
+            if unit.fixed or options.dtype not in unit.admits and not unit.fixed_low:
+                self.low[flow.find(unit.id)] = False
+                self.why[flow.find(unit.id)] = unit.fixed or f"its operator does not take {options.dtype}"
+
+    def settle(self) -> None:
+        """Walks until no type changes."""
+        changed = True
+        while changed:
+            changed = False
+            for op in self.flow.ops:
+                changed |= self._settle_op(op)
+            changed |= self._settle_borders()
+
+    @abstractmethod
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        """Why a slot is float32, or an empty text."""
+
+    def is_low(self, unit: int) -> bool:
+        return self.low[self.flow.find(unit)]
+
+    def make_float32(self, unit: int, why: str) -> bool:
+        """A unit becomes float32; True when it was not."""
+        root = self.flow.find(unit)
+        if self.low[root]:
+            self.low[root] = False
+            self.why[root] = why
+            return True
+        return False
+
+    def _settle_op(self, op: Op) -> bool:
+        """Types the slots of an operator; True when one changed."""
+        changed = False
+        for slot, unit in op.slots.items():
+            if self.is_low(unit) and (why := self._float32_for(op, slot, unit)):
+                changed |= self.make_float32(unit, why)
+        return changed
+
+    def _settle_borders(self) -> bool:
+        """What is passed into and out of functions has the type that comes, float32 where two differ."""
+        changed = False
+        for source, target in self.flow.passed:
+            unit = self.flow.values[target].unit
+            if unit != NONE and self.is_low(unit) and not self.comes_low(self.flow.values[source], NONE):
+                changed |= self.make_float32(unit, "is given float32")
+        return changed
+
+    def comes_low(self, value: Value, reader: int) -> bool:
+        """Whether a value reaches a reader low."""
+        if value.dtype != FLOAT32:
+            return value.dtype == self.options.dtype
+        return value.unit != NONE and self.is_low(value.unit)
+
+    def operands(self, op: Op, unit: int) -> list[Value]:
+        """The values that an operator reads through one of its slots."""
+        root = self.flow.find(unit)
+        found = []
+        for source in dict.fromkeys(op.inputs):
+            if source != NONE and any(
+                u.op == op.id and u.unit != NONE and self.flow.find(u.unit) == root for u in self.flow.uses[source]
+            ):
+                found.append(self.flow.values[source])
+        return found
+
+    def widest(self, op: Op, unit: int) -> str:
+        """Types as they come: why a slot is float32 where an operand is, a scalar constant aside."""
+        operands = self.operands(op, unit)
+        strong = [value for value in operands if not is_weak(value)] or operands
+        return self.float32_among(op, strong)
+
+    def float32_among(self, op: Op, operands: list[Value]) -> str:
+        """Which operand comes as float32, in words."""
+        if not operands:
+            return "is made as float32"
+        wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
+        return f"'{wide.name}' comes as float32" if wide else ""
+
+
+def is_weak(value: Value) -> bool:
+    """A constant without dimensions is a Python number: it takes the type of the other operand."""
+    return value.weight and not value.parameter and value.shape == ()

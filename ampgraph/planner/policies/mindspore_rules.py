@@ -1,0 +1,235 @@
+"""How MindSpore types operators at each of its levels.
+
+MindSpore assigns no types: it casts operands at certain places and lets types flow. Source of the rules:
+mindspore/train/amp.py of 2.10, and exports at every level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
+from ...core.plan import Rounding
+from ...oplists.mindspore_lists import load_mindspore_rules
+from ..options import Options
+from .forward import ForwardTypes
+
+Cell = tuple[tuple[str, str], ...]
+
+
+class Rules(ForwardTypes):
+    """One level. ``cells``: the modules around every operator."""
+
+    def __init__(self, flow: Dataflow, options: Options) -> None:
+        super().__init__(flow, options)
+        self.rules = load_mindspore_rules()
+        self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
+        self.helped = {
+            ".".join(name for name, _ in cells[:depth])
+            for cells in self.cells
+            for depth, (_, kind) in enumerate(cells, 1)
+            if kind in self.rules.helper_cells
+        }
+
+    def converts(self, op: Op) -> bool:
+        """Whether an operator is a conversion of the file."""
+        return self.options.lists.traits.has(op.role, "casts")
+
+    # -- roundings ----------------------------------------------------------------------------------------------------
+
+    def roundings(self) -> list[Rounding]:
+        """What is rounded and widened again."""
+        found = []
+        for value in self.flow.values:
+            if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
+                continue
+            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._rounds(value, use)]
+            if uses:
+                places = tuple(self.flow.place(use) for use in uses)
+                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
+        return found
+
+    def _reads_high(self, use: Use) -> bool:
+        return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
+
+    def _rounds(self, value: Value, use: Use) -> bool:
+        """Whether a float32 reader gets a float32 value rounded."""
+        return False
+
+    # -- what cells make -----------------------------------------------------------------------------------------------
+
+    def parameters(self, op: Op) -> Iterator[tuple[str, str]]:
+        """(owner, name) of the parameters that an operator reads: ``encoder.norm``, ``gamma``."""
+        for source in op.inputs:
+            if source != NONE and self.flow.values[source].parameter:
+                owner, _, name = self.flow.values[source].name.rpartition(".")
+                yield owner, name
+
+    def black(self, op: Op) -> Cell:
+        """The black cell that makes an operator float32, if one does."""
+        return ()
+
+    def reads_low(self, use: Use) -> bool:
+        return use.unit != NONE and self.is_low(use.unit)
+
+    def cell(self, op: Op, known: Mapping[str, frozenset[str]]) -> Cell:
+        """The outermost cell around an operator that is one of ``known`` and makes such operators."""
+        cells = self.cells[op.id]
+        for depth, (_, kind) in enumerate(cells, 1):
+            if op.kind in known.get(kind, ()):
+                return cells[:depth]
+        return ()
+
+
+class O1(Rules):
+    """White operators and what white cells make are low, each result is float32 again."""
+
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        if self.converts(op):
+            return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
+        return "" if self._white(op) else "neither a white operator nor in a white cell"
+
+    def _white(self, op: Op) -> bool:
+        rules = self.rules
+        if op.kind in rules.white_operators and self._by_helper(op):
+            return False
+        if op.kind in rules.white_operators or self.cell(op, rules.white_cells):
+            return True
+        outer = self.cells[op.id][:-1]
+        return op.kind not in rules.python_operators and any(kind in rules.white_cells for _, kind in outer)
+
+    def _by_helper(self, op: Op) -> bool:
+        """Whether a function beside a cell's class made an operator: in the cell, or with the cell's parameters."""
+        if any(kind in self.rules.helper_cells for _, kind in self.cells[op.id]):
+            return True
+        return any(owner in self.helped for owner, _ in self.parameters(op))
+
+    def _settle_borders(self) -> bool:
+        """A function is given the low value where its own reader wants it so; what it returns is float32."""
+        changed = False
+        for source, target in self.flow.passed:
+            value = self.flow.values[target]
+            if value.unit == NONE or not self.is_low(value.unit):
+                continue
+            wanted = any(self.reads_low(use) for use in self.flow.uses[target])
+            if value.producer != NONE or not wanted or not self.comes_low(self.flow.values[source], NONE):
+                changed |= self.make_float32(value.unit, "is float32 outside white cells")
+        return changed
+
+
+class O3(Rules):
+    """Everything low: inputs, parameters and constants are cast where they enter, results where they leave."""
+
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        if self.converts(op) and slot == "T2":
+            return "a conversion of the file"
+        if self.black(op):
+            return "in a black cell"
+        return self.widest(op, unit)
+
+    def comes_low(self, value: Value, reader: int) -> bool:
+        """Parameters, constants, inputs and what leaves a black cell come low."""
+        if value.dtype != FLOAT32:
+            return super().comes_low(value, reader)
+        if value.weight or (value.producer == NONE and value.scope == 0):
+            return True
+        if value.unit == NONE or self.is_low(value.unit):
+            return True
+        maker = self.flow.writer(value.id)
+        if maker is None:
+            return False
+        cell = self.black(maker)
+        if cell and (reader == NONE or self.black(self.flow.ops[reader]) != cell):
+            return True
+        return reader != NONE and self._enters(maker, reader)
+
+    def _enters(self, maker: Op, reader: int) -> bool:
+        """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
+        cell does not, and a Python operator stands where its scope says if another operand is made there too."""
+        op = self.flow.ops[reader]
+        black = self.black(op)
+        inner = black[:-1] if black else self.cells[reader]
+        if op.kind in self.rules.python_operators:
+            makers = [self.flow.writer(source) for source in op.inputs if source != NONE]
+            if not any(m is not None and self.cells[m.id][: len(inner)] == inner for m in makers):
+                return False
+        return self.cells[maker.id][: len(inner)] != inner
+
+    def widest(self, op: Op, unit: int) -> str:
+        """A scalar constant counts as any other."""
+        return self.float32_among(op, self.operands(op, unit))
+
+    def _rounds(self, value: Value, use: Use) -> bool:
+        """What entered the network, a cell or left a black cell is low before it is float32 again."""
+        reader = self.flow.ops[use.op] if use.op != NONE else None
+        black = bool(reader is not None and self.black(reader))
+        if value.weight:
+            return reader is None and value.parameter
+        if value.producer == NONE:
+            return value.scope == 0 and value.unit != NONE and "parameter" not in self.flow.units[value.unit].slot
+        maker = self.flow.writer(value.id)
+        assert maker is not None
+        cell = self.black(maker)
+        if cell:
+            return reader is None or self.black(reader) != cell
+        return black and reader is not None and self._enters(maker, reader.id)
+
+
+class O2(O3):
+    """As O3, but for what black cells make."""
+
+    def black(self, op: Op) -> Cell:
+        return self.cell(op, self.rules.black_cells) or self._derived(op)
+
+    def _derived(self, op: Op) -> Cell:
+        """The cell of a class that a user derived from a black one: it owns the scale of its norm."""
+        cells = self.cells[op.id]
+        if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
+            return ()
+        path = ".".join(name for name, _ in cells)
+        return cells if (path, "gamma") in self.parameters(op) else ()
+
+
+class Auto(Rules):
+    """By operator; what is in no list takes the types that come."""
+
+    def __init__(self, flow: Dataflow, options: Options) -> None:
+        super().__init__(flow, options)
+        for unit in flow.units:  # results keep the type that they have
+            if unit.op == NONE and unit.slot.startswith("output "):
+                self.low[unit.id] = True
+        self.outputs = {u.id for u in flow.units if u.op == NONE and u.slot.startswith("output ")}
+
+    def black(self, op: Op) -> Cell:
+        """The operator itself, where it is a black one."""
+        return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
+
+    def _settle_borders(self) -> bool:
+        changed = super()._settle_borders()
+        for value in self.flow.values:
+            for use in self.flow.uses[value.id]:
+                if use.unit in self.outputs and self.is_low(use.unit) and not self.comes_low(value, NONE):
+                    changed |= self.make_float32(use.unit, "this result is float32")
+        return changed
+
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        if self.converts(op) and slot == "T2":
+            return "a conversion of the file"
+        if op.kind in self.rules.auto_white:
+            return ""
+        if op.kind in self.rules.auto_black:
+            return f"{op.kind} is black"
+        return self.widest(op, unit)
+
+    def _rounds(self, value: Value, use: Use) -> bool:
+        """Norms that give their scale and shift the type of their input round them before they are float32 again."""
+        if not value.parameter or use.op == NONE:
+            return False
+        op = self.flow.ops[use.op]
+        cells = self.cells[op.id]
+        if not cells or cells[-1][1] not in self.rules.follow_cells or op.kind != cells[-1][1]:
+            return False
+        return bool(op.inputs) and self.comes_low(self.flow.values[op.inputs[0]], op.id)
+
+
+LEVELS: Mapping[str, type[Rules]] = {"O1": O1, "O2": O2, "O3": O3, "auto": Auto}

@@ -1,0 +1,83 @@
+"""Which operators a user's pattern names: a node name glob, ``op:Kind``, ``scope:layers.3.*`` or ``value:NAME``."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.errors import nearest
+
+Match = Callable[[str], object]
+
+
+def touched(flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+    """The operators that some pattern names."""
+    return {op.id for pattern in patterns for op, _ in named(flow, pattern)}
+
+
+def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
+    """Operators with float32 slots that a pattern names, and the units concerned."""
+    sort, _, rest = pattern.partition(":")
+    if sort == "value":
+        match = _matcher(rest)
+        for value in flow.values:
+            if value.unit != NONE and value.producer != NONE and match(value.name):
+                yield flow.ops[value.producer], [value.unit]
+        return
+    if sort == "op":
+        match = _matcher(rest.removeprefix("ai.onnx::"))
+        chosen = (op for op in flow.ops if match(op.kind))
+    elif sort == "scope":
+        match = _matcher(rest.replace("/", ".").strip("."))
+        chosen = (op for op in flow.ops if op.slots and _in_scope(flow.layer(op), match))
+    else:
+        match = _matcher(pattern)
+        chosen = (op for op in flow.ops if match(op.name))
+    for op in chosen:
+        for inner in (op, *_inside(flow, op)):
+            if inner.slots:
+                yield inner, list(inner.slots.values())
+
+
+def _inside(flow: Dataflow, op: Op) -> list[Op]:
+    """What a function call or a control-flow node runs, at any depth: naming the node names all of it."""
+    within = {scope.id for scope in flow.scopes if scope.op == op.id and scope.parent != NONE}
+    if not within:
+        return []
+    for scope in flow.scopes:  # parents come before their children
+        if scope.parent in within:
+            within.add(scope.id)
+    return [inner for inner in flow.ops if inner.scope in within]
+
+
+def _matcher(pattern: str) -> Match:
+    glob = re.compile(fnmatch.translate(pattern)).match
+    return lambda name: name == pattern or glob(name)  # a name with brackets means itself
+
+
+def _in_scope(layer: str, match: Match) -> bool:
+    """A scope pattern covers what lies below it too: layers.3 covers layers.3.attention."""
+    parts = layer.split(".")
+    return any(match(".".join(parts[:n])) for n in range(len(parts), 0, -1))
+
+
+def hint(flow: Dataflow, pattern: str) -> str:
+    """What to try instead of a pattern that names nothing."""
+    sort, _, rest = pattern.partition(":")
+    if sort == "op":
+        return (
+            nearest(rest, sorted({op.kind for op in flow.ops if op.slots}))
+            or "see `ampgraph inspect` for the operators"
+        )
+    if sort == "scope":
+        return (
+            nearest(rest, sorted({flow.layer(op) for op in flow.ops} - {""})) or "see `ampgraph inspect` for the layers"
+        )
+    if sort == "value":
+        return nearest(rest, [v.name for v in flow.values][:50000]) or "values are named as in the file"
+    return (
+        nearest(pattern, [op.name for op in flow.ops if op.name][:50000])
+        or "nodes are named as in the file; op:, scope: and value: are other ways"
+    )

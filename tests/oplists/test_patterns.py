@@ -1,0 +1,210 @@
+"""Patterns of regions: read from text, searched, and explained where they are not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ampgraph.core.dataflow import Dataflow, Op
+from ampgraph.core.errors import AmpError
+from ampgraph.formats import adapters
+from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
+from planner.support import parse
+from planner.test_regions import FORMS, LAYER_NORMS, RMS_NORMS, TORCH, between, used
+
+PYTHON = """
+region = "LayerNormalization"
+anchors = ["Sqrt"]
+ends = ["normal", "scaled"]
+
+[numbers]
+eps = "> 0"
+
+[stored]
+scale = "vector"
+
+[variants]
+"E[x^2] - E[x]^2" = '''
+    square = Square (x)
+    squares = ReduceMean <axes: ints = @axes> (square)
+    mean = ReduceMean <axes: ints = @axes> (x)
+    taken = Square (mean)
+    variance = Sub (squares, taken)
+    shifted = Add (variance, eps)
+    centred = Sub (x, mean)
+    normal = OverRoot (centred, shifted)
+    scaled = Mul (normal, scale)
+'''
+"""
+MOMENTS = """q = Mul (x, x)  s = ReduceMean <axes = [-1]> (q)  m = ReduceMean <axes = [-1]> (x)  t = Mul (m, m)
+    v = Sub (s, t)  a = Add (v, eps)  r = Sqrt (a)  d = Sub (x, m)  n = Div (d, r)  y = Mul (n, g)"""
+
+
+def flow_of(body: str, opset: int = 17) -> Dataflow:
+    graph, _ = adapters.load(between(body, opset))
+    return graph.dataflow("float16")
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def anchor(flow: Dataflow, role: str = "Sqrt") -> Op:
+    return next(op for op in flow.ops if op.role == role)
+
+
+def test_a_variant_is_added_by_its_text(tmp_path: Path) -> None:
+    flow = flow_of(MOMENTS)
+    assert not list(find_regions(flow)), "the example must need the text"
+    (region,) = find_regions(flow, load_patterns(written(tmp_path, PYTHON)))
+    names = {flow.values[op.outputs[0]].name for op in region.ops}
+    assert (region.kind, names) == ("LayerNormalization", set("qsmtvardn") | {"y"})
+    parts = [flow.values[v].name for v in (region.source, region.scale)]
+    assert parts == ["x", "g"]
+    assert region.epsilon == pytest.approx(1e-5)
+    assert region.axes == (-1,)
+
+
+def test_what_is_shared_holds_for_a_new_variant(tmp_path: Path) -> None:
+    """Swapped operands, Pow, Reciprocal, a cast on the way, a mean computed twice: none is in the text."""
+    body = MOMENTS.replace("Mul (x, x)", "Pow (x, two)").replace("Add (v, eps)", "Add (eps, v)")
+    body = body.replace("n = Div (d, r)", "i = Div (one, r)  n = Mul (i, d)").replace(
+        "y = Mul (n, g)", "y = Mul (g, n)"
+    )
+    body = body.replace("d = Sub (x, m)", "c = Cast <to = 1> (x)  o1 = ReduceMean <axes = [-1]> (x)  d = Sub (c, o1)")
+    flow = flow_of(body)
+    (region,) = find_regions(flow, load_patterns(written(tmp_path, PYTHON)))
+    assert len(region.ops) == len(flow.ops) - 2, "all but the two products"
+
+
+def test_other_axes_are_no_match(tmp_path: Path) -> None:
+    flow = flow_of(MOMENTS.replace("m = ReduceMean <axes = [-1]>", "m = ReduceMean <axes = [0]>"))
+    patterns = load_patterns(written(tmp_path, PYTHON))
+    assert not list(find_regions(flow, patterns))
+    nearest = patterns.mismatches(flow, anchor(flow))[0]
+    assert (nearest.part, nearest.expected, nearest.found) in [
+        ("mean", "axes = (-1,)", "axes = (0,)"),
+        ("squares", "axes = (0,)", "axes = (-1,)"),
+    ]
+
+
+def test_axes_are_counted_from_either_end() -> None:
+    other = TORCH.replace("<axes = [-1]> (x)", "<axes = [1]> (x)")
+    assert [region.kind for region in find_regions(flow_of(other))] == ["LayerNormalization"]
+
+
+REASONS = {
+    "another numerator": (TORCH.replace("Div (d, r)", "Div (f, r)"), "centred", "Sub", "nothing"),
+    "no mean of squares": (TORCH.replace("v = ReduceMean", "v = ReduceMax"), "variance", "ReduceMean", "ReduceMax 'v'"),
+    "a cube": (TORCH.replace("two", "three"), "square", "two: the number 2", "'three'"),
+    "no eps": (TORCH.replace("a = Add (v, eps)", "a = Add (v, m)"), "shifted", "eps: a number > 0", "'m'"),
+    "eps taken off": (TORCH.replace("a = Add (v, eps)", "a = Sub (v, eps)"), "shifted", "Add", "Sub 'a'"),
+}
+
+
+@pytest.mark.parametrize(("body", "part", "expected", "found"), REASONS.values(), ids=REASONS.keys())
+def test_a_mismatch_says_where_and_what(body: str, part: str, expected: str, found: str) -> None:
+    flow = flow_of(body)
+    assert "LayerNormalization" not in [region.kind for region in find_regions(flow)]
+    nearest = mismatches(flow, anchor(flow), "LayerNormalization")[0]
+    assert (nearest.variant, nearest.part, nearest.expected, nearest.found) == ("centred", part, expected, found)
+    assert str(nearest) == f"LayerNormalization, centred: {part}: expected {expected}, found {found}"
+
+
+def test_a_value_that_others_read_is_a_reason() -> None:
+    body = (
+        LAYER_NORMS["Reciprocal"]
+        .replace("z = Mul", "u = Relu (i)  h = Add (n, u)  z = Mul")
+        .replace("(n, g)", "(h, g)")
+    )
+    flow = flow_of(body)
+    reasons = mismatches(flow, anchor(flow), "LayerNormalization")
+    assert any(reason.expected == "'i' read by the region alone" and reason.found == "2 uses" for reason in reasons)
+
+
+def test_what_is_there_has_no_mismatch() -> None:
+    flow = flow_of(TORCH)
+    assert mismatches(flow, anchor(flow)) == []
+    assert mismatches(flow, anchor(flow, "MatMul")) == [], "no pattern starts there"
+
+
+@pytest.mark.parametrize(("kind", "body"), [pytest.param(k, b, id=f"{k}: {n}") for k, n, b in FORMS])
+def test_every_shipped_form_needs_its_file(kind: str, body: str) -> None:
+    """The examples of tests/planner/test_regions.py are written apart from the texts: without these none is found."""
+    flow = flow_of(body)
+    others = [pattern for pattern in region_patterns().patterns if pattern.kind != kind]
+    rest = type(region_patterns())(others, region_patterns().conventions)
+    assert kind not in [match.pattern.kind for match in rest.find(flow)]
+    assert kind in [region.kind for region in find_regions(flow)]
+
+
+def test_the_file_of_a_region_says_which_patterns_are_tried_first() -> None:
+    """A LayerNorm is an RMSNorm of what its mean was taken off."""
+    flow = flow_of(TORCH)
+    norms = [p for p in region_patterns().patterns if p.kind == "RMSNormalization"]
+    rest = type(region_patterns())(norms, region_patterns().conventions)
+    (match,) = rest.find(flow)
+    assert flow.values[match.parts["x"]].name == "d"
+    assert [region.kind for region in find_regions(flow)] == ["LayerNormalization"]
+
+
+BIASES = {
+    "a vector": ("h = MatMul (x, w)  y = Add (h, b)", ["b"]),
+    "a vector first": ("h = MatMul (x, w)  y = Add (b, h)", ["b"]),
+    "no vector": ("h = MatMul (x, w)  y = Add (h, x)", []),
+    "a product that others read": ("h = MatMul (x, w)  k = Add (h, b)  y = Mul (h, k)", []),
+    "a matrix": ("h = MatMul (x, w)  y = Add (h, rows)", []),
+}
+
+
+@pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
+def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
+    import numpy as np
+
+    text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
+    model = parse(text, 17, used(text, {"rows": np.ones((4, 8), np.float32)}))
+    graph, _ = adapters.load(model)
+    flow = graph.dataflow("float16")
+    regions: list[Region] = list(find_biases(flow, {"MatMul"}))
+    assert [flow.values[region.bias].name for region in regions] == biases
+    assert all(region.ops[0].role == "MatMul" for region in regions), "the first is the one that the lists speak of"
+    assert not list(find_biases(flow, {"Conv"}))
+
+
+MISTAKES = {
+    "no text": (PYTHON.replace("variance = Sub (squares, taken)", "variance = Sub ("), "is no graph"),
+    "an idle node": (
+        PYTHON.replace("normal = OverRoot", "idle = Sub (x, eps)\n normal = OverRoot"),
+        "'idle' leads to no end",
+    ),
+    "no anchor": (PYTHON.replace('["Sqrt"]', '["Exp"]'), "is one of Exp"),
+    "a sort of tensor": (PYTHON.replace('"vector"', '"matrix"'), "'scale' is one of vector, row, any"),
+    "a number": (PYTHON.replace('"> 0"', '"small"'), "'eps' is a number"),
+    "no ends": (PYTHON.replace("ends =", "tails ="), "needs 'ends'"),
+    "a line": (PYTHON.replace("region =", "region"), "not valid TOML"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_reported_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    assert text != PYTHON
+    with pytest.raises(AmpError, match=re.escape(message)) as caught:
+        load_patterns(written(tmp_path, text))
+    assert caught.value.code == "AMP301"
+    assert str(caught.value).startswith("error[AMP301]: mine.toml:")
+
+
+def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
+    circle = PYTHON + '[functions]\nOverRoot = ["(x, v) => (y) { a = Neg (v)  y = OverRoot (x, a) }"]\n'
+    with pytest.raises(AmpError, match="calls itself"):
+        load_patterns(written(tmp_path, circle))
+
+
+def test_rms_norms_have_no_bias() -> None:
+    flow = flow_of(RMS_NORMS["Pow and Div"].replace("y = Mul (n, g)", "o1 = Mul (n, g)  y = Add (o1, b)"))
+    (region,) = find_regions(flow)
+    assert flow.values[region.result.outputs[0]].name == "o1"
