@@ -231,8 +231,8 @@ def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
     """An exception's frames, say, may hold a piece of the mapped file: closing the map under them would fail."""
     path, kept = tmp_path / "cut.mindir", []
     path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
-    looks_like = mindir_io._looks_like
-    monkeypatch.setattr(mindir_io, "_looks_like", lambda data: kept.append(data[:10]) or looks_like(data))
+    looks_like = mindir_io.looks_like
+    monkeypatch.setattr(mindir_io, "looks_like", lambda data: kept.append(data[:10]) or looks_like(data))
     with pytest.raises(AmpError, match="AMP102"):
         mindir_io.load(path)
     assert kept

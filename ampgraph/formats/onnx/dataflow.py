@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Op, Scope
+from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Scope
 from ...core.errors import AmpError
 from .control_flow import ControlFlow
 from .layers import layer_of
