@@ -182,7 +182,9 @@ class Combined:
 
     def _floors(self) -> dict[str, float]:
         """Values on the way from a constant that the low model has floored to its Softmax, with the floor."""
-        nodes = [node for node in self.reference.graph.node if vt.is_standard(node) or has(node.op_type, "attention_bias")]
+        nodes = [
+            node for node in self.reference.graph.node if vt.is_standard(node) or has(node.op_type, "attention_bias")
+        ]
         made = {name: node for node in nodes for name in node.output if name}
         work = [n.input[0] for n in nodes if has(n.op_type, "softmaxes")]
         seen: set[str] = set()
