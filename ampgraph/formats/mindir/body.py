@@ -6,6 +6,7 @@ Callers know a value by the name that it had first; `now` gives the name that it
 from __future__ import annotations
 
 from . import schema
+from .order import NodeOrder
 from .schema import Message
 from .view import OperandPlace
 
@@ -26,10 +27,7 @@ class Body:
         self._returned: dict[str, list[int]] = {}  # name -> the outputs of the graph that it is
         for position, output in enumerate(graph.output):
             self._returned.setdefault(output.name, []).append(position)
-        self._behind: dict[int, list[Message]] = {}  # id of a node -> nodes that stand behind it
-        self._first: list[Message] = []
-        self._moved: set[int] = set()
-        self._gone: set[int] = set()
+        self._order = NodeOrder(self.nodes)
         self._numbers: dict[int, Message] = {}
         self._now: dict[str, str] = {}  # first name -> name
         self._was: dict[str, str] = {}
@@ -95,17 +93,11 @@ class Body:
         """A new node goes where ``name`` is there."""
         self._makers[node.output[0]] = node
         self._enter(node)
-        self._place_behind(node, name)
+        self._order.put(node, self._makers.get(name))
 
     def move(self, node: Message, name: str) -> None:
         """A node that is there goes up to where ``name`` is made."""
-        if id(node) not in self._moved:
-            self._moved.add(id(node))
-            self._place_behind(node, name)
-
-    def _place_behind(self, node: Message, name: str) -> None:
-        maker = self._makers.get(name)
-        (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
+        self._order.move(node, self._makers.get(name))
 
     def _enter(self, node: Message) -> None:
         for position, name in enumerate(node.input):
@@ -181,20 +173,14 @@ class Body:
             return False
         for position, name in enumerate(node.input):
             self._readers[name].pop((id(node), position), None)
-        self._gone.add(id(node))
+        self._order.drop(node)
         return True
 
     def write(self) -> None:
         """Puts the nodes of the file into their new order."""
-        if not (self._gone or self._moved or self._numbers or self._first or self._behind):
+        if not self._order.changed and not self._numbers:
             return
-        ordered = list(self._numbers.values())
-        waiting = [node for node in reversed(self.nodes) if id(node) not in self._moved] + self._first[::-1]
-        while waiting:
-            node = waiting.pop()
-            if id(node) not in self._gone:
-                ordered.append(node)
-            waiting += reversed(self._behind.get(id(node), ()))
+        ordered = [*self._numbers.values(), *self._order.all()]
         rank = {node.output[0]: number for number, node in enumerate(ordered)}
         last = len(rank)
         self.graph.node.sort(key=lambda node: rank.get(node.output[0], last))

@@ -6,10 +6,8 @@ import hashlib
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
+from ...core.arrays import Array
 from ...core.dataflow import Dataflow, Value
 from ...core.errors import AmpError
 from ...core.graph import Census, Progress, Stored
@@ -134,10 +132,10 @@ class MindirWeights:
             return 0 if array is None else int(array.size)
         return int(self._elements(value).size)
 
-    def _elements(self, value: Value) -> npt.NDArray[Any]:
+    def _elements(self, value: Value) -> Array:
         return elements(self.file, value.native)
 
-    def array(self, value: Value, limit: int = 1 << 16) -> npt.NDArray[Any] | None:
+    def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         if value.dtype == NUMBER:
             return view.plain_array(view.number(value.native))
@@ -146,7 +144,7 @@ class MindirWeights:
             return None
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
-    def chunks(self, value: Value) -> Iterator[npt.NDArray[Any]]:
+    def chunks(self, value: Value) -> Iterator[Array]:
         data = self._elements(value)
         for start in range(0, data.size, CHUNK):
             yield data[start : start + CHUNK]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ...core.arrays import Array
 from ...oplists.mindspore_schemas import Operator
 from . import schema
 from .schema import Message
@@ -171,7 +171,7 @@ def _integer(item: Message) -> int:
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 
-def plain_array(value: Plain) -> npt.NDArray[Any] | None:
+def plain_array(value: Plain) -> Array | None:
     """Numbers as an array, None for anything else."""
     try:
         array = np.asarray(value)

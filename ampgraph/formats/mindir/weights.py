@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
+from ...core.arrays import Array
 from ...core.errors import AmpError
 from . import schema
 from .schema import Message
@@ -197,7 +197,7 @@ def _named(tensor: Message) -> str:
 # -- elements ---------------------------------------------------------------------------------------------------------
 
 
-def elements(file: MindirFile, tensor: Message) -> npt.NDArray[Any]:
+def elements(file: MindirFile, tensor: Message) -> Array:
     """The flat elements of a Tensor message in its element type; read-only, mapped where they are external.
 
     Raises AmpError (AMP102 no data, text, compressed or damaged, AMP103 bad external data).
@@ -221,7 +221,7 @@ def elements(file: MindirFile, tensor: Message) -> npt.NDArray[Any]:
     return data
 
 
-def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> Array:
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -234,7 +234,7 @@ def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> npt.NDAr
         raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA) from None
 
 
-def _inline(tensor: Message, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _inline(tensor: Message, dtype: np.dtype[Any]) -> Array:
     if raw := tensor.raw_data:
         return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
     if tensor.float_data:
@@ -271,7 +271,7 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
     tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
 
 
-def rounded(data: npt.NDArray[Any], dtype: str, floor: float | None) -> npt.NDArray[Any]:
+def rounded(data: Array, dtype: str, floor: float | None) -> Array:
     """float32 elements in a low type."""
     result = np.empty(data.size, LOW_TYPES[dtype])
     for start in range(0, data.size, CHUNK):
@@ -280,7 +280,7 @@ def rounded(data: npt.NDArray[Any], dtype: str, floor: float | None) -> npt.NDAr
     return result
 
 
-def _rounded_part(part: npt.NDArray[Any], dtype: str, floor: float | None) -> npt.NDArray[Any]:
+def _rounded_part(part: Array, dtype: str, floor: float | None) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         if floor is not None:
             part = np.where(np.isfinite(part) & (part < floor), np.float32(floor), part)

@@ -22,11 +22,11 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    _Reader(values).read(model.graph)
+    _OnnxReader(values).read(model.graph)
     return flow
 
 
-class _Reader:
+class _OnnxReader:
     """Reads graphs by their nodes; control flow reads bodies by it."""
 
     def __init__(self, values: OnnxValues) -> None:

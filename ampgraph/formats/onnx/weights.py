@@ -7,9 +7,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import Value
 
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
@@ -37,7 +37,7 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     return None
 
 
-def flat(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
+def flat(tensor: ir.TensorProtocol) -> Array:
     """The elements in one dimension; a view where the tensor is mapped or raw."""
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
@@ -49,14 +49,14 @@ class OnnxWeights:
         tensor = stored_tensor(value.native)
         return int(tensor.size) if tensor is not None else 0
 
-    def array(self, value: Value, limit: int = 1 << 16) -> npt.NDArray[Any] | None:
+    def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         tensor = stored_tensor(value.native)
         if tensor is None or tensor.size > limit:
             return None
         return np.asarray(tensor.numpy())
 
-    def chunks(self, value: Value) -> Iterator[npt.NDArray[Any]]:
+    def chunks(self, value: Value) -> Iterator[Array]:
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
@@ -94,7 +94,7 @@ class RoundedTensor(ir.LazyTensor):
     def tobytes(self) -> bytes:
         return b"".join(part.tobytes() for part in self.chunks())
 
-    def chunks(self) -> Iterator[npt.NDArray[Any]]:
+    def chunks(self) -> Iterator[Array]:
         data = flat(self.source)
         for start in range(0, data.size, CHUNK):
             part = data[start : start + CHUNK]
