@@ -47,7 +47,8 @@ class _OnnxReader:
             values.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        values, table = self._values, env.table
+        values, table, ops = self._values, env.table, self._values.flow.ops
+        control, operators = self._control, self._operators
         for index, node in enumerate(graph):
             inputs = [NONE] * len(node.inputs)
             for position, native in enumerate(node.inputs):
@@ -55,11 +56,11 @@ class _OnnxReader:
                     found = table.get(native)
                     inputs[position] = values.lookup(native, scope, env).id if found is None else found
             op = values.op(kind_of(node.domain, node.op_type), scope.id, index, node.name or "", inputs, node)
-            op.held = node.metadata_props.get(HELD, "")
-            op.adds_branches = BRANCHES in node.metadata_props
-            if not self._control.read(op, node, scope, env) and self._operators.read(op, node, scope, env):
-                self._control.opaque_bodies(op, node, scope, env)
-            if len(values.flow.ops) > MAX_OPS:
+            notes = node.metadata_props
+            op.held, op.adds_branches = notes.get(HELD, ""), BRANCHES in notes
+            if not control.read(op, node, scope, env) and operators.read(op, node, scope, env):
+                control.opaque_bodies(op, node, scope, env)
+            if len(ops) > MAX_OPS:
                 problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
                 hint = "functions that call functions multiply: flatten or simplify the model first"
                 raise AmpError("AMP203", problem, hint=hint)
