@@ -57,7 +57,7 @@ class Measuring:
             raise AmpError("AMP304", message, hint=hint)
         ranges = Ranges.read(Path(given)) if isinstance(given, str) else given
         if ranges is None:
-            from ..numerics.ranges.calibrate import calibrate
+            from .calibrate import calibrate
 
             ranges = calibrate(graph, self.data, count=self.samples, dims=options.dims, progress=progress)
         graph.prepare()

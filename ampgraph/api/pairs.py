@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ModelProto
+import onnx_ir as ir
 
 from ..core.errors import AmpError
-from ..core.graph import LOW
-from .kinds import Feeds, Model, PathLike
+from ..core.graph import LOW, Graph
+from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
-    from ..numerics.strict.protos import Interface
+    from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
     from ..runtime.onnxruntime_session import OnnxSession
     from ..runtime.ports import Port
@@ -33,7 +33,7 @@ class Pair(ABC):
     device = ""
     strict = False
     run = ""
-    reference: str | ModelProto
+    reference: Graph | str
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -65,22 +65,19 @@ class OnnxPair(Pair):
     """On ONNX Runtime; strictly on the CPU."""
 
     def __init__(self, reference: Model, model: Model, device: str) -> None:
-        from ..numerics.strict.protos import folder_of, interface_of, load_proto
+        from ..numerics.graphs import interface_of, load_onnx
         from ..runtime.devices import choose
 
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
-        self._folders = folder_of(reference), folder_of(model)
-        self._protos = load_proto(reference), load_proto(model)
-        self.reference = _runnable(reference, self._protos[0])
-        self._model = _runnable(model, self._protos[1])
-        ours, self._takes = (interface_of(proto.graph) for proto in self._protos)
-        same_interface(ours, self._takes)
-        self.low = _low_types(self._protos[1])
+        self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
+        self.reference, self._takes = self._ours, interface_of(self._theirs)
+        same_interface(interface_of(self._ours), self._takes)
+        self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
-        self._ask_if_swapped([] if self.low else _low_types(self._protos[0]))
+        self._ask_if_swapped([] if self.low else _low_types(self._ours))
         self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         self._expected: Session | None = None
         self._found: Session | None = None
@@ -90,11 +87,12 @@ class OnnxPair(Pair):
         from ..numerics.strict.session import StrictSession
         from ..runtime.onnxruntime_session import OnnxSession
 
-        self._expected = StrictSession(self.reference)
+        self._expected = StrictSession(self._ours)
         if self.strict:
-            self._found = StrictSession(self._model)
+            self._found = StrictSession(self._theirs)
         else:
-            self._found = self._profiled = OnnxSession(self._model, self.device, profile=True)
+            source = ir.to_proto(self._theirs.model) if self._path is None else self._path
+            self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         ours, theirs = self.feeds(feeds)
@@ -116,7 +114,7 @@ class OnnxPair(Pair):
         if device and "bfloat16" in self.low:
             device = ""
             self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
-        return Tracer(*self._protos, folders=self._folders, device=device)
+        return Tracer(self._ours, self._theirs, device=device)
 
 
 class MindirPair(Pair):
@@ -125,16 +123,15 @@ class MindirPair(Pair):
     def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
-        self.reference, self._model, self._wanted = os.fspath(reference), os.fspath(model), device
+        self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
         self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
-        from ..numerics.strict.protos import Interface
+        from ..numerics.graphs import Interface
         from ..runtime.mindspore_session import MindsporeSession
 
-        self._expected = MindsporeSession(self.reference, self._wanted)
-        self._found = MindsporeSession(self._model, self._wanted)
+        self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
         self.device = self._found.device.lower()
         same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
         self.run = f"MindSpore on {self.device}"
@@ -146,19 +143,8 @@ class MindirPair(Pair):
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def _runnable(model: Model, proto: ModelProto) -> str | ModelProto:
-    """A file stays one, so that its weights are not read twice."""
-    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else proto
-
-
-def _low_types(proto: ModelProto) -> list[str]:
-    from ..numerics.strict import value_types as vt
-    from ..numerics.strict.session import inlined
-
-    flat = inlined(proto)
-    types = vt.infer(flat)
-    found = {vt.low_of(t) for _, reads, makes in vt.typed_nodes(flat.graph, types) for t in (*reads, *makes)}
-    return sorted(name for number, name in vt.LOW_TYPES.items() if number in found)
+def _low_types(graph: Graph) -> list[str]:
+    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _low_of_mindir(model: Model) -> list[str]:
@@ -166,7 +152,7 @@ def _low_of_mindir(model: Model) -> list[str]:
 
     graph = adapters.load(model)[0]
     graph.prepare()
-    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
+    return _low_types(graph)
 
 
 def _fitted(feeds: Feeds, dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import Plan
 from ..core.sites import Site
+from ..oplists.traits import has
 from .costs import Costs, CutTask
 from .decisions import Decisions
 from .options import Options
@@ -22,7 +23,7 @@ Place = tuple[str, ...]  # a value of the main graph, or of a node in a function
 
 
 @dataclass(frozen=True)
-class Group:
+class Promotion:
     """Nodes that one decision holds. ``cost`` is in bytes; ``writes``: (scope, value); ``makes``: the same as places;
     ``around``: what the control-flow nodes write that hold them."""
 
@@ -33,7 +34,7 @@ class Group:
     around: frozenset[Place] = field(default_factory=frozenset)
 
 
-def find_groups(task: CutTask) -> list[Group]:
+def find_groups(task: CutTask) -> list[Promotion]:
     """All groups, in the order of the nodes, but for what the user asked to be low.
 
     ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
@@ -49,11 +50,11 @@ def find_groups(task: CutTask) -> list[Group]:
         makes = frozenset(place for op in ops for place in _places(flow, op))
         around = frozenset(place for op in ops for holder in _holders(flow, op) for place in _places(flow, holder))
         cost = sum(op_bytes(flow, costs, op) for op in ops)
-        groups.append(Group(patterns, cost, writes, makes, around - makes))
+        groups.append(Promotion(patterns, cost, writes, makes, around - makes))
     return groups
 
 
-def share_out(groups: Sequence[Group], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
+def share_out(groups: Sequence[Promotion], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
     """What was found for each group, of values as the inlined model names them. Of a control-flow node all groups
     inside have a part."""
     totals: dict[Place, float] = {}
@@ -84,7 +85,9 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> tuple[int, int
     """(nodes, bytes) that stay float32: nodes with a float32 tensor to decide on, what they write and their weights."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
-        op for op in flow.ops if op.slots and op.role != "Cast" and (flow.scopes[op.scope].path, op.index) not in low
+        op
+        for op in flow.ops
+        if op.slots and not has(op.role, "casts") and (flow.scopes[op.scope].path, op.index) not in low
     ]
     weights = {v for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
     made = sum(op_bytes(flow, costs, op, weights=False) for op in ops)
@@ -128,7 +131,7 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
         return op
 
     for op in flow.ops:
-        if not op.slots or op.role == "Cast":
+        if not op.slots or has(op.role, "casts"):
             continue
         parent[op.id] = op.id
         for key in (*decisions.units_of(op), *([op.name] if op.name else [])):

@@ -11,11 +11,9 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.plan import Rewrite
 from ..oplists.operators import Listing
-from ..planner.costs import add_extra, net_of
-from ..planner.cut import INFINITE, Problem
 from ..planner.decided import Decided
-from ..planner.decisions import CUT, HIGH, LOW
 from ..planner.options import Options
+from ..planner.reasons import Price, Reason, reasons_of
 from .casts import label
 
 SHOWN = 5  # names in a hint
@@ -140,11 +138,8 @@ def explain(decided: Decided, wanted: str, replaced: Mapping[str, tuple[str, str
     op = find_node(flow, result)
     region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.of(op.role)
-    together: dict[int, list[str]] = {}
-    for name, unit in op.slots.items():
-        together.setdefault(decided.settled.find(unit), []).append(name)
     inside = _inside(options, op.kind, listing)
-    slots = tuple(_slot(decided, op, ", ".join(names), root) for root, names in together.items())
+    slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
     fallback = given[0] if len(given) == 1 else "mixed" if given else "no tensor"
@@ -185,57 +180,18 @@ def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:
     return tuple((flow.values[v].name, flow.values[v].dtype or "unknown") for v in rest)
 
 
-def _slot(decided: Decided, op: Op, name: str, root: int) -> SlotReport:
-    flow, settled = decided.flow, decided.settled
-    find, why = settled.find, settled.whys[root]
-    values = [
-        v
-        for v in op.inputs
-        if v != NONE and any(use.op == op.id and use.unit != NONE and find(use.unit) == root for use in flow.uses[v])
-    ]
-    values += [v for v in op.outputs if flow.values[v].unit != NONE and find(flow.values[v].unit) == root]
-    shared = {u.op for u in flow.units if u.op not in (NONE, op.id) and find(u.id) == root}
+def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
     return SlotReport(
-        slot=name,
-        values=tuple(dict.fromkeys(flow.values[v].name for v in values)),
-        dtype=decided.options.dtype if settled.sides[root] == LOW else FLOAT32,
-        rule=why.rule if why else "cut",
-        reason=why.text if why else "no neighbour asks for low",
-        shared=tuple(label(flow, flow.ops[other]) for other in sorted(shared)),
-        cost=flip_cost(decided, root) if settled.ranks[root] == CUT else None,
+        slot=", ".join(reason.slots),
+        values=tuple(dict.fromkeys(flow.values[v].name for v in reason.values)),
+        dtype=reason.dtype,
+        rule=reason.why.rule,
+        reason=reason.why.text,
+        shared=tuple(label(flow, flow.ops[other]) for other in reason.shared),
+        cost=Cost(_choice(flow, reason.low), _choice(flow, reason.float32)) if reason.low and reason.float32 else None,
     )
 
 
-def flip_cost(decided: Decided, root: int) -> Cost:
-    """What each type costs for one unit while all others stay as decided."""
-    flow, task = decided.flow, decided.task
-    costs, sides = task.costs, decided.settled.sides
-    nets = {value: net for value in _touched(decided, root) if (net := net_of(task, value, costs, {root})) is not None}
-    others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others}, {root: 0})
-    for op in flow.ops:
-        if any(decided.settled.find(unit) == root for unit in op.slots.values()):
-            add_extra(task, op, costs, problem)
-    choices = []
-    for side in (LOW, HIGH):
-        price = problem.cost({root: side})
-        paid = [flow.values[v] for v, net in nets.items() if Problem([net], problem.fixed).cost({root: side})]
-        choices.append(
-            Choice(
-                price if price < INFINITE else None,
-                tuple(v.name for v in paid if not v.weight),
-                tuple(v.name for v in paid if v.weight),
-            )
-        )
-    return Cost(*choices)
-
-
-def _touched(decided: Decided, root: int) -> list[int]:
-    """The values that a unit reads or writes."""
-    flow, find = decided.flow, decided.settled.find
-    return [
-        value.id
-        for value in flow.values
-        if (value.unit != NONE and find(value.unit) == root)
-        or any(use.unit != NONE and find(use.unit) == root for use in flow.uses[value.id])
-    ]
+def _choice(flow: Dataflow, price: Price) -> Choice:
+    casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
+    return Choice(price.bytes, casts, weights)

@@ -6,7 +6,13 @@ import os
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Runnable: TypeAlias = "str | ir.Model"
+"""What ONNX Runtime is given to load: a path, or a model to serialize."""
 
 SIZE_LIMIT = 2_000_000_000  # bytes: the optimized copy is written in one piece
 FUSED_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
@@ -27,7 +33,7 @@ class Fusions:
     note: str = ""
 
 
-def fused_operators(model: Any, original: Any = None) -> Fusions:
+def fused_operators(model: Runnable, original: Runnable | None = None) -> Fusions:
     """Optimizes both with ONNX Runtime at level EXTENDED, for CUDA where there is one, and counts fused operators."""
     try:
         import onnxruntime
@@ -41,7 +47,7 @@ def fused_operators(model: Any, original: Any = None) -> Fusions:
     return Fusions(runtime, used[0] if used else "", after, before, "; ".join(dict.fromkeys(notes)))
 
 
-def _count(model: Any, notes: list[str], used: list[str]) -> dict[str, int] | None:
+def _count(model: Runnable, notes: list[str], used: list[str]) -> dict[str, int] | None:
     """Fused operators of one model; None, and a note, where ONNX Runtime does not get there."""
     import onnxruntime
 
@@ -65,17 +71,18 @@ def _count(model: Any, notes: list[str], used: list[str]) -> dict[str, int] | No
             return None
 
 
-def _source(model: Any, notes: list[str]) -> str | bytes | None:
+def _source(model: Runnable, notes: list[str]) -> str | bytes | None:
     if isinstance(model, str):
         size = os.path.getsize(model) + _external_bytes(model)
         if size <= SIZE_LIMIT:
             return model
     else:
-        import onnx_ir as ir
+        from onnx_ir import to_proto
 
         size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
         if size <= SIZE_LIMIT:
-            return ir.to_proto(model).SerializeToString()
+            serialized: bytes = to_proto(model).SerializeToString()
+            return serialized
     notes.append(f"{_name(model)} is over 2 GB: its fused operators were not looked for")
     return None
 
@@ -103,5 +110,5 @@ def _fused(path: str) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def _name(model: Any) -> str:
+def _name(model: Runnable) -> str:
     return os.path.basename(model) if isinstance(model, str) else "the model"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
-from ..core.graph import LOW, Census, Stored
+from ..core.graph import LOW, Census, Graph, Stored
 from ..formats import adapters
-from ..formats.onnx.graph import quiet_collector
+from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.traits import has
 from .casts import CastReport, cast_reports
-from .fusions import Fusions, fused_operators
+from .fusions import Fusions, Runnable, fused_operators
 
 PRECISIONS = (FLOAT32, *LOW, "float64")
 OTHER = "other"  # nodes without a floating-point tensor
@@ -34,7 +35,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Changes:
     """What changed since the original. ``changed``: (kind, from, to) -> nodes; ``gone`` and ``new`` count by kind."""
 
     original: str
@@ -64,7 +65,7 @@ class Inspection:
     weights: dict[str, Stored]
     casts: tuple[CastReport, ...]
     layers: Layer
-    difference: Difference | None = None
+    difference: Changes | None = None
     fusions: Fusions | None = None
     unknown: tuple[str, ...] = ()
 
@@ -97,14 +98,14 @@ class _Seen:
     """A loaded model with what is read off it."""
 
     label: str
-    graph: Any  # a formats.base.Graph
+    graph: Graph
     flow: Dataflow
     census: Census
 
 
 def inspect(
-    model: Any,
-    against: Any = None,
+    model: object,
+    against: object = None,
     *,
     lists: OpLists | None = None,
     fusions: bool = True,
@@ -127,12 +128,13 @@ def inspect(
         seen = _see(model)
         original = _see(against) if against is not None else None
         result = _inspection(seen, original, lists)
-    if not fusions or seen.graph.format != "ONNX":
+    runnable = _runnable(model, seen) if fusions else None
+    if runnable is None:
         return result
     if progress:
         progress("looking for fused operators")
-    found = fused_operators(_runnable(model, seen), _runnable(against, original) if original else None)
-    return Inspection(**{**result.__dict__, "fusions": found})
+    found = fused_operators(runnable, _runnable(against, original) if original else None)
+    return replace(result, fusions=found)
 
 
 def precision(flow: Dataflow, op: Op) -> str:
@@ -141,18 +143,18 @@ def precision(flow: Dataflow, op: Op) -> str:
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 
 
-def _see(model: Any) -> _Seen:
+def _see(model: object) -> _Seen:
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
     return _Seen(label, graph, graph.dataflow(), graph.census())
 
 
-def _runnable(model: Any, seen: _Seen | None) -> Any:
-    """What ONNX Runtime can load: a path, or the serialized model."""
-    if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model)
-    return seen.graph.model if seen else None
+def _runnable(model: object, seen: _Seen) -> Runnable | None:
+    """What ONNX Runtime can load: a path, or the model; None for another format."""
+    if not isinstance(seen.graph, OnnxGraph):
+        return None
+    return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
 
 
 def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspection:
@@ -161,7 +163,7 @@ def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspecti
     heavy: Counter[str] = Counter()
     layers = Layer("")
     for op in flow.ops:
-        if op.role in ("Cast", "Constant"):
+        if has(op.role, "uncounted"):
             continue
         found = precision(flow, op)
         nodes[found] += 1
@@ -195,7 +197,7 @@ def _place(layers: Layer, path: str, found: str) -> None:
         layers.nodes[found] += 1
 
 
-def _difference(seen: _Seen, original: _Seen) -> Difference:
+def _difference(seen: _Seen, original: _Seen) -> Changes:
     now, before = _named(seen.flow), _named(original.flow)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for key, (name, found) in now.items():
@@ -203,7 +205,7 @@ def _difference(seen: _Seen, original: _Seen) -> Difference:
             changed.setdefault((key[0], before[key][1], found), []).append(name)
     gone = Counter(kind for kind, _ in before.keys() - now.keys())
     new = Counter(kind for kind, _ in now.keys() - before.keys())
-    return Difference(
+    return Changes(
         original.label,
         seen.census.nodes - original.census.nodes,
         seen.census.casts - original.census.casts,
@@ -219,7 +221,7 @@ def _named(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
     borne = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
-        if op.role in ("Cast", "Constant"):
+        if has(op.role, "uncounted"):
             continue
         first = flow.values[op.outputs[0]].name if op.outputs else ""
         name = op.name if op.name and borne[op.kind, op.name] == 1 else first

@@ -191,7 +191,8 @@ def _rule_rows(level: str) -> list[ListRow]:
 def _made(level: str, cell: str) -> Iterable[str]:
     """The operators that a cell makes, where a level's rules go by cells."""
     data = read_file(data_folder() / "mindspore.toml").data
-    return {"O1": data["O1"]["white_cells"], "O2": data["O2"]["black_cells"]}.get(level, {}).get(cell, ())
+    made: dict[str, Mapping[str, list[str]]] = {"O1": data["O1"]["white_cells"], "O2": data["O2"]["black_cells"]}
+    return made.get(level, {}).get(cell, ())
 
 
 def _other_names(wanted: str, cells: Iterable[str]) -> str:

@@ -36,12 +36,12 @@ class Output:
         return line
 
 
-def describe_outputs(outputs: Mapping[str, Any]) -> list[Output]:
+def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
     """Every output that is a tensor of numbers; sequences and texts by their type alone."""
     return [_describe(name, value) for name, value in outputs.items()]
 
 
-def _describe(name: str, value: Any) -> Output:
+def _describe(name: str, value: object) -> Output:
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)
     if array.dtype.kind not in "iufbV" or array.dtype.hasobject:

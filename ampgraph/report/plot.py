@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import AmpError
 from ..core.files import whole_file
@@ -27,7 +28,10 @@ def check_plot(path: str | os.PathLike[str]) -> None:
 
 
 def draw_losses(
-    path: str | os.PathLike[str], losses: np.ndarray, finite: np.ndarray, validation: Sequence[tuple[int, float]]
+    path: str | os.PathLike[str],
+    losses: NDArray[np.float64],
+    finite: NDArray[np.bool_],
+    validation: Sequence[tuple[int, float]],
 ) -> None:
     """Draws the loss of every step, a running mean of it, and validation losses at their steps. Whole or not at all."""
     matplotlib = _matplotlib()

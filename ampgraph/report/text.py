@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..core.dataflow import FLOAT32
 from .casts import CastReport
 from .explain import Choice, Explanation, SlotReport
 from .fusions import Fusions
-from .inspect import OTHER, PRECISIONS, Difference, Inspection, Layer
+from .inspect import OTHER, PRECISIONS, Changes, Inspection, Layer
+from .lines import in_rows, plural
 from .listing import ListRow
 from .summary import ORDINARY, Held, Summary
 
 EXAMPLES = 3
-CASTS_SHOWN = 40  # more are told in groups; --json lists each
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
-def _rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
-    """``name  text``, continued lines without a name."""
-    return [f"{name:<{width}} {text}".rstrip() for name, text in rows]
+CASTS_SHOWN = 40  # more come in groups; --json lists each
 
 
 def _share(part: int, whole: int) -> str:
@@ -53,11 +45,11 @@ def summary_lines(summary: Summary) -> list[str]:
         )
     )
     for kind, count in summary.rewrites.items():
-        rows.append(("rewrites", f"{_plural(count, 'group')} of nodes written as one {kind} each"))
+        rows.append(("rewrites", f"{plural(count, 'group')} of nodes written as one {kind} each"))
     rows += _range_rows(summary)
     rows += _held_rows("guards", summary.guards, "none fired")
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
-    return _rows(rows + _note_rows(summary))
+    return in_rows(rows + _note_rows(summary))
 
 
 def _node_rows(summary: Summary) -> list[tuple[str, str]]:
@@ -95,9 +87,9 @@ def _range_rows(summary: Summary) -> list[tuple[str, str]]:
     if not samples:
         return []
     passing = [note["text"] for note in summary.notes if note["topic"] == "range"]
-    nodes = _plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
+    nodes = plural(summary.reasons.get(FLOAT32, {}).get("range", 0), "node")
     message = (
-        f"{_plural(len(passing), 'value')} out of range, {nodes} float32 for it" if passing else "all values in range"
+        f"{plural(len(passing), 'value')} out of range, {nodes} float32 for it" if passing else "all values in range"
     )
     shown = [f"and {len(passing) - EXAMPLES:,} more"] if len(passing) > EXAMPLES else []
     return [("ranges", message), *(("", text) for text in [*passing[:EXAMPLES], *shown, *samples])]
@@ -123,7 +115,7 @@ def _note_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def inspection_lines(found: Inspection) -> list[str]:
     """The report of `inspect`."""
-    size = f"{_plural(found.file_nodes, 'node')}, {found.version}, {found.weight_bytes:,} bytes of weights"
+    size = f"{plural(found.file_nodes, 'node')}, {found.version}, {found.weight_bytes:,} bytes of weights"
     lines = [f"{found.model}: {size}", "", f"{'':12}{'nodes':>9}{'heavy':>9}{'weights':>9}{'bytes':>17}"]
     names = [n for n in (*PRECISIONS, OTHER) if found.nodes.get(n) or found.weights.get(n)]
     names += [n for n in found.weights if n not in names]
@@ -194,7 +186,7 @@ def _shape(layer: Layer) -> object:
     return dict(layer.nodes), [(name, _shape(child)) for name, child in layer.children.items()]
 
 
-def _difference_lines(found: Difference) -> list[str]:
+def _difference_lines(found: Changes) -> list[str]:
     size = f"{found.nodes:+,} nodes, {found.casts:+,} casts, {found.bytes:+,} bytes of weights"
     lines = [f"against {found.original}: {size}"]
     for (kind, before, now), names in found.changed.items():
@@ -248,7 +240,7 @@ def explanation_lines(found: Explanation) -> list[str]:
         rows.append(("", "nothing to decide: it has no float32 tensor"))
     if found.facts:
         rows.append(("given", ", ".join(f"'{name}' {dtype}" for name, dtype in found.facts)))
-    return _rows(rows)
+    return in_rows(rows)
 
 
 def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
@@ -301,4 +293,4 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
     said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
     said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
     said += [("one type", ", ".join(group)) for group in row.tied]
-    return _rows(said)
+    return in_rows(said)

@@ -1,4 +1,4 @@
-"""What `build-step` and `train` tell."""
+"""The reports of `build-step` and `train`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from .text import _plural, _rows
+from ..oplists.traits import has
+from .lines import in_rows, plural
 
 if TYPE_CHECKING:
     from ..training.run.fitting import Epoch, History
@@ -23,7 +24,6 @@ FLOATS = {
 }
 PARTS = ("forward", "backward", "update")
 PREFIXES = {"grad": "backward", "step": "update"}  # names that the gradient and the update give to their nodes
-HEAVY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     for node in step.model.graph:
         dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
-        if dtype and node.op_type != "Cast":
+        if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
-            if node.op_type in HEAVY:
+            if has(node.op_type, "products"):
                 heavy[part][dtype] += 1
     return StepReport(
         model=model,
@@ -98,7 +98,7 @@ def step_lines(report: StepReport) -> list[str]:
         ("optimizer", str(message.get("optimizer"))),
         ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
         ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
-        ("trained", f"{_plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
+        ("trained", f"{plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
         ("", _first(report.parameters)),
     ]
     if report.frozen:
@@ -107,7 +107,7 @@ def step_lines(report: StepReport) -> list[str]:
     for part in PARTS:
         rows.append((part, _counted(report.nodes[part], report.heavy[part])))
     rows.append(("inputs", ", ".join(report.inputs)))
-    return _rows(rows)
+    return in_rows(rows)
 
 
 def _first(names: list[str]) -> str:
@@ -127,7 +127,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
     """One epoch in one line."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
     if epoch.skipped:
-        words.append(f"{_plural(epoch.skipped, 'step')} skipped")
+        words.append(f"{plural(epoch.skipped, 'step')} skipped")
     if epoch.scale != 1:
         words.append(f"scale {epoch.scale:g}")
     for name, number in epoch.validation.items():

@@ -1,16 +1,14 @@
-"""What `tune` found, and its report as plain text."""
+"""The report of `tune`, as data and as plain text."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .text import _plural, _rows
-
-if TYPE_CHECKING:
-    from ..core.plan import Plan
+from ..core.plan import Plan
+from .lines import in_rows, plural
 
 PATTERNS = 24  # shown; --json has all
 METRICS = {
@@ -89,10 +87,10 @@ def tuning_lines(found: Tuning) -> list[str]:
         ("tolerance", f"{found.tolerance:g} on {METRICS[found.metric]} of the worst output, {over}"),
     ]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
-    rows.append(("runs", f"{_plural(found.runs, 'strict run')} over {_plural(found.samples, 'sample')}"))
-    lines = _rows(rows)
+    rows.append(("runs", f"{plural(found.runs, 'strict run')} over {plural(found.samples, 'sample')}"))
+    lines = in_rows(rows)
     lines += ["", *_table(found.frontier), ""]
-    return lines + _rows([("verdict", _verdict(found)), *_patterns(found)])
+    return lines + in_rows([("verdict", _verdict(found)), *_patterns(found)])
 
 
 def _table(points: tuple[Candidate, ...]) -> list[str]:

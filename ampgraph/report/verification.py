@@ -1,4 +1,4 @@
-"""What `verify` found, and its report as plain text."""
+"""The report of `verify`, as data and as plain text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .text import _rows
+from .lines import in_rows
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
-    from ..numerics.trace.suspects import Operand, Suspect
+    from ..numerics.trace.suspects import Suspect, TracedValue
 
 REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
 
@@ -71,11 +71,11 @@ def verification_lines(found: Verification) -> list[str]:
         rows += _suspect("" if i else "error grows", "at ", suspect)
     if found.traced is not None:
         rows.append(("", f"(nodes as sample {found.traced} shows them)"))
-    rows.append(("verdict", _told(found)))
-    return _rows(rows)
+    rows.append(("verdict", _outcome(found)))
+    return in_rows(rows)
 
 
-def _told(found: Verification) -> str:
+def _outcome(found: Verification) -> str:
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
     if not any(output.compared for output in found.outputs) and not missed:
@@ -152,7 +152,7 @@ def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
     return rows
 
 
-def _operand(operand: Operand) -> str:
+def _operand(operand: TracedValue) -> str:
     message = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
     if operand.reference is not None and _span(operand.reference) != _span(operand.range):
         message += f"; reference {_span(operand.reference)}"

@@ -14,9 +14,9 @@ from onnx import ModelProto, TensorProto, helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api.pairs import MindirPair
-from ampgraph.api.verify import Verification, verify
+from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, apart
-from ampgraph.report.verification import verification_lines
+from ampgraph.report.verification import Verification, verification_lines
 from ampgraph.runtime import devices
 from hard_models import HARD_MODELS
 

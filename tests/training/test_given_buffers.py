@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from onnx import parser
 from torch import nn
 
 import ampgraph
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
+from onnx_text import parse
 from training.joint_graphs import build, refused
 
 KEY = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -28,7 +28,7 @@ new_count: BUFFER_MUTATION target='count'\np: PARAMETER target='w'\nb: BUFFER ta
 
 
 def joint(text=JOINT, told=SIGNATURE):
-    model = parser.parse_model(text)
+    model = parse(text)
     model.metadata_props.add(key=KEY, value=told)
     return model
 

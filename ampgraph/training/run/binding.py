@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
+from ...formats.onnx.graph import OnnxGraph
+from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, out_of_memory
 from ..step.aliasing import in_place
@@ -36,9 +39,9 @@ class Binding:
         self.layout = step.layout
         proto, folder = session_model(step)
         if strict:
-            from ...numerics.strict.rewrite import rewrite
-
-            proto = rewrite(proto, keep_border=True, folder=folder)
+            graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
+            rewrite(graph, keep_border=True)
+            proto = ir.to_proto(graph.model)
         # an engine that compiles whole subgraphs may read a state again after it wrote some of it
         known = self.device in ("cpu", "cuda")
         safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
