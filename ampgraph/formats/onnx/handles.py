@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import Dataflow, Op, Use, Value
+from ...core.dataflow import Dataflow, Op, Shape, Use, Value
 from ...core.graph import UseKey
 from .types import DTYPES
 from .variants import Variants
@@ -46,6 +46,10 @@ class Handles:
     def uses(self, value: Value) -> list[Use]:
         """Who reads a value in the file; nobody reads what was made here."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
+
+    def shape(self, value: Value) -> Shape | None:
+        """The shape of a value of the file; None where it is not known, and for what was made here."""
+        return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def fresh(self, name: str) -> str:
         """``name``, or the first of name_1, name_2 ... that nothing is called."""
