@@ -6,19 +6,21 @@ from __future__ import annotations
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..numerics.strict.session import StrictSession
 
 
-def held_out() -> dict[str, np.ndarray]:
+def held_out() -> dict[str, npt.NDArray[Any]]:
     """``image`` float32 [360, 1, 8, 8] and ``labels`` int64 [360], never seen in training."""
     with resources.files(__package__).joinpath("digits_heldout.npz").open("rb") as file:
         return dict(np.load(file))
 
 
-def accuracy(model: str | Path) -> tuple[int, int, np.ndarray]:
+def accuracy(model: str | Path) -> tuple[int, int, npt.NDArray[Any]]:
     """(right answers, images, logits float32 [360, 10]) of a model by a strict run."""
     data = held_out()
     logits = np.asarray(StrictSession(model).run({"image": data["image"]})["logits"], np.float32)
@@ -26,7 +28,7 @@ def accuracy(model: str | Path) -> tuple[int, int, np.ndarray]:
 
 
 def main(paths: list[str]) -> None:
-    first: np.ndarray | None = None
+    first: npt.NDArray[Any] | None = None
     for path in paths:
         right, count, logits = accuracy(path)
         first = logits if first is None else first

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ KEPT_METADATA = frozenset(
     {"namespace", "pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.original_node_name"}
 )
 
-Arrays = tuple[np.ndarray, np.ndarray]
+Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def load_split() -> tuple[Arrays, Arrays]:

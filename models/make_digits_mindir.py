@@ -7,9 +7,10 @@ second starts from fresh weights: it is there to be trained.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
-import numpy as np
+import numpy.typing as npt
 from mindspore import Tensor, nn, ops
 
 from ampgraph.models import digits
@@ -69,7 +70,7 @@ def train(network: nn.Cell, data: digits.Arrays) -> None:
     network.set_train(False)
 
 
-def export(network: nn.Cell, arrays: tuple[np.ndarray, ...], path: Path) -> None:
+def export(network: nn.Cell, arrays: tuple[npt.NDArray[Any], ...], path: Path) -> None:
     """Writes a network for arrays of these shapes."""
     ms.export(network, *(Tensor(array) for array in arrays), file_name=str(path), file_format="MINDIR")
     path.chmod(0o644)  # MindSpore writes it for its owner alone

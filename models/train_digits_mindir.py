@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import ampgraph.training.mindspore
 from ampgraph.models import digits
@@ -14,7 +16,7 @@ from ampgraph.models import digits
 BATCH, EPOCHS, SEED = 64, 6, 3
 
 
-def batches(data: digits.Arrays, epochs: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(data: digits.Arrays, epochs: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Whole batches in a seeded order: image float32 [64, 1, 8, 8], labels int32 [64]."""
     image, labels = data
     random = np.random.default_rng(SEED)
