@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
-from ..formats.onnx.graph import OnnxGraph, quiet_collector
+from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options, resolve
 from ..training.forward.read import read_forward
 from ..training.step.joint_graph import JointGraph, begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph
 from ..core.progress import Progress
@@ -11,7 +12,7 @@ from ..core.ranges import Ranges
 from ..core.renamed import renamed_keywords
 from ..formats import adapters
 from ..formats.checks import faults_reported
-from ..formats.onnx.graph import OnnxGraph, quiet_collector
+from ..formats.onnx.graph import OnnxGraph
 from ..numerics.inputs.samples import load_samples
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.ranges.segments import LIMIT

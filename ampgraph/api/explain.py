@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..core.collector import quiet_collector
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
 from ..formats.checks import faults_reported
-from ..formats.onnx.graph import quiet_collector
 from ..planner.steps import decide, find_rewrites
 from ..report.explain import Explanation, replaced_nodes
 from ..report.explain import explain as explained

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.collector import quiet_collector
 from ..core.plan import Plan
 from ..core.recipe import OtherFields, Recipe
 from ..formats.checks import faults_reported
-from ..formats.onnx.graph import quiet_collector
 from . import pipeline
 from .convert import convert
 from .keywords import recipe_for, takes_recipe

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.files import same_file, sources_of, text_file
@@ -22,7 +23,6 @@ from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
-from ..formats.onnx.graph import quiet_collector
 from ..oplists.operators import OpLists, load_op_lists
 from ..planner.options import Options, resolve
 from ..report.summary import Choices, Summary, choices, summarize

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.files import sources_of, try_folder
 from ..core.graph import is_mindir
@@ -16,7 +17,6 @@ from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported, refuse_overwriting
-from ..formats.onnx.graph import quiet_collector
 from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.options import resolve
 from ..report.tuning import Candidate, Tuning

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
-from ..formats.onnx.graph import quiet_collector
 from ..numerics.metrics.agreement import Agreement, apart
 from ..report.verification import Verification
 from .finding import Finding

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..core.collector import quiet_collector
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW, Census, Graph, Stored
 from ..formats import adapters
-from ..formats.onnx.graph import OnnxGraph, quiet_collector
+from ..formats.onnx.graph import OnnxGraph
 from ..oplists.operators import OpLists, load_op_lists
 from ..oplists.traits import has
 from .casts import CastReport, cast_reports

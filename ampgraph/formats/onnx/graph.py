@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import onnx
@@ -27,20 +25,6 @@ from .variants import Variants
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
-
-
-@contextlib.contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Millions of small objects that all live: the cyclic collector would only walk them again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()  # all that lives now goes to the oldest generation at once, unvisited
-            gc.unfreeze()
-            gc.enable()
 
 
 class OnnxGraph(EditableGraph):

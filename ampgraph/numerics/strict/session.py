@@ -17,9 +17,9 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from ...core.arrays import Array
+from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
-from ...formats.onnx.graph import quiet_collector
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory

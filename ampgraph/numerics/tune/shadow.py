@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.collector import quiet_collector
 from ...core.errors import AmpError
-from ...formats.onnx.graph import OnnxGraph, quiet_collector
+from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import flat_graph, folder_of, serialized
 from ..sessions import cpu_options, in_file_order, opened

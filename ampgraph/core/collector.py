@@ -1,0 +1,56 @@
+"""Python's cyclic collector while a model is worked on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+
+MOST_OBJECTS = 1_000_000  # made since the last full collection
+MOST_BYTES = 1 << 30  # of memory, grown since then
+
+
+class _Debt:
+    """What was made since the last full collection, and may be garbage in circles by now."""
+
+    def __init__(self) -> None:
+        self.objects, self.resident = 0, 0
+
+    def settle(self) -> None:
+        """Collects what models of earlier work have left, where it may be much."""
+        if self.objects and (self.objects > MOST_OBJECTS or _resident() - self.resident > MOST_BYTES):
+            gc.collect()
+            self.objects, self.resident = 0, _resident()
+
+
+_debt = _Debt()
+
+
+@contextlib.contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Millions of small objects that all live: the cyclic collector would only walk them again and again.
+
+    What lived before in the same process may be garbage by now, and is collected first where it may be much.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    _debt.settle()
+    gc.disable()
+    try:
+        yield
+    finally:
+        _debt.objects += gc.get_count()[0]
+        gc.freeze()  # all that lives now goes to the oldest generation at once, unvisited
+        gc.unfreeze()
+        gc.enable()
+
+
+def _resident() -> int:
+    """Bytes of memory that the process has now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
