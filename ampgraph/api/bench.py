@@ -15,7 +15,7 @@ from ..core.progress import Progress
 from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.tune.search import BUDGET, Point, Search
+from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
@@ -57,7 +57,7 @@ class Bench:
     _local: Any = None
     _low: Any = None
 
-    def search(self, tolerance: float) -> Search:
+    def search(self, tolerance: float) -> PromotionSearch:
         """Runs the reference, finds the groups, and readies the search."""
         from ..numerics.strict.session import StrictSession
         from ..planner.promotions import find_groups, low_values
@@ -78,7 +78,9 @@ class Bench:
             groups = find_groups(judge(Context(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
-        self._search = Search([g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure)
+        self._search = PromotionSearch(
+            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure
+        )
         return self._search
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:

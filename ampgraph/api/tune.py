@@ -19,7 +19,7 @@ from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.verdict import Judge
-from ..numerics.tune.search import Point, Search
+from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.options import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
@@ -105,7 +105,7 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning
     return replace(found, output=os.fspath(output))
 
 
-def _tuning(bench: Bench, search: Search, best: Point | None, tolerance: float) -> Tuning:
+def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
         return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
 

@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from ..core.dataflow import FLOAT32, Dataflow
 from ..core.errors import AmpError
+from ..core.graph import LOW
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.types import declared_type
 from ..runtime.ports import Port
 
-LOW = ("float16", "bfloat16")
 DEFAULT_OPSET = 17  # of the standard operators, for a model that imports others alone
 Attributes = Mapping[str, Any]  # what onnx_ir makes attributes of
 
@@ -150,7 +150,7 @@ def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
 def rewire(node: ir.Node, given: Mapping[ir.Value, ir.Value]) -> None:
     """A node, and what its bodies capture, reads other values."""
     for place, value in enumerate(node.inputs):
-        if value in given:
+        if value is not None and value in given:
             node.replace_input_with(place, given[value])
     for body in bodies(node):
         for inner in body:

@@ -15,8 +15,9 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
+from ampgraph.core.graph import LOW
 from ampgraph.formats.onnx.schemas import schema
-from ampgraph.numerics.graphs import LOW, flat_graph
+from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
 from ampgraph.numerics.strict.rewrite import rewrite
 from ampgraph.numerics.strict.session import StrictSession
@@ -99,12 +100,14 @@ def worst(name: str, low: int) -> tuple[int, str] | None:
         return None
     distance, where = 0, ""
     session = StrictSession(turned, threads=1)
+    numbers = {name: number for number, name in NAMES.items()}
+    made_of = {v.name: numbers.get(declared(v.type)[1], 0) for v in turned.graph.output}
     lows = {v.name for v in turned.graph.input if declared(v.type)[1] in LOW}
     for feeds in ref.feeds:
         fed = {n: _rounded(v, low) if n in lows else v for n, v in feeds.items()}
         expected = oracle(model, fed)
         for output, value in session.run(fed).items():
-            made = low if declared(next(v.type for v in turned.graph.output if v.name == output))[1] in LOW else 0
+            made = made_of[output]
             if made and (d := ulps(_rounded(expected[output], made), value)) > distance:
                 distance, where = d, output
     return distance, where

@@ -7,12 +7,10 @@ loop one for each turn. So nothing large has to leave a loop, and turns may diff
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.ranges import Range, escaped
 from ...formats.onnx.graph import OnnxGraph
 from ...oplists.traits import has
@@ -28,13 +26,13 @@ def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
     flow = graph.dataflow()
     if flow.opset < OLDEST:
         return {}
-    writer = _Writer(Names(graph.model.graph), Types.read(flow))
+    writer = _RowWriter(Names(graph.model.graph), Types.read(flow))
     found = {rows.name or "": key for rows, key in writer.lift(graph.model.graph, "")}
     graph.edited()
     return found
 
 
-def range_of_rows(rows: npt.NDArray[Any]) -> Range:
+def range_of_rows(rows: Array) -> Range:
     """The range that rows tell; how magnitudes are spread they do not."""
     found = Range()
     for low, high, elements, nonfinite in np.asarray(rows, np.float64).reshape(-1, 4):
@@ -50,7 +48,7 @@ def range_of_rows(rows: npt.NDArray[Any]) -> Range:
     return found
 
 
-class _Writer:
+class _RowWriter:
     """Writes nodes under new names."""
 
     def __init__(self, names: Names, types: Types) -> None:
@@ -65,7 +63,7 @@ class _Writer:
         graph.append(node)
         return node.outputs[0]
 
-    def _constant(self, graph: ir.Graph, array: npt.NDArray[Any]) -> ir.Value:
+    def _constant(self, graph: ir.Graph, array: Array) -> ir.Value:
         return self._add(graph, "Constant", value=ir.tensor(array))
 
     # -- from the inside outwards -------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import numpy as np
 
 from ...core.borders import Borders
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
+from ...core.graph import LOW
 from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, measure, value_key
 from ...formats.onnx.graph import OnnxGraph
-from ..graphs import LOW, flat_graph
+from ..graphs import flat_graph
 from ..inputs.samples import Samples
 from ..strict.rewrite import rewrite
 from .bodies import expose_bodies, range_of_rows

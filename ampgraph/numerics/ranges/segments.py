@@ -161,7 +161,7 @@ class SegmentedModel:
         opsets = self._model.opset_imports
         imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
         part.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
-        ir.serde.serialize_graph_into(part.graph, view)
+        ir.serde.serialize_graph_into(part.graph, view)  # type: ignore[arg-type]  # its own protocol says more
         content: bytes = part.SerializeToString()
         return content
 

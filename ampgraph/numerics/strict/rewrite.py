@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32
+from ...core.graph import LOW
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import DTYPES
 from ...oplists.traits import has
-from ..graphs import DEFAULT_OPSET, LOW, Names, Types, forget_annotations
+from ..graphs import DEFAULT_OPSET, Names, Types, forget_annotations
 
 FLOAT = ir.DataType.FLOAT
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
@@ -24,13 +25,13 @@ def rewrite(graph: OnnxGraph, *, keep_border: bool) -> None:
     model, flow = graph.model, graph.dataflow()
     if not flow.opset:
         model.opset_imports[""] = DEFAULT_OPSET  # the rounding Casts need the standard operators
-    writer = _Writer(model, Types.read(flow), flow.opset or DEFAULT_OPSET)
+    writer = _PairWriter(model, Types.read(flow), flow.opset or DEFAULT_OPSET)
     for place, native in enumerate([scope.native for scope in flow.scopes]):
         writer.graph(native, keep_border and place == 0)
     graph.edited()
 
 
-class _Writer:
+class _PairWriter:
     """One walk over the graphs of a model. A wide value is known by the low type that it stands for."""
 
     def __init__(self, model: ir.Model, types: Types, opset: int) -> None:
@@ -141,7 +142,7 @@ class _Writer:
         node.outputs[0].name = name
         return node
 
-    def _read(self, uses: Iterable[ir.Usage], wide: ir.Value, dtype: str) -> None:
+    def _read(self, uses: Iterable[tuple[ir.Node, int]], wide: ir.Value, dtype: str) -> None:
         self._kinds[wide] = ("", dtype)
         for node, place in uses:
             node.replace_input_with(place, wide)
@@ -169,7 +170,7 @@ def _type_attribute(kind: ir.DataType, opset: int) -> ir.Attr:
     return ir.AttrInt64("to", kind.value) if opset >= 6 else ir.AttrString("to", kind.name)
 
 
-def _upcast(tensor: ir.TensorProtocol) -> ir.Tensor:
+def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """A low tensor in float32, exactly."""
     return ir.Tensor(tensor.numpy().astype("float32"), name=tensor.name, doc_string=tensor.doc_string)
 

@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from onnx import ModelProto
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line, nearest
+from ...core.graph import LOW
 from ...formats.onnx.graph import quiet_collector
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory
 from ...runtime.ports import Port, check_feeds
-from ..graphs import LOW, flat_graph, folder_of, port_of, serialized
+from ..graphs import flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
 
@@ -123,7 +124,7 @@ def _to_float32(value: Any, low: str) -> Any:
     return array.astype(np.float32 if low else array.dtype)
 
 
-def _opaque(array: npt.NDArray[Any]) -> Any:
+def _opaque(array: Array) -> Any:
     """float8 and the like, which the runtime takes as bytes with a type number."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
     number = ir.DataType.from_numpy(array.dtype).value

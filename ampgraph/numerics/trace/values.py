@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from ...core.arrays import Array
+from ...core.graph import LOW
 from ...core.progress import Count
 from ...core.sites import Site
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import native_type
-from ..graphs import LOW, Types, captured, flat_graph, inlined, load_onnx
+from ..graphs import Types, captured, flat_graph, inlined, load_onnx
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
 from .sites import read_sites
@@ -47,7 +48,7 @@ class Extremes:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """One value in one run.
 
     ``error`` is the relative L2 distance from the reference over what is finite, None where there is no twin to compare
@@ -62,12 +63,12 @@ class Seen:
     vanished: int = 0
 
 
-def compared(value: Any, twin: Any | None) -> Seen:
+def compared(value: Any, twin: Any | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
     own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
-        return Seen(own)
+        return Observed(own)
     want = _numbers(twin)
     other = _extremes(want)
     kept: Any = None  # all elements
@@ -82,15 +83,15 @@ def compared(value: Any, twin: Any | None) -> Seen:
     off, norm = (float(np.dot(x, x)) ** 0.5 for x in (difference, b))
     error = off / norm if norm else None if off else 0.0
     vanished = 0 if np.count_nonzero(got) == got.size else int(((got == 0) & (want != 0)).sum())
-    return Seen(own, other, error, astray, vanished)
+    return Observed(own, other, error, astray, vanished)
 
 
-def _numbers(value: Any) -> npt.NDArray[Any]:
+def _numbers(value: Any) -> Array:
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
-def _extremes(array: npt.NDArray[Any]) -> Extremes:
+def _extremes(array: Array) -> Extremes:
     if not array.size:
         return Extremes(None, None, 0, 0)
     ends = float(array.min()), float(array.max())  # NaN where there is one
@@ -112,11 +113,31 @@ class Trace:
     value of the reference that one stands for; ``origins`` the reference's node that makes a value of the reference."""
 
     sites: tuple[Site, ...]
-    values: Mapping[str, Seen]
+    values: Mapping[str, Observed]
     dtypes: Mapping[str, str]
     twins: Mapping[str, str]
     origins: Mapping[str, Site]
     inputs: tuple[str, ...]
+
+    def astray(self, name: str) -> bool:
+        """Whether a value is not finite somewhere where the reference is."""
+        seen = self.values.get(name)
+        return seen is not None and seen.reference is not None and seen.astray > 0
+
+    def reach(self, name: str) -> float:
+        """The largest magnitude that a value has in the reference."""
+        seen = self.values.get(name)
+        return seen.reference.absmax if seen is not None and seen.reference is not None else 0.0
+
+    def lowest(self, name: str) -> float:
+        """The smallest number that a value has in the reference."""
+        seen = self.values.get(name)
+        return (seen.reference.smallest or 0.0) if seen is not None and seen.reference is not None else 0.0
+
+    def error(self, name: str) -> float | None:
+        """A value's relative error."""
+        seen = self.values.get(name)
+        return None if seen is None else seen.error
 
 
 class Tracer:

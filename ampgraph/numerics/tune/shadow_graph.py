@@ -9,12 +9,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32
+from ...core.graph import LOW
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.schemas import kind_of
 from ...formats.onnx.types import DTYPES
 from ...formats.onnx.weights import stored_tensor
 from ...oplists.traits import has
-from ..graphs import LOW, Names, Types, bodies, captured, new_node, rewire
+from ..graphs import Names, Types, bodies, captured, new_node, rewire
 
 HUGE = 1e18  # beyond it a value is a mask, not a number; its square still fits float32
 OWN_LIMIT = 1 << 20  # bytes: a stored tensor of the low model up to this is taken as it is, a larger one rounded here
@@ -204,7 +205,7 @@ class Combined:
 
     def _floor(self, value: ir.Value) -> float | None:
         """The lowest finite element of a stored tensor, where the reference's is lower."""
-        twin = self.theirs.get(value.name)
+        twin = self.theirs.get(value.name or "")
         mine, given = (None if v is None else _floats(stored_tensor(v)) for v in (twin, value))
         if mine is None or given is None or mine.shape != given.shape or not mine.size:
             return None
@@ -217,7 +218,7 @@ class Combined:
         """A tensor of the low model, which may lie in its folder, here."""
         name = self.names.fresh(f"{name}@own")
         value = ir.Value(name=name, const_value=ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         self.graph.register_initializer(value)
         return value
 
