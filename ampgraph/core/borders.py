@@ -27,6 +27,8 @@ class Borders:
 
 
 def _closure(value: int, step: dict[int, list[int]]) -> set[int]:
+    if value not in step:
+        return {value}
     found, work = {value}, [value]
     while work:
         for other in step.get(work.pop(), ()):

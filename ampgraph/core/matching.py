@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .dataflow import FLOAT32, NONE, Dataflow, Op
-from .pattern_steps import ANY, Branch, Choices, Found, Operand, Option, Step, merge
+from .dataflow import NONE, Dataflow, Op
+from .pattern_program import ANY, Alternative, Branch, Choices, Expected, Found, Instruction, merge
+from .pattern_view import View
 from .patterns import STORED, Attribute, Conventions, Pattern
 
 Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
-
-
-TWICE = 4  # how many nodes in a row may stand twice
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,10 @@ class PatternSet:
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
-        search = Search(flow, self, classes or {})
+        matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
         for op in flow.ops:
-            if op.role in anchors and op.slots and (match := search.at(op, self._tree(anchors[op.role]))) is not None:
+            if op.role in anchors and op.slots and (match := matcher.at(op, self._tree(anchors[op.role]))) is not None:
                 yield match
 
     def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
@@ -71,10 +69,10 @@ class PatternSet:
         anchor = self._anchors(classes or {}).get(op.role, "")
         reasons = []
         for pattern in self._by_anchor.get(anchor, ()):
-            search = Search(flow, self, classes or {}, pattern)
-            if search.at(op, merge([pattern], self.conventions)) is not None:
+            matcher = Matcher(flow, self, classes or {}, pattern)
+            if matcher.at(op, merge([pattern], self.conventions)) is not None:
                 return []
-            reasons.append(search.farthest)
+            reasons.append(matcher.farthest)
         return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
 
     def _tree(self, anchor: str) -> Branch:
@@ -88,20 +86,19 @@ class PatternSet:
         return {role: role for role in self._by_anchor if role not in classes} | named
 
 
-class Search:
-    """One walk through a tree of steps. Lists only grow, so going back to an earlier choice is cutting them."""
+class Matcher:
+    """One walk through a tree of instructions. Lists only grow, so going back to an earlier choice is cutting them."""
 
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
-        self.flow, self.conventions, self.roles = flow, patterns.conventions, patterns.roles
-        self.classes, self.explained = classes, explained
+        self.flow, self.classes, self.explained = flow, classes, explained
+        self.view = View(flow, patterns.conventions, patterns.roles)
         self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
         self.numbers: list[tuple[str, float]] = []
-        self.read: dict[int, float | None] = {}  # numbers by value
         self.attributes: list[tuple[object, object]] = []
 
     def at(self, anchor: Op, tree: Branch) -> Match | None:
@@ -111,8 +108,8 @@ class Search:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        for step, after in branch.steps.items():
-            for _ in self._ways(step):
+        for instruction, after in branch.instructions.items():
+            for _ in self._ways(instruction):
                 if (match := self._follow(after)) is not None:
                     return match
         return self._match(branch.found) if branch.found is not None else None
@@ -121,7 +118,7 @@ class Search:
         pattern = found.pattern
         nodes = {found.names[register]: op for register, op in self.ops}
         ordered = [nodes[node.output] for node in pattern.nodes if node.output in nodes]
-        behind = self._casts_behind(nodes[found.end]) if found.end != pattern.ends[-1] else ()
+        behind = self.view.casts_behind(nodes[found.end]) if found.end != pattern.ends[-1] else ()
         return Match(
             pattern,
             nodes[found.end],
@@ -132,81 +129,73 @@ class Search:
             {str(name): value for name, value in self.attributes},
         )
 
-    # -- one step -----------------------------------------------------------------------------------------------------
+    # -- one instruction ----------------------------------------------------------------------------------------------
 
-    def _ways(self, step: Step) -> Iterator[None]:
-        """Each way to take a step, bound while the caller looks on from there."""
+    def _ways(self, instruction: Instruction) -> Iterator[None]:
+        """Each way to carry out an instruction, bound while the caller looks on from there."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
-        candidates = self._candidates(step)
+        candidates = self._candidates(instruction)
         for op, chain in candidates:
-            choices = step.choices.get(op.role) or self._by_class(step, op)
+            choices = instruction.choices.get(op.role) or self._by_class(instruction, op)
             if not choices or len(op.outputs) != 1:
-                self._miss(step, op)
+                self._miss(instruction, op)
                 continue
-            for option, operands in choices:
+            for alternative, operands in choices:
                 self.passed += chain
-                if self._bind(step, op, option, operands):
-                    if step.result != step.register:
-                        self.values[step.result] = op.outputs[0]
-                    self.ops.append((step.result, op))
+                if self._bind(instruction, op, alternative, operands):
+                    if instruction.result != instruction.register:
+                        self.values[instruction.result] = op.outputs[0]
+                    self.ops.append((instruction.result, op))
                     yield
                 self._cut(mark)
         if not candidates:
-            self._miss(step, None)
+            self._miss(instruction, None)
 
-    def _candidates(self, step: Step) -> list[tuple[Op, tuple[Op, ...]]]:
+    def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators to look at, each with the casts on the way to it."""
-        start = self.values[step.register]
-        if step.result != step.register:
-            return list(self._readers(step, start, ()))
-        value, chain = self._seen_through(start)
+        start = self.values[instruction.register]
+        if instruction.result != instruction.register:
+            return list(self._readers(instruction, start, ()))
+        value, chain = self.view.seen_through(start)
         op = self.flow.writer(value)
         return [] if op is None else [(op, chain)]
 
-    def _by_class(self, step: Step, op: Op) -> Choices:
-        return [c for name, roles in self.classes.items() if op.role in roles for c in step.choices.get(name, ())]
+    def _by_class(self, instruction: Instruction, op: Op) -> Choices:
+        return [
+            c for name, roles in self.classes.items() if op.role in roles for c in instruction.choices.get(name, ())
+        ]
 
-    def _bind(self, step: Step, op: Op, option: Option, operands: tuple[Operand, ...]) -> bool:
+    def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
             if value == NONE or not self._fits(operand, value):
-                self._miss_operand(step, operand, value)
+                self._miss_operand(instruction, operand, value)
                 return False
-        return not option.attributes or all(self._attribute(step, op, attribute) for attribute in option.attributes)
+        return not alternative.attributes or all(
+            self._attribute(instruction, op, attribute) for attribute in alternative.attributes
+        )
 
-    def _fits(self, operand: Operand, value: int) -> bool:
-        origin, chain = self._seen_through(value)
+    def _fits(self, operand: Expected, value: int) -> bool:
+        origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
-            number = self._number(origin)
+            number = self.view.number(origin)
             if number is None or not operand.number.admits(number):
                 return False
             self.numbers.append((operand.label, number))
             return True
         if operand.known:
-            return self._same(origin, self.values[operand.register])
-        if operand.stored and not self._stored(operand.stored, origin):
+            copies = self.view.same(origin, self.values[operand.register])
+            self.passed += copies or ()
+            return copies is not None
+        if operand.stored and not self.view.stored(operand.stored, origin):
             return False
         self.values[operand.register] = origin
         return True
 
-    def _number(self, value: int) -> float | None:
-        """The number in a stored tensor of one element; many nodes share one, and reading takes time."""
-        if not self.flow.values[value].weight:
-            return None
-        if value not in self.read:
-            self.read[value] = self.flow.scalar(value)
-        return self.read[value]
-
-    def _stored(self, sort: str, value: int) -> bool:
-        if not self.flow.values[value].weight:
-            return False
-        shape = self.flow.shape(value) or ()
-        return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
-
-    def _attribute(self, step: Step, op: Op, attribute: Attribute) -> bool:
-        value = self._read(op, attribute.name)
+    def _attribute(self, instruction: Instruction, op: Op, attribute: Attribute) -> bool:
+        value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
             known = [v for name, v in self.attributes if name == attribute.value]
@@ -214,86 +203,24 @@ class Search:
                 self.attributes.append((attribute.value, value))
                 return True
             expected = known[0]
-        if value == expected or self._counted(op, value) == self._counted(op, expected):
+        if value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected):
             return True
-        self._note(step, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
+        self._note(instruction, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
         return False
 
-    def _read(self, op: Op, name: str) -> object:
-        """An attribute, or the stored operand that later versions have in its place."""
-        value = self.flow.attribute(op, name)
-        place = self.conventions.operand_attributes.get(name, NONE)
-        if value is None and NONE < place < len(op.inputs) and op.inputs[place] != NONE:
-            item = self.flow.values[op.inputs[place]]
-            array = self.flow.weights.array(item) if item.weight else None
-            value = ("computed", item.id) if array is None else array.reshape(-1).tolist()
-        return tuple(value) if isinstance(value, (list, tuple)) else value
-
-    def _counted(self, op: Op, axes: object) -> object:
-        """Axes counted from the front, where that is known."""
-        if not isinstance(axes, tuple) or not all(isinstance(axis, int) for axis in axes):
-            return axes
-        shape = self.flow.shape(op.inputs[0])
-        return axes if shape is None else tuple(axis % max(len(shape), 1) for axis in axes)
-
-    # -- the dataflow, seen through what changes nothing --------------------------------------------------------------
-
-    def _seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
-        """The value before no-op casts and identities, and these."""
-        chain: tuple[Op, ...] = ()
-        values, ops, through = self.flow.values, self.flow.ops, self.conventions.through
-        while (producer := values[value].producer) != NONE and ops[producer].role in through:
-            if not self._same_type(ops[producer]):
-                break
-            chain += (ops[producer],)
-            value = ops[producer].inputs[0]
-        return value, chain
-
-    def _readers(self, step: Step, value: int, chain: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    def _readers(
+        self, instruction: Instruction, value: int, chain: tuple[Op, ...]
+    ) -> Iterator[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
         uses = self.flow.uses[value]
-        if step.readers != ANY and (len(uses) != step.readers or any(use.op == NONE for use in uses)):
-            self._note(step, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
+        if instruction.readers != ANY and (len(uses) != instruction.readers or any(use.op == NONE for use in uses)):
+            self._note(instruction, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
             return
         for op in self.flow.readers(value):
-            if op.role in self.conventions.through and self._same_type(op):
-                yield from self._readers(step, op.outputs[0], (*chain, op))
+            if self.view.changes_nothing(op):
+                yield from self._readers(instruction, op.outputs[0], (*chain, op))
             else:
                 yield op, chain
-
-    def _same_type(self, op: Op) -> bool:
-        values = self.flow.values
-        return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
-
-    def _same(self, value: int, other: int, depth: int = 0) -> bool:
-        """Whether two values are one, or one node computed twice."""
-        if value == other:
-            return True
-        one, two = self.flow.writer(value), self.flow.writer(other)
-        if one is None or two is None or one.role != two.role or one.role not in self.roles or depth == TWICE:
-            return False
-        same = (
-            len(one.inputs) == len(two.inputs)
-            and all(self._read(one, name) == self._read(two, name) for name in self.conventions.identity)
-            and all(self._same_operand(a, b, depth + 1) for a, b in zip(one.inputs, two.inputs, strict=True))
-        )
-        if same:
-            self.passed += [one, two]
-        return same
-
-    def _same_operand(self, one: int, other: int, depth: int) -> bool:
-        if one == other or NONE in (one, other):
-            return one == other
-        return self._same(self._seen_through(one)[0], self._seen_through(other)[0], depth)
-
-    def _casts_behind(self, op: Op) -> Iterator[Op]:
-        """No-op casts that alone read what might have gone on: they are the region's."""
-        uses = self.flow.uses[op.outputs[0]]
-        if len(uses) == 1 and uses[0].op != NONE:
-            reader = self.flow.ops[uses[0].op]
-            if reader.role in self.conventions.through and self._same_type(reader):
-                yield reader
-                yield from self._casts_behind(reader)
 
     # -- going back, and what to say of it ----------------------------------------------------------------------------
 
@@ -301,23 +228,23 @@ class Search:
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]
 
-    def _miss(self, step: Step, op: Op | None) -> None:
+    def _miss(self, instruction: Instruction, op: Op | None) -> None:
         if self.explained is not None:
-            expected = " or ".join(dict.fromkeys(option.role for option in step.options))
-            self._note(step, expected, "nothing" if op is None else _described(self.flow, op))
+            expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
+            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
 
-    def _miss_operand(self, step: Step, operand: Operand, value: int) -> None:
+    def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
         if self.explained is None:
             return
         expected = str(operand.number or STORED.get(operand.stored, "")) or f"'{operand.name}', which is bound"
         name = "nothing" if value == NONE else f"'{self.flow.values[value].name}'"
-        self._note(step, f"{operand.name}: {expected}", name)
+        self._note(instruction, f"{operand.name}: {expected}", name)
 
-    def _note(self, step: Step, expected: str, found: str) -> None:
+    def _note(self, instruction: Instruction, expected: str, found: str) -> None:
         depth = len(self.ops)
         if self.explained is not None and (self.farthest is None or depth > self.farthest.depth):
             kind, variant = self.explained.kind, self.explained.variant
-            self.farthest = Mismatch(kind, variant, step.part, expected, found, depth)
+            self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
 def _described(flow: Dataflow, op: Op) -> str:

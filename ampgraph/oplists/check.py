@@ -8,10 +8,10 @@ from pathlib import Path
 from ..core.errors import nearest
 from .classes import CLASSES, LEVEL_VALUES, LEVELS
 from .files import ListFile, mistake, plain, read_file, type_name
+from .pattern_files import region_kinds
 from .schemas import check_operator, check_variable
 from .traits import check_traits
 
-REGIONS = ("Bias", "Gelu", "LayerNormalization", "RMSNormalization", "Softmax")
 TABLES = (*CLASSES, "regions", "tied", "float32", "levels", "traits")
 
 
@@ -34,8 +34,8 @@ def check_file(file: ListFile) -> None:
             raise mistake(file, "", table, f"'{table}' is a table", f'write [{table}], then Operator = "why" below it')
     _check_classes(file)
     for region, reason in file.data.get("regions", {}).items():
-        if region not in REGIONS:
-            hint = nearest(region, list(REGIONS)) or f"regions are {', '.join(REGIONS)}"
+        if region not in region_kinds():
+            hint = nearest(region, list(region_kinds())) or f"regions are {', '.join(region_kinds())}"
             raise mistake(file, "regions", region, f"unknown region '{region}'", hint)
         _check_reason(file, "regions", region, reason)
     _check_tied(file)

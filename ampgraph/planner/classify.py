@@ -78,6 +78,8 @@ def _is_border(flow: Dataflow, op: Op) -> bool:
 def _ties(context: Context, op: Op) -> list[Tie]:
     options = context.options
     groups = (*options.lists.tied.get(op.role, ()), *options.kernels.tied.get(op.kind, ()))
+    if not groups:
+        return []
     tied = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
     return [Tie(units) for units in tied if len(units) > 1]
 

@@ -24,7 +24,7 @@ class Context:
         """Values that carry on into and out of bodies and functions."""
         return Borders(self.flow)
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """What operators are: as shipped, with the user's lists."""
         return self.options.lists.traits

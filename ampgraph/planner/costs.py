@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.dataflow import NONE, Dataflow, Op
@@ -40,13 +40,13 @@ class Costs:
     def __init__(self, flow: Dataflow, options: Options) -> None:
         self.flow, self.named = flow, options.dims
         self._elements: dict[int, int] = {}
-        self._classes = size_classes(flow, options)
+        self.classes = size_classes(flow, options)
 
     def elements(self, value: int) -> int:
         found = self._elements.get(value)
         if found is None:
             item = self.flow.values[value]
-            root = self._classes[value]
+            root = self.classes[value]
             if item.weight:
                 found = self.flow.weights.size(item)
             elif root != value and not self._is_static(value):
@@ -72,7 +72,7 @@ def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
     """
     flow, decisions = task.flow, task.decisions
     undecided = {root for root in decisions.roots if decisions.sides[root] == FREE}
-    settled = _settle_by_sign(task, undecided) if settle else {}
+    settled = _settle_by_sign(task, costs.classes, undecided) if settle else {}
     problem = Problem(fixed=dict(settled))
     remaining = undecided - set(settled)
     for value in flow.values if remaining else ():
@@ -119,10 +119,9 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None, byte: int) ->
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
-def _settle_by_sign(task: CutTask, undecided: set[int]) -> dict[int, int]:
+def _settle_by_sign(task: CutTask, classes: Sequence[int], undecided: set[int]) -> dict[int, int]:
     """Units that are low whatever the sizes are: every net around them is no dearer for it."""
     flow = task.flow
-    classes = size_classes(flow, task.options)
     nets: list[Net] = []
     sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
     for value in flow.values:

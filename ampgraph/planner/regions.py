@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
+from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
@@ -14,8 +15,6 @@ from .decisions import FREE, REGION, Ledger
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
-
-STANDARD_SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
-    if not any(flow.opset >= since for since in STANDARD_SINCE.values()):
+    if flow.opset < oldest_rewrite():
         return []
     named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
@@ -100,7 +99,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
 
 
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
-    since = STANDARD_SINCE.get(region.kind, 0)
+    since = region.since
     level = options.level
     inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
     if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:

@@ -11,13 +11,14 @@ import onnx
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.check import REGIONS, check_file
+from ampgraph.oplists.check import check_file
 from ampgraph.oplists.classes import CLASSES, LEVEL_VALUES
 from ampgraph.oplists.files import data_folder, read_file
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.levels import Level, load_level, load_levels
 from ampgraph.oplists.mindspore_schemas import operators
 from ampgraph.oplists.operators import Listing, load_op_lists
+from ampgraph.oplists.pattern_files import region_kinds
 from ampgraph.oplists.schemas import known_operators
 
 DATA = data_folder()
@@ -133,7 +134,7 @@ def test_items_are_sorted_and_frozen():
 
 def test_regions_stand_for_listed_operators():
     lists = load_op_lists()
-    assert set(lists.regions) == set(REGIONS)
+    assert set(lists.regions) == set(region_kinds())
     assert all(lists.of(region) for region in lists.regions if region != "Bias")
 
 

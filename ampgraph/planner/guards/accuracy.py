@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
+from ...oplists.traits import Trait, Traits
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
 from ..findings import Finding, Findings, Source
@@ -20,6 +21,7 @@ DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotie
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})  # integers are exact up to here
 Spoilt = tuple[Why, list[Op]] | None
 """Why operators must be float32, or that nothing is wrong."""
+Guard = Callable[["Sight", Op], Spoilt]
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
     found: list[Finding] = []
     sources: list[Source] = []
     warnings: list[Note] = []
-    sight = Sight(context, regions)
+    sight, guards = Sight(context, regions), _guards(context.traits)
     for op in flow.ops if context.options.level.accuracy_guards != "off" else ():
         if not op.slots or regions.of_op.get(op.id, "Bias") != "Bias":
             continue
-        for guard in (_eps, _exp_sum, _long_sum, _pow, _prefix_sum, _positions):
+        for guard in guards.get(op.role, ()):
             spoilt = guard(sight, op)
             if spoilt is None:
                 continue
@@ -71,6 +73,24 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))
     return Fragile(found, sources, warnings)
+
+
+def _guards(traits: Traits) -> dict[str, list[Guard]]:
+    """By operator, the guards that look at it."""
+    looks: tuple[tuple[Trait, Guard], ...] = (
+        ("adds_epsilon", _eps),
+        ("exponentials", _exp_sum),
+        ("sums", _long_sum),
+        ("powers", _pow),
+        ("squares", _pow),
+        ("prefix_sums", _prefix_sum),
+        ("periodic", _positions),
+    )
+    guards: dict[str, list[Guard]] = {}
+    for trait, guard in looks:
+        for role in traits.operators(trait):
+            guards.setdefault(role, []).append(guard)
+    return guards
 
 
 def _reaches(sight: Sight, op: Op, kinds: frozenset[str], through: frozenset[str]) -> list[Op]:
@@ -112,10 +132,8 @@ def _eps(sight: Sight, op: Op) -> Spoilt:
 def _epsilon(sight: Sight, op: Op) -> float:
     """The small number that an operator keeps its result away from zero with; 0 for none."""
     flow = sight.context.flow
-    if not sight.context.traits.has(op.role, "adds_epsilon"):
-        return 0.0
     numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
-    if (lowest := flow.attribute(op, "min")) is not None:  # where Clip has it before opset 11
+    if len(op.inputs) == 1 and (lowest := flow.attribute(op, "min")) is not None:  # an operand in later versions
         numbers.append(float(lowest))
     return abs(numbers[0]) if len(numbers) == 1 and 0 < abs(numbers[0]) < DIVISION_EPS else 0.0
 
@@ -123,7 +141,7 @@ def _epsilon(sight: Sight, op: Op) -> float:
 def _exp_sum(sight: Sight, op: Op) -> Spoilt:
     """exp(x) that is summed: exp leaves float16 at 11.09."""
     traits = sight.context.traits
-    if not traits.has(op.role, "exponentials") or sight.context.options.dtype != "float16":
+    if sight.context.options.dtype != "float16":
         return None
     through = traits.operators("carries_epsilon")
     chain = _reaches(sight, op, traits.operators("adds_exponentials"), through)
@@ -134,8 +152,6 @@ def _exp_sum(sight: Sight, op: Op) -> Spoilt:
 
 
 def _long_sum(sight: Sight, op: Op) -> Spoilt:
-    if not sight.context.traits.has(op.role, "sums"):
-        return None
     dtype = sight.context.options.dtype
     count, limit = _summed(sight.context, op), LONG_SUM[dtype]
     if count <= limit:
@@ -164,10 +180,10 @@ def _summed(context: Context, op: Op) -> int:
 def _pow(sight: Sight, op: Op) -> Spoilt:
     """A power above 1 leaves float16 early: x**2 at 256, x**3 at 40.3; below 0 near zero."""
     traits = sight.context.traits
-    places, squares = traits.positions(op.role, "powers"), traits.has(op.role, "squares")
-    if not (places or squares) or sight.context.options.dtype != "float16":
+    if sight.context.options.dtype != "float16":
         return None
-    exponent = 2.0 if squares else sight.context.flow.scalar(op.inputs[places[0]])
+    places = traits.positions(op.role, "powers")
+    exponent = sight.context.flow.scalar(op.inputs[places[0]]) if places else 2.0
     if exponent is not None and 0 <= exponent <= 1:
         return None
     text = "an unknown exponent" if exponent is None else f"exponent {exponent:g}"
@@ -175,8 +191,6 @@ def _pow(sight: Sight, op: Op) -> Spoilt:
 
 
 def _prefix_sum(sight: Sight, op: Op) -> Spoilt:
-    if not sight.context.traits.has(op.role, "prefix_sums"):
-        return None
     dtype = sight.context.options.dtype
     text = f"{op.kind} is exact up to {LONG_SUM[dtype]:,} in {dtype}, and every later element inherits the error"
     return Why("cumsum", text), [op]
@@ -185,8 +199,6 @@ def _prefix_sum(sight: Sight, op: Op) -> Spoilt:
 def _positions(sight: Sight, op: Op) -> Spoilt:
     """Angles from positions: a step of float16 above 2048 is 2 rad. Holds what computes them, products included."""
     context, seen = sight.context, sight.angles
-    if not context.traits.has(op.role, "periodic"):
-        return None
     flow, held, work = context.flow, [op], list(op.inputs)
     seen.add(op.id)
     while work:

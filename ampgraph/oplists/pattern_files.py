@@ -1,0 +1,155 @@
+"""Reads the patterns of op_lists/patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ..core.patterns import STORED, Attribute, Call, Conventions, Function, Node, Number, Pattern, expand
+from .files import ListFile, data_folder, mistake, read_file
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+SHARED = "shared.toml"
+BIAS = "Bias"  # the one region that the lists, not its text, say the operator of
+
+_NUMBER = re.compile(r"^([>~])\s*([-+.\deE]+)$")
+
+
+@cache
+def region_kinds() -> tuple[str, ...]:
+    """The operators that regions stand for, and `Bias`."""
+    return tuple(sorted({file.data["region"] for file in _files()}))
+
+
+@cache
+def oldest_rewrite() -> int:
+    """The first opset in which some region can be written as its operator."""
+    opsets: list[int] = [file.data["since"] for file in _files() if "since" in file.data]
+    return min(opsets)
+
+
+@cache
+def _files() -> tuple[ListFile, ...]:
+    paths = sorted(path for path in (data_folder() / "patterns").glob("*.toml") if path.name != SHARED)
+    return tuple(read_file(path) for path in paths)
+
+
+@cache
+def shipped_patterns() -> tuple[Pattern, ...]:
+    return tuple(pattern for file in _files() for pattern in patterns_of(file))
+
+
+@cache
+def _shared() -> ListFile:
+    return read_file(data_folder() / "patterns" / SHARED)
+
+
+@cache
+def conventions() -> Conventions:
+    data = _shared().data
+    through, commutative = frozenset(data["through"]), frozenset(data["commutative"])
+    return Conventions(through, commutative, dict(data["operand_attributes"]), tuple(data["identity"]))
+
+
+def patterns_of(file: ListFile) -> Iterator[Pattern]:
+    """The patterns of a file, with every function replaced."""
+    data, shared = file.data, _shared()
+    try:
+        kind, anchors, ends, variants = data["region"], data["anchors"], data["ends"], data["variants"]
+    except KeyError as error:
+        raise mistake(file, "", "", f"a file of patterns needs {error}") from None
+    functions = {**_functions(shared), **_functions(file)}
+    numbers = {**_numbers(shared), **_numbers(file)}
+    private, since = frozenset(data.get("private", ())), data.get("since", 0)
+    common = tuple(anchors), tuple(ends), numbers, _stored(file), private, since
+    for variant, text in variants.items():
+        nodes = _nodes(file, "variants", variant, f"() => ({', '.join(ends)}) {{ {text} }}")[2]
+        written = list(expand(Pattern(kind, variant, nodes, *common), functions))
+        found = [pattern for pattern in written if pattern.anchor]  # a function may be computed without it
+        if not found:
+            raise mistake(file, "variants", variant, f"no node of '{variant}' is one of {', '.join(anchors)}")
+        if idle := _idle(written[0]):
+            raise mistake(file, "variants", variant, f"'{idle}' leads to no end of the region")
+        yield from found
+
+
+def _idle(pattern: Pattern) -> str:
+    """A node that no end is computed from."""
+    used = frozenset().union(*(pattern.above(end) for end in pattern.ends))
+    return next((node.output for node in pattern.nodes if node.output not in used), "")
+
+
+def _functions(file: ListFile) -> Mapping[str, tuple[Function, ...]]:
+    return {
+        name: tuple(_function(file, name, text) for text in texts)
+        for name, texts in file.data.get("functions", {}).items()
+    }
+
+
+def _function(file: ListFile, name: str, text: str) -> Function:
+    parameters, outputs, nodes = _nodes(file, "functions", name, text)
+    if len(outputs) != 1:
+        raise mistake(file, "functions", name, f"'{name}' gives one value")
+    return Function(parameters, outputs[0], nodes)
+
+
+def _numbers(file: ListFile) -> Mapping[str, Number]:
+    return {name: _number(file, name, value) for name, value in file.data.get("numbers", {}).items()}
+
+
+def _number(file: ListFile, name: str, value: object) -> Number:
+    if isinstance(value, (int, float)):
+        return Number(float(value))
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise mistake(file, "numbers", name, f"'{name}' is a number, '> number' or '~ number'")
+    return Number(float(match[2]), match[1])
+
+
+def _stored(file: ListFile) -> Mapping[str, str]:
+    stored: Mapping[str, str] = file.data.get("stored", {})
+    for name, sort in stored.items():
+        if sort not in STORED:
+            raise mistake(file, "stored", name, f"'{name}' is one of {', '.join(STORED)}")
+    return stored
+
+
+Text = tuple[tuple[str, ...], tuple[str, ...], tuple[Node, ...]]
+
+
+def _nodes(file: ListFile, table: str, key: str, text: str) -> Text:
+    """(parameters, outputs, nodes) of ``(x) => (y) { ... }``, as onnx.parser reads a function."""
+    from onnx import parser
+
+    try:
+        function = parser.parse_function(f'<domain: "patterns", opset_import: ["": 1]> pattern {text}')
+    except parser.ParseError as error:
+        message = next((line for line in str(error).splitlines() if line), "")
+        raise mistake(file, table, key, f"'{key}' is no graph: {message}") from None
+    return tuple(function.input), tuple(function.output), tuple(_node(file, table, key, node) for node in function.node)
+
+
+def _node(file: ListFile, table: str, key: str, node: NodeProto) -> Node:
+    from onnx import helper
+
+    if len(node.output) != 1:
+        raise mistake(file, table, key, f"'{node.op_type}' in '{key}' gives one value")
+    role = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    attributes = tuple(
+        Attribute(a.name, a.ref_attr_name, True)
+        if a.ref_attr_name
+        else Attribute(a.name, _plain(helper.get_attribute_value(a)))
+        for a in node.attribute
+    )
+    return Node(node.output[0], (Call(role, tuple(node.input), attributes),))
+
+
+def _plain(value: object) -> object:
+    """An attribute's value as a dataflow gives it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(value) if isinstance(value, (list, tuple)) else value
