@@ -15,7 +15,7 @@ from ..core.progress import Progress
 from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.tune.search import BUDGET, Point, Search
+from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.context import Context
 from ..planner.options import Options
@@ -57,7 +57,7 @@ class Bench:
     _local: Any = None
     _low: Any = None
 
-    def search(self, tolerance: float) -> Search:
+    def search(self, tolerance: float) -> PromotionSearch:
         """Runs the reference, finds the groups, and readies the search."""
         from ..numerics.strict.session import StrictSession
         from ..planner.promotions import find_groups, low_values
@@ -78,7 +78,9 @@ class Bench:
             groups = find_groups(judge(Context(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
-        self._search = Search([g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure)
+        self._search = PromotionSearch(
+            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure
+        )
         return self._search
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
@@ -134,7 +136,7 @@ class Bench:
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
         """Measures how errors grow in a candidate; every group's contribution."""
-        from ..numerics.strict.protos import load_proto
+        from ..numerics.graphs import load_onnx
         from ..numerics.tune.contributions import Measured, contributions
         from ..numerics.tune.shadow import GrownErrors
 
@@ -144,18 +146,17 @@ class Bench:
             grown.add(session.measured(feeds))
         lists = self.options.lists
         exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
-        outputs = [v.name for v in load_proto(self._reference).graph.output]
+        outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
-        from ..numerics.strict.protos import load_proto
-        from ..numerics.strict.session import inlined
+        from ..numerics.graphs import inlined, load_onnx
         from ..numerics.trace.sites import read_sites
 
-        given = load_proto(self._reference)
+        given = load_onnx(self._reference)
         return read_sites(given, inlined(given))
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:

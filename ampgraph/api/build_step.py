@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import AmpError, is_number
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..planner.options import Options, resolve
 from ..training.forward.read import read_forward
-from ..training.step.build import Joint, begin
+from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
@@ -35,14 +35,13 @@ def build_training_step(
     loss: str | None = None,
     optimizer: str | Optimizer,
     recipe: Recipe | str | None = None,
-    level: str | None = None,
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
     freeze: str | Sequence[str] = (),
     output: str | os.PathLike[str] | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
-    **fields: Unpack[OtherFields],
+    **fields: Unpack[RecipeFields],
 ) -> TrainingStep:
     """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
 
@@ -54,7 +53,6 @@ def build_training_step(
         optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``.
         recipe: an `ampgraph.Recipe`, or the short text of one. It holds for forward and backward. Parameters and all
             other state are float32, but for O3, which stores parameters low.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
         loss_scale: a policy of `ampgraph.training.step.loss_scale`, its command-line form, or None for neither scale
             nor skipped steps. By default dynamic at O1, O2 and auto with float16, else None.
         clip_norm: the largest L2 norm of all unscaled gradients together.
@@ -74,7 +72,7 @@ def build_training_step(
             gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe and ``freeze``, AMP320 for
             the loss scale, AMP322 for optimizer and clip_norm.
     """
-    wanted = _for_training(recipe_for(build_training_step, recipe, {"level": level, **fields}))
+    wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
     optimizer, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
@@ -110,7 +108,7 @@ def _moved(model: Any, recipe: Recipe) -> Any:
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 
-def _lower_precision(joint: Joint, options: Options) -> None:
+def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return

@@ -13,8 +13,9 @@ from ..planner.steps import decide, find_rewrites
 from ..report.explain import Explanation, replaced_nodes
 from ..report.explain import explain as explained
 from . import pipeline
+from .data import Data
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .measuring import Measuring
 from .steps import ready
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def explain(
     *,
     recipe: Recipe | str | None = None,
     data: Data = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Explanation:
     """One node's decisions, as `convert` with this recipe makes them.
@@ -46,11 +47,12 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    hear = progress or silent
     wanted = recipe_for(explain, recipe, {"level": level, **fields})
     source = model if isinstance(model, (str, os.PathLike)) else None
     with quiet_collector(), faults_reported(source):
-        graph, options, low_io = ready(model, wanted, Measuring(data), progress)
-        progress("planning", 0, 0)
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        hear("planning", 0, 0)
         graph.prepare()
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))

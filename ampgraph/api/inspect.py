@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
 from ..oplists.operators import load_op_lists
 from ..report.inspect import Inspection
@@ -23,10 +23,9 @@ def inspect(
     against: Any = None,
     *,
     recipe: Recipe | str | None = None,
-    level: str | None = None,
     fusions: bool = True,
     progress: Callable[[str], None] | None = None,
-    **fields: Unpack[OtherFields],
+    **fields: Unpack[RecipeFields],
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
 
@@ -42,6 +41,6 @@ def inspect(
     Raises:
         AmpError: for a file that is missing or no model.
     """
-    wanted = recipe_for(inspect, recipe, {"level": level, **fields})
+    wanted = recipe_for(inspect, recipe, fields)
     lists = load_op_lists(wanted.policy, wanted.lists)
     return inspected(model, against, lists=lists, fusions=fusions, progress=progress)

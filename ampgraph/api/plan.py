@@ -11,8 +11,9 @@ from ..formats.checks import faults_reported
 from ..formats.onnx.graph import quiet_collector
 from . import pipeline
 from .convert import convert
+from .data import Data
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .measuring import Measuring
 from .steps import ready
 
 if TYPE_CHECKING:

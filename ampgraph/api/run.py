@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
+from ..runtime.session import Session
 
 ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "ascend")
 
@@ -31,10 +32,10 @@ def run(model: Any, data: Any, *, device: str = "auto", strict: bool = False) ->
     return session.run(feeds_of(data, session))
 
 
-def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
-    """A session of the runtime that a model belongs to; it has ``run(feeds) -> outputs``."""
+def opened(model: Any, device: str = "auto", strict: bool = False) -> Session:
+    """A session of the runtime that a model belongs to."""
     if is_mindir(model):
-        from ..runtime.mindspore_session import Session as MindsporeSession
+        from ..runtime.mindspore_session import MindsporeSession
 
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         return MindsporeSession(model, device)
@@ -45,9 +46,9 @@ def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
         from ..numerics.strict.session import StrictSession
 
         return StrictSession(model)
-    from ..runtime.onnxruntime_session import Session
+    from ..runtime.onnxruntime_session import OnnxSession
 
-    return Session(model, device)
+    return OnnxSession(model, device)
 
 
 def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
@@ -57,16 +58,11 @@ def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
         raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")
 
 
-def feeds_of(data: Any, session: Any) -> Mapping[str, Any]:
+def feeds_of(data: Any, session: Session) -> Mapping[str, Any]:
     """The arrays that a session is fed: of a file, those that are inputs (labels may lie beside them)."""
     if not isinstance(data, (str, os.PathLike)):
-        return data
-    from ..runtime.data import load_npz
+        feeds: Mapping[str, Any] = data
+        return feeds
+    from ..runtime.data import load_inputs
 
-    arrays = load_npz(data)
-    missing = [name for name in session.required if name not in arrays]
-    if missing:
-        hint = f"it holds {', '.join(list(arrays)[:8]) or 'nothing'}; the model takes {', '.join(session.required)}"
-        raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=str(data), hint=hint)
-    known = set(session.inputs)
-    return {name: array for name, array in arrays.items() if name in known}
+    return load_inputs(data, session.inputs, session.required, "the model")

@@ -16,6 +16,7 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.files import same_file, sources_of, text_file
 from ..core.graph import Census, Graph, is_mindir
+from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
@@ -44,6 +45,8 @@ class Job:
         plan_out: a file for the plan.
         dry_run: nothing is written but the plan.
         report: whether the result has a summary, which takes a look at every node.
+        passes: the user's own, which run behind the conversion's.
+        check_passes: the graph is verified behind each pass.
         option: what the caller's users call ``output``.
     """
 
@@ -56,6 +59,8 @@ class Job:
     plan_out: str | None = None
     dry_run: bool = False
     report: bool = False
+    passes: tuple[Pass, ...] = ()
+    check_passes: bool = False
     option: str = "output="
 
     @property
@@ -103,7 +108,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
-        changed = edit(graph, decided, progress) or job.recipe.opset is not None
+        changed = edit(job, graph, decided, progress) or job.recipe.opset is not None
         summary = report(job, decided, output, graph, changed, before, made)
         write(job, decided.plan, options, output, graph, changed, progress)
     return Conversion(graph, back, decided.plan, changed, output, summary)
@@ -199,10 +204,11 @@ def decide(
     return Decided(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
 
 
-def edit(graph: Graph, decided: Decided, progress: Progress = silent) -> bool:
+def edit(job: Job, graph: Graph, decided: Decided, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
-    return pipeline.applied(graph, decided.plan, decided.flow, decided.given)
+    plan, flow = decided.plan, decided.flow
+    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes)
 
 
 def report(

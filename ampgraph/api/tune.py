@@ -17,12 +17,13 @@ from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
-from ..numerics.tune.search import Point, Search
+from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.options import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
+from .data import Data
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .measuring import Measuring
 from .steps import interface
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def tune(
         return replace(found, output=os.fspath(output))
 
 
-def _tuning(bench: Bench, search: Search, best: Point | None, tolerance: float, source: Any) -> Tuning:
+def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float, source: Any) -> Tuning:
     def candidate(point: Point) -> Candidate:
         return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ..core.errors import AmpError, is_number, is_whole
-from ..core.graph import LOW, is_mindir
+from ..core.graph import LOW, Graph, is_mindir
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
@@ -138,34 +139,32 @@ class _Pair(ABC):
 
 class _OnnxPair(_Pair):
     def __init__(self, reference: Any, model: Any, device: str) -> None:
-        from ..numerics.strict.protos import folder_of, interface_of, load_proto
+        from ..numerics.graphs import interface_of, load_onnx
         from ..runtime.devices import choose
 
         super().__init__()
         refuse_device(device, ONNX_DEVICES, "ONNX")
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
-        self._folders = folder_of(reference), folder_of(model)
-        self._protos = load_proto(reference), load_proto(model)
-        keep_paths = [isinstance(item, (str, os.PathLike)) for item in (reference, model)]
-        sources = [p if k else q for p, k, q in zip((reference, model), keep_paths, self._protos, strict=True)]
-        self.reference, self._model = sources
-        self._ports = tuple(interface_of(proto.graph) for proto in self._protos)
+        self.reference, self._model = load_onnx(reference), load_onnx(model)
+        self._path = model if isinstance(model, (str, os.PathLike)) else None
+        self._ports = interface_of(self.reference), interface_of(self._model)
         same_interface(*self._ports)
-        self.low = _low_types(self._protos[1])
+        self.low = _low_types(self._model)
         message = " and ".join(self.low) or "low"
-        self._ask_if_swapped([] if self.low else _low_types(self._protos[0]))
+        self._ask_if_swapped([] if self.low else _low_types(self.reference))
         self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
         self._ran = 0
 
     def open(self) -> None:
         from ..numerics.strict.session import StrictSession
-        from ..runtime.onnxruntime_session import Session
+        from ..runtime.onnxruntime_session import OnnxSession
 
         self._expected: Any = StrictSession(self.reference)
-        self._found: Any = (
-            StrictSession(self._model) if self.strict else Session(self._model, self.device, profile=True)
-        )
+        self._found: Any = StrictSession(self._model) if self.strict else None
+        if self._found is None:
+            source = self._path if self._path is not None else ir.to_proto(self._model.model)
+            self._found = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         ours, theirs = self.feeds(feeds)
@@ -187,7 +186,7 @@ class _OnnxPair(_Pair):
         if device and "bfloat16" in self.low:
             device = ""
             self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
-        return Tracer(*self._protos, folders=self._folders, device=device)
+        return Tracer(self.reference, self._model, device=device)
 
 
 class _MindirPair(_Pair):
@@ -199,13 +198,13 @@ class _MindirPair(_Pair):
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
-        from ..numerics.strict.protos import Interface
-        from ..runtime.mindspore_session import Session
+        from ..numerics.graphs import Interface
+        from ..runtime.mindspore_session import MindsporeSession
 
-        self._expected, self._found = Session(self.reference, self._wanted), Session(self._model, self._wanted)
+        self._expected = MindsporeSession(self.reference, self._wanted)
+        self._found = MindsporeSession(self._model, self._wanted)
         self.device = self._found.device.lower()
-        signatures = [session.signature for session in (self._expected, self._found)]
-        same_interface(*(Interface(s.inputs, s.outputs) for s in signatures))
+        same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
         self.run = f"MindSpore on {self.device}"
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
@@ -215,14 +214,8 @@ class _MindirPair(_Pair):
         return self._expected.run(feeds), self._found.run(theirs)
 
 
-def _low_types(proto: Any) -> list[str]:
-    from ..numerics.strict import value_types as vt
-    from ..numerics.strict.session import inlined
-
-    flat = inlined(proto)
-    types = vt.infer(flat)
-    found = {vt.low_of(t) for _, reads, makes in vt.typed_nodes(flat.graph, types) for t in (*reads, *makes)}
-    return sorted(name for number, name in vt.LOW_TYPES.items() if number in found)
+def _low_types(graph: Graph) -> list[str]:
+    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
 def _low_of_mindir(model: Any) -> list[str]:
@@ -230,7 +223,7 @@ def _low_of_mindir(model: Any) -> list[str]:
 
     graph = adapters.load(model)[0]
     graph.prepare()
-    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
+    return _low_types(graph)
 
 
 def _fitted(feeds: Mapping[str, Any], dtypes: Mapping[str, str], optional: frozenset[str]) -> dict[str, Any]:

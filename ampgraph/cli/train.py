@@ -101,7 +101,7 @@ def build_step(
         from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
-        from ..training.forward.joint import parse_gradients
+        from ..training.forward.exported_backward import parse_gradients
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")

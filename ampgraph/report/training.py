@@ -77,9 +77,9 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 def _frozen(step: TrainingStep) -> list[str]:
     """Parameters of the forward graph that are not trained."""
-    from ..training.forward.read import parameter_names
+    from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
-    from ..training.step.packing import FORWARD
+    from ..training.step.packed_forward import FORWARD
 
     if FORWARD not in step.model.metadata_props:
         return []

@@ -16,8 +16,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import Tolerance, difference
-from ampgraph.numerics.strict import value_types as vt
-from ampgraph.numerics.strict.session import StrictSession, inlined
+from ampgraph.numerics.strict.session import StrictSession
+from typed import bodies, typed_nodes
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -176,18 +176,15 @@ def agrees(
 
 def low_kinds(proto: ModelProto, low: int = TensorProto.FLOAT16) -> Counter[str]:
     """Operators with an input or output of the low type, functions expanded, bodies included; Casts do not count."""
-    plain = inlined(proto)
-    found: Counter[str] = Counter()
-    for node, ins, outs in vt.typed_nodes(plain.graph, vt.infer(plain)):
-        if node.op_type != "Cast" and any(vt.low_of(t) == low for t in (*ins, *outs)):
-            found[node.op_type] += 1
-    return found
+    name = TensorProto.DataType.Name(low).lower()
+    low_nodes = [n.native.op_type for n in typed_nodes(proto) if any(dtype == name for _, dtype in n.all)]
+    return Counter(kind for kind in low_nodes if kind != "Cast")
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     yield graph
     for node in graph.node:
-        for body in vt.bodies(node):
+        for body in bodies(node):
             yield from graphs(body)
 
 
@@ -197,7 +194,7 @@ def nodes(proto: ModelProto) -> list[NodeProto]:
     for function in proto.functions:
         for node in function.node:
             found.append(node)
-            found += [inner for body in vt.bodies(node) for graph in graphs(body) for inner in graph.node]
+            found += [inner for body in bodies(node) for graph in graphs(body) for inner in graph.node]
     return found
 
 

@@ -17,10 +17,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
+from ampgraph.api.calibrate import calibrate
 from ampgraph.core.errors import AmpError
 from ampgraph.core.ranges import Range, Ranges, measure
 from ampgraph.numerics.inputs.samples import load_samples
-from ampgraph.numerics.ranges.calibrate import calibrate
 from planner.graphs import random_models
 
 pytest.importorskip("onnxruntime")
@@ -293,7 +293,7 @@ import json, sys
 import numpy as np
 from onnx import TensorProto, helper
 import ampgraph, onnxruntime
-from ampgraph.numerics.ranges.calibrate import calibrate
+from ampgraph.api.calibrate import calibrate
 
 def private():
     held = {}

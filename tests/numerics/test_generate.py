@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.generate import HIDDEN, Numbers, Port, Sizes, numpy_type
+from ampgraph.numerics.inputs.generate import HIDDEN, GraphInput, Numbers, Sizes, numpy_type
 from ampgraph.numerics.inputs.samples import Samples, load_samples
 
 ort = pytest.importorskip("onnxruntime")
@@ -102,15 +102,15 @@ def test_symbolic_sizes_are_the_users_first() -> None:
     ],
 )
 def test_sizes_that_nobody_gives(name: str, shape: Any, sizes: tuple[int, ...]) -> None:
-    port = Port(name, "int64" if "ids" in name else "float32", shape)
+    port = GraphInput(name, "int64" if "ids" in name else "float32", shape)
     assert Sizes([port]).shape(port) == sizes
 
 
 def test_a_mask_spans_the_past_and_the_present() -> None:
     ports = [
-        Port("input_ids", "int64", ("batch", "seq")),
-        Port("attention_mask", "int64", ("batch", "past_len + seq")),
-        Port("past_key_values.0.key", "float32", ("batch", 4, "past_len", 8)),
+        GraphInput("input_ids", "int64", ("batch", "seq")),
+        GraphInput("attention_mask", "int64", ("batch", "past_len + seq")),
+        GraphInput("past_key_values.0.key", "float32", ("batch", 4, "past_len", 8)),
     ]
     sizes = Sizes(ports)
     assert [sizes.shape(port) for port in ports] == [(2, 16), (2, 24), (2, 4, 8, 8)]

@@ -173,6 +173,19 @@ def test_random_numbers_and_statistics_of_a_norm() -> None:
     np.testing.assert_allclose(got["m"], exact, rtol=1e-6)
 
 
+def test_an_output_that_no_input_of_its_slot_types() -> None:
+    model = parse(
+        """g (float16[2, 4, 64] q, float16[2, 4, 32] k, float16[2, 4, 32] v)
+            => (float16[2, 4, 64] y, float16[2, 4, 8, 8] s)
+        { y, s = LinearAttention <kv_num_heads = 4, q_num_heads = 8, update_rule = "linear"> (q, k, v) }""",
+        opset=27,
+    )
+    onnx.checker.check_model(model, full_check=True)
+    strict = strict_model(model)
+    onnx.checker.check_model(strict, full_check=True)
+    assert [v.type.tensor_type.elem_type for v in strict.graph.output] == [TensorProto.FLOAT16] * 2
+
+
 def test_bits_are_read_from_the_low_type() -> None:
     model = parse(
         """g (float16[4] x) => (int16[4] y, float16[4] z) {

@@ -41,10 +41,9 @@ def test_count(name: str) -> None:
     proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
     plan = ampgraph.plan(proto, "O1", target="cpu")
     graph = OnnxGraph(ir.from_proto(proto))
-    flow = graph.dataflow()
-    editor = ApplyPlan(plan)(graph, flow)
+    ApplyPlan(plan)(graph)
     before = len(nodes(ir.to_proto(graph.model)))
-    change = FuseCasts()(editor, flow)
+    change = FuseCasts()(graph)
     after = ir.to_proto(graph.model)
     assert change.count == expected == before - len(nodes(after))
     VerifyTypes()(graph)
@@ -55,8 +54,7 @@ def test_count(name: str) -> None:
 def test_a_second_run_changes_nothing() -> None:
     proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
     graph = OnnxGraph(ir.from_proto(ampgraph.convert(proto, "O1", target="cpu")))
-    flow = graph.dataflow()
-    assert FuseCasts()(graph.editor(flow, {}), flow).count == 0
+    assert FuseCasts()(graph).count == 0
 
 
 def test_borders_keep_their_names() -> None:
@@ -71,3 +69,18 @@ def test_borders_keep_their_names() -> None:
     assert kinds(converted) == ["Cast", "MatMul", "Cast"]
     shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in converted.graph.output]
     assert shapes == [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_function_keeps_a_cast_that_one_of_its_calls_needs(order: tuple[str, str]) -> None:
+    """For one call the Cast does nothing, for the other it narrows: both read one function."""
+    first, second = order
+    proto = model(
+        f"""g (float16[4,4] a, float[4,4] b) => (float16[4,4] y, float16[4,4] z) {{
+        y = loc.f ({first})  z = loc.f ({second}) }}""",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (c) { b = Cast <to = 10> (a)  c = Neg (b) }',
+        domains='"loc" : 1',
+    )
+    graph = OnnxGraph(ir.from_proto(proto))
+    assert FuseCasts()(graph).count == 0
+    VerifyTypes()(graph)

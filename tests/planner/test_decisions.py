@@ -14,7 +14,18 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Why
 from ampgraph.formats import adapters
 from ampgraph.planner.decisions import (
-    ACCURACY, CUT, FREE, HIGH, LIST, LOW, REGION, USER, VALIDITY, Decisions, Hold, Ledger,
+    ACCURACY,
+    CUT,
+    FREE,
+    HIGH,
+    LIST,
+    LOW,
+    REGION,
+    USER,
+    VALIDITY,
+    Decisions,
+    Hold,
+    Ledger,
 )  # fmt: skip
 from planner.support import parse
 

@@ -22,7 +22,8 @@ from ampgraph.core.errors import AmpError
 from ampgraph.report.outputs import describe_outputs
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
-from ampgraph.runtime.onnxruntime_session import Port, Session, check_feeds
+from ampgraph.runtime.onnxruntime_session import OnnxSession
+from ampgraph.runtime.ports import Port, check_feeds
 from cli_helpers import MODELS, contents, refused
 
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
@@ -95,7 +96,7 @@ def test_the_outputs_are_those_of_the_model(folder: Path, device: str, strict: b
 
 
 def test_an_input_with_a_default_may_be_fed() -> None:
-    session = Session(model(), "cpu")
+    session = OnnxSession(model(), "cpu")
     assert session.device == "cpu" and session.required == ["x", "scale", "n"] and session.optional == {"bias"}
     got = session.run({**FEEDS, "bias": BIAS * 0}, outputs=["y"])
     assert list(got) == ["y"]
@@ -113,7 +114,7 @@ def test_nan_and_infinity_go_in_and_come_out() -> None:
 
 def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
     low = X.astype(ml_dtypes.bfloat16)
-    session = Session(model(low=True), "cpu")
+    session = OnnxSession(model(low=True), "cpu")
     for fed in (low, low.view("V2")):  # numpy's files say V2
         got = session.run({"x": fed})["y"]
         assert got.dtype == ml_dtypes.bfloat16 and (got == low).all()
@@ -128,7 +129,7 @@ def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
 
 
 def test_placement_says_where_nodes_ran() -> None:
-    session = Session(model(), "cpu", profile=True)
+    session = OnnxSession(model(), "cpu", profile=True)
     session.run(FEEDS)
     found = session.placement()
     assert found["Mul", "CPUExecutionProvider"] == 1 and {provider for _, provider in found} == {"CPUExecutionProvider"}

@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.training_step import ClassInput, Layout
+from ampgraph.training.step.training_step import ClassInput, StepLayout
 
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
 
@@ -62,7 +62,7 @@ def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
 
 def read(source, **options):
     layout = build_training_step(source, **{"loss": "loss", "optimizer": "sgd", "level": "O0", **options}).layout
-    assert Layout.from_json(layout.to_json()) == layout
+    assert StepLayout.from_json(layout.to_json()) == layout
     return layout.class_inputs
 
 

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.packing import FORWARD, unpack
+from ampgraph.training.step.packed_forward import FORWARD, unpack
 from training.kernels import without_cuda_kernel
 from training.small_steps import batches, regression
 

@@ -11,7 +11,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import SGD, Adam
-from ampgraph.training.step.packing import FORWARD
+from ampgraph.training.step.packed_forward import FORWARD
 from training.steps import blobs, linear_step
 
 DATA = blobs()

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
-from ampgraph.training.forward.read import SIGNATURE, parameter_names, read_forward, signature
+from ampgraph.training.forward.parameters import parameter_names
+from ampgraph.training.forward.read import SIGNATURE, read_forward, signature
 
 
 def names(body, inputs="float[N,4] x", **stored):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ampgraph
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.joint import parse_gradients, read_given
+from ampgraph.training.forward.exported_backward import parse_gradients, read_exported_backward
 from ampgraph.training.forward.read import read_forward
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
@@ -184,13 +184,13 @@ def test_a_joint_graph_of_torch(tmp_path):
 @pytest.mark.parametrize("names", ["gradient:{}", "{}.grad", "grad_{}", "{}_grad"])
 @pytest.mark.parametrize("seed", ["seed", "scale", "grad_output", "tangents_1"])
 def test_conventions(names, seed):
-    given = read_given(read_forward(joint(names, seed)), None, None, None)
+    given = read_exported_backward(read_forward(joint(names, seed)), None, None, None)
     assert given is not None and given.seed == seed and given.loss == "loss"
     assert given.gradients == {name: names.format(name) for name in WEIGHTS}
 
 
 def test_a_forward_graph_is_none():
-    assert read_given(read_forward(regression()), None, None, None) is None
+    assert read_exported_backward(read_forward(regression()), None, None, None) is None
 
 
 def test_options_name_what_no_convention_finds():
@@ -205,7 +205,7 @@ def test_an_option_goes_before_a_convention():
     model = joint()
     model.graph.output.extend([helper.make_tensor_value_info("other", TensorProto.FLOAT, WEIGHTS["w1"])])
     model.graph.node.append(helper.make_node("Identity", ["w1"], ["other"]))
-    given = read_given(read_forward(model), None, {"w1": "other"}, None)
+    given = read_exported_backward(read_forward(model), None, {"w1": "other"}, None)
     assert given is not None and given.gradients["w1"] == "other" and given.gradients["w2"] == "gradient:w2"
 
 
@@ -222,7 +222,7 @@ def test_an_input_that_is_data_is_no_seed():
     model = joint(seed="start")
     model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
     model.graph.node.append(helper.make_node("Identity", ["scale"], ["kept"]))
-    given = read_given(read_forward(model), None, None, None)
+    given = read_exported_backward(read_forward(model), None, None, None)
     assert given is not None and given.seed == ""
 
 

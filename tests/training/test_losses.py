@@ -9,10 +9,10 @@ from onnx import checker, parser, shape_inference
 from torch.nn import functional as F
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_losses import lower_losses
+from ampgraph.training.forward.losses import cross_entropy, mse
+from ampgraph.training.forward.lowerings.losses import lower_losses
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
-from ampgraph.training.step.losses import cross_entropy, mse
 from training.gradients import normal
 
 FLOAT = ir.DataType.FLOAT

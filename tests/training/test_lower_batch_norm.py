@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser, shape_inference
 from torch import nn
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_batch_norm import lower_batch_norm
+from ampgraph.training.forward.lowerings.batch_norm import lower_batch_norm
 from ampgraph.training.gradients.driver import differentiate
 from training.gradients import normal
 

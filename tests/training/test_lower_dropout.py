@@ -7,7 +7,7 @@ import pytest
 from onnx import checker, parser, shape_inference
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_dropout import lower_dropout, random_numbers, stream_key
+from ampgraph.training.forward.lowerings.dropout import lower_dropout, random_numbers, stream_key
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from training.gradients import normal

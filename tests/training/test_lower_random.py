@@ -12,7 +12,7 @@ from torch import nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_random import lower_random
+from ampgraph.training.forward.lowerings.random_numbers import lower_random
 from training.small_steps import Runner
 
 SIZE = 40_000

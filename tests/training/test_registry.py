@@ -57,5 +57,5 @@ def test_what_a_rule_must_not_return(made, told):
 
 def test_the_documentation_lists_all_rules():
     told = (ROOT / "docs" / "training.md").read_text().split("differences in float64:\n\n")[1].split("\n\n")[0]
-    found = [kind for kind in registry.kinds() if registry.passes_gradients(kind)]
+    found = list(registry.kinds())
     assert told.rstrip(".").replace("\n", " ").split(", ") == found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema
-from .view import Place
+from .view import OperandPlace
 
 Reader = tuple[Any, int]
 
@@ -48,7 +48,7 @@ class Body:
         """What is called now what was called ``name`` first."""
         return self._now.get(name, name)
 
-    def first_name_at(self, place: Place) -> str:
+    def first_name_at(self, place: OperandPlace) -> str:
         """The first name of what stands at a place now."""
         name = self._name_at(place)
         return self._was.get(name, name)
@@ -57,13 +57,13 @@ class Body:
         """The node that writes what is called ``name`` now, or None."""
         return self._makers.get(name)
 
-    def _name_at(self, place: Place) -> str:
+    def _name_at(self, place: OperandPlace) -> str:
         if place.node is None:
             return self.graph.output[place.position].name
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
         return node.input[place.position]
 
-    def stands_before(self, name: str, place: Place) -> bool:
+    def stands_before(self, name: str, place: OperandPlace) -> bool:
         """Whether what was called ``name`` first is made in front of the node that holds a place, in the file."""
         if place.node is None:
             return True
@@ -114,14 +114,14 @@ class Body:
 
     # -- edits --------------------------------------------------------------------------------------------------------
 
-    def give(self, place: Place, name: str) -> None:
+    def give(self, place: OperandPlace, name: str) -> None:
         """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
         if place.node is None:
             self._give_output(place.position, name)
         else:
             self.give_input(place.node if place.via is None else self._own(place.via), place.position, name)
 
-    def _own(self, place: Place) -> Any:
+    def _own(self, place: OperandPlace) -> Any:
         """The node whose result stands at a place and nowhere else: a copy of the one that is there, if need be."""
         reader = place.node if place.via is None else self._own(place.via)
         name = self.graph.output[place.position].name if reader is None else reader.input[place.position]

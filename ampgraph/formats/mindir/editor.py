@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ...core.errors import AmpError
 from ...core.graph import UseKey
 from . import schema, view
 from .abstracts import retype_abstracts
 from .body import Body
-from .view import Place
+from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 
 
 class MindirEditor:
-    """The verbs that passes use; `finish` puts the nodes into order and writes the types."""
+    """The verbs of `core.graph.Editor`; the end of the `with` puts the nodes into order and writes the types.
 
-    def __init__(self, file: MindirFile, flow: Dataflow) -> None:
+    ``done``: called behind the last edit, if there was one."""
+
+    def __init__(self, file: MindirFile, flow: Dataflow, done: Callable[[], None]) -> None:
         self.file, self.model, self.flow = file, file.model, flow
         self._names = _all_names(self.model)
         self._bodies = {scope.id: Body(scope.native.graph, self._names) for scope in flow.scopes}
@@ -27,8 +28,17 @@ class MindirEditor:
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._types: dict[int, str] = {}  # values that were retyped
         self._casts: dict[tuple[int, str, str], str] = {}  # scope, first name, type -> the first name of its cast
-        self._made: dict[tuple[int, str], str] = {}  # scope, first name of a new cast -> its type
         self._cast_reference = ""
+        self._done, self._edited = done, False
+
+    def __enter__(self) -> MindirEditor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._edited and error is None:
+            self._finish()
+        if self._edited:
+            self._done()
 
     # -- handles ------------------------------------------------------------------------------------------------------
 
@@ -38,12 +48,7 @@ class MindirEditor:
     def op(self, scope: str, index: int) -> Op | None:
         return self._ops.get((self._scopes[scope], index)) if scope in self._scopes else None
 
-    def reads(self, op: Op) -> str:
-        """The element type that an operator's first input has now."""
-        name, source = self._bodies[op.scope].first_name_at(Place(op.native.node, 0)), op.inputs[0]
-        return self._made.get((op.scope, name)) or self._types.get(source) or self.flow.values[source].dtype
-
-    def _place(self, scope: int, index: int, position: int) -> Place:
+    def _place(self, scope: int, index: int, position: int) -> OperandPlace:
         if index == NONE:
             place = self.flow.scopes[scope].native.outputs[position]
         else:
@@ -55,6 +60,7 @@ class MindirEditor:
 
     def retype(self, value: Value, dtype: str) -> None:
         """The value now has this element type; the operand of a Cast that names it follows."""
+        self._edited = True
         self._types[value.id] = dtype
         op = self.flow.ops[value.producer] if value.producer != NONE else None
         if op is not None and op.role == "Cast":
@@ -70,6 +76,7 @@ class MindirEditor:
 
     def cast(self, value: Value, to: str, uses: Iterable[UseKey]) -> None:
         """Reads ``value`` as ``to`` at the given uses, through one Cast for each graph, or a given one."""
+        self._edited = True
         for path, index, position in uses:
             scope = self._scopes[path]
             place = self._place(scope, index, position)
@@ -77,17 +84,18 @@ class MindirEditor:
 
     def round(self, value: Value, dtype: str, uses: Iterable[UseKey]) -> None:
         """Puts a float32 -> low -> float32 pair between a value and the given uses."""
+        self._edited = True
         for path, index, position in uses:
             scope = self._scopes[path]
             place = self._place(scope, index, position)
             low = self._cast_name(scope, value, place, dtype)
             self._give(scope, place, self._new_cast(scope, value, low, FLOAT32))
 
-    def _give(self, scope: int, place: Place, first: str) -> None:
+    def _give(self, scope: int, place: OperandPlace, first: str) -> None:
         body = self._bodies[scope]
         body.give(place, body.now(first))
 
-    def _base(self, scope: int, value: Value, place: Place) -> str:
+    def _base(self, scope: int, value: Value, place: OperandPlace) -> str:
         """The first name behind which a cast of a value can stand for a reader.
 
         The name that the value has first in the graph serves all readers, but for those behind a Depend, which keeps
@@ -100,7 +108,7 @@ class MindirEditor:
         first = native.names.get(value.id, name)
         return name if name in self._parameters[scope] and not body.stands_before(first, place) else first
 
-    def _cast_name(self, scope: int, value: Value, place: Place, to: str) -> str:
+    def _cast_name(self, scope: int, value: Value, place: OperandPlace, to: str) -> str:
         """The first name of ``value`` as ``to`` for a reader: of a cast that is there, or a new one."""
         body, native = self._bodies[scope], self.flow.scopes[scope].native
         base = self._base(scope, value, place)
@@ -112,7 +120,7 @@ class MindirEditor:
             if use.given_cast and use.scope == scope and (scope, base, to) not in self._casts:
                 given = self.flow.ops[use.op]
                 result = self.flow.values[given.outputs[0]]
-                at = Place(given.native.node, 0)
+                at = OperandPlace(given.native.node, 0)
                 if result.dtype == to and self._base(scope, value, at) == base:
                     body.give(at, body.now(base))
                     self._name_type(given, to)
@@ -132,7 +140,7 @@ class MindirEditor:
             node = body.new(result, op_type=self._cast_type(), input=[source, number], domain=f"{layer}/Cast-amp")
             _add_abstract(node, value, to)
             body.put(node, source)
-            self._casts[key], self._made[scope, result] = result, to
+            self._casts[key] = result
         return self._casts[key]
 
     def _cast_type(self) -> str:
@@ -151,6 +159,7 @@ class MindirEditor:
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant, ``float32`` only floors."""
+        self._edited = True
         if store == "both":
             self._add_constant(value, dtype, uses, floor)
         if store == "low":
@@ -172,21 +181,18 @@ class MindirEditor:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator that does nothing any more; its readers read its input."""
-        return self._bodies[op.scope].bypass(op.native.node)
+        """Removes a one-input operator; its readers read its input. False where an output needs its result."""
+        gone = self._bodies[op.scope].bypass(op.native.node)
+        self._edited |= gone
+        return gone
 
-    def drop_unread(self, op: Op) -> bool:
-        """Removes an operator whose only result is read by nobody."""
-        return self._bodies[op.scope].drop_unread(op.native.node)
+    def remove(self, op: Op) -> bool:
+        """Removes an operator; False where somebody reads its result."""
+        gone = self._bodies[op.scope].drop_unread(op.native.node)
+        self._edited |= gone
+        return gone
 
-    def replace(
-        self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]
-    ) -> None:
-        """MindIR has its norms as operators, so only a plan that somebody edited asks for it: AmpError AMP403."""
-        hint = "make a plan for this model, or take its rewrites out"
-        raise AmpError("AMP403", f"the plan writes a {kind}, which no MindIR model needs", hint=hint)
-
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Writes the nodes in order, and every abstract with the type that it has now."""
         for body in self._bodies.values():
             body.write()
