@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, Dataflow, Op
 from ..core.graph import Graph
 from ..core.pass_ import Change
+from ..oplists.traits import has
 
 Place = tuple[str, str]  # a scope without its numbers, which edits change, and the name of a result
 
