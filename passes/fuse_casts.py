@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, Dataflow, Op
 from ..core.graph import Graph
 from ..core.pass_ import Change
+from ..oplists.traits import has
 
 Place = tuple[str, str]  # a scope without its numbers, which edits change, and the name of a result
 
@@ -27,7 +28,7 @@ class FuseCasts:
 
     def __call__(self, graph: Graph) -> Change:
         flow = graph.dataflow(self.low)
-        casts = [op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs]
+        casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
         same = _in_every_call([op for op in casts if _types(flow, op) == (self.low, self.low)], casts)
         same = [op for op in same if self._may_go(flow, op)]
         wide = [op for op in casts if _types(flow, op) == (self.low, FLOAT32) and self._may_go(flow, op)]
@@ -44,7 +45,7 @@ class FuseCasts:
 
 def idle_casts(flow: Dataflow) -> frozenset[Place]:
     """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
-    casts = (op for op in flow.ops if op.role == "Cast" and op.inputs and op.outputs)
+    casts = (op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs)
     return frozenset(
         _place(flow, op) for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1
     )

@@ -16,6 +16,7 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
+from ..oplists.traits import has
 from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
@@ -71,7 +72,7 @@ class Bench:
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
-        self.nodes = sum(1 for op in flow.ops if op.slots and op.role != "Cast")
+        self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)

@@ -77,6 +77,7 @@ Trait = Literal[
     "sums",
     "sums_all_places",
     "sums_windows",
+    "uncounted",
     "views",
     "without_gradient",
 ]

@@ -39,6 +39,7 @@ A name that no line of the text writes, and that is neither number nor stored, i
   after the anchor is read by the region alone: where others read an end, the region ends there.
 - Variants are tried in the order of the files' names and lines; the first that is found counts.
 
-A test for a new variant stands in tests/planner/test_regions.py and fails without its text. `oplists.patterns.mismatches`
+A test for a new variant stands in tests/planner/test_regions.py and fails without its text.
+`oplists.patterns.mismatches`
 says for a node why each variant is not there.
 """
