@@ -82,13 +82,20 @@ def build_training_step(
         joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed)
         joint.differentiate(policy)
         _lower_precision(joint, options)
-        steering: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
-        steering |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(chosen)}
-        steering |= {"loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(chosen, clip_norm, steering)
+        step = _finished(joint, options, chosen, policy, clip_norm)
     if output is not None:
         step.save(output)
     return step
+
+
+def _finished(
+    joint: JointGraph, options: Options, optimizer: Optimizer, policy: LossScale | None, clip_norm: float | None
+) -> TrainingStep:
+    """The step, with what it was built by in its layout."""
+    built: dict[str, object] = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
+    built |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(optimizer)}
+    built |= {"loss_scale": "none" if policy is None else str(policy)}
+    return joint.finish(optimizer, clip_norm, built)
 
 
 def _for_training(recipe: Recipe) -> Recipe:

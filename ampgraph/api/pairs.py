@@ -53,7 +53,7 @@ class Pair(ABC):
         """The outputs of both on one sample."""
 
     def tracer(self) -> Tracer | None:
-        """What sees every value, or None where nodes cannot be told apart."""
+        """What sees every value, or None where nodes cannot be distinguished."""
         return None
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:

@@ -131,7 +131,7 @@ def ready(
 
 
 def words(job: Job) -> tuple[Plan | None, Options | None]:
-    """The plan that is given, or the options that one is made with; what contradicts itself is told before any work."""
+    """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
     options = resolve(job.recipe, format_of(job.model)) if plan is None else None
     job.measuring.check(job.recipe)

@@ -17,6 +17,8 @@ from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported, refuse_overwriting
+from ..numerics.inputs.samples import load_samples
+from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.options import resolve
 from ..report.tuning import Candidate, Tuning
@@ -72,9 +74,6 @@ def tune(
     _check(model, tolerance)
     source = path_of(model)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        from ..numerics.inputs.samples import load_samples
-        from ..numerics.metrics.verdict import Judge
-
         options = resolve(wanted, "ONNX")
         judge = Judge(metric, Path(scratch))
         graph = loaded(model, wanted)

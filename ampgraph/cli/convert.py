@@ -72,17 +72,9 @@ def convert(
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
     job = Job(
-        model,
-        recipe_of(None, fields),
-        plan=plan_in,
-        measuring=measuring,
-        output=None if output is None else Path(output),
-        beside=True,
-        plan_out=plan_out,
-        dry_run=dry_run,
-        report=True,
-        option="-o",
-    )
+        model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o",
+    )  # fmt: skip
     with progress() as bar:
         summary = run(job, bar.part).summary
         done()

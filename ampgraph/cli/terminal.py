@@ -49,7 +49,7 @@ def guarded(command: Command) -> Command:
         except OSError as error:
             _drop(sys.stdout)  # what could not be written would be tried again at exit
             _unexpected(error, "the disk is full" if error.errno == errno.ENOSPC else "")
-        except Exception as error:  # a defect: told in one line, whatever it is
+        except Exception as error:  # a defect: reported in one line, whatever it is
             _unexpected(error)
 
     return run  # type: ignore[return-value]
