@@ -9,11 +9,12 @@ import pytest
 
 from ampgraph.core.dataflow import Dataflow, Op, Value
 from ampgraph.formats.onnx.graph import OnnxGraph
-from formats.helpers import kinds, model, run_plain, x
+from formats.helpers import kinds, run_plain, x
+from onnx_text import parse
 
 
 def opened(body: str, outputs: str = "float[4,4] y") -> OnnxGraph:
-    return OnnxGraph(ir.from_proto(model(f"g (float[4,4] x, bool c) => ({outputs}) {{ {body} }}", w=(4, 4))))
+    return OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => ({outputs}) {{ {body} }}", w=(4, 4))))
 
 
 def named(flow: Dataflow, name: str) -> Value:
@@ -132,7 +133,7 @@ def test_what_is_low_is_widened() -> None:
     body = """l = Cast <to = 10> (x)  a = ConstantOfShape <value = float16[1] {16384}> (shape)  m = Mul (l, a)
         n = Add (m, h)  y = Cast <to = 1> (n)"""
     weights = {"shape": np.array([4, 4]), "h": np.full((4, 4), 0.5, np.float16)}
-    graph = OnnxGraph(ir.from_proto(model(f"g (float[4,4] x, bool c) => (float[4,4] y) {{ {body} }}", **weights)))
+    graph = OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => (float[4,4] y) {{ {body} }}", **weights)))
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
         for name in "lamn":

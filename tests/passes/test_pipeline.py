@@ -18,9 +18,10 @@ from ampgraph.core.pass_ import Change, Pass, run
 from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.pipeline import default_pipeline
-from formats.helpers import code, data, kinds, model
+from formats.helpers import code, data, kinds
 from formats.mindir_parse import data as mindir_data
 from formats.mindir_parse import graph_of, parse, plan_of
+from onnx_text import parse as onnx_model
 
 NORM = """h = MatMul (x, w)
     mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  s = Mul (d, d)  var = ReduceMean <axes = [-1]> (s)
@@ -49,7 +50,7 @@ MINDIR = """
 
 def given(body: str) -> onnx.ModelProto:
     text = f"g (float[4,4] x) => (float[4,4] y) {{ {body} }}"
-    return model(text, functions=FUNCTION, domains='"loc" : 1', w=(4, 4), scale=(4,))
+    return onnx_model(text, functions=FUNCTION, domains=["loc"], w=(4, 4), scale=(4,))
 
 
 def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, ...]]:

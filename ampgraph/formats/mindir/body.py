@@ -5,6 +5,7 @@ Callers know a value by the name that it had first; `now` gives the name that it
 
 from __future__ import annotations
 
+from ...core.names import FreshNames
 from . import schema
 from .order import NodeOrder
 from .schema import Message
@@ -16,8 +17,8 @@ Reader = tuple[Message, int]
 class Body:
     """Edits are made on the nodes at once, all but their order, which `write` makes."""
 
-    def __init__(self, graph: Message, names: set[str]) -> None:
-        self.graph, self._names = graph, names
+    def __init__(self, graph: Message, fresh: FreshNames) -> None:
+        self.graph, self.fresh = graph, fresh
         self.nodes: list[Message] = list(graph.node)
         self._rank = {id(node): number for number, node in enumerate(self.nodes)}
         self._makers = {name: node for node in self.nodes for name in node.output}
@@ -31,15 +32,6 @@ class Body:
         self._numbers: dict[int, Message] = {}
         self._now: dict[str, str] = {}  # first name -> name
         self._was: dict[str, str] = {}
-
-    def fresh(self, name: str) -> str:
-        """``name``, or the first of name_1, name_2 ... that nothing is called."""
-        candidate, number = name, 0
-        while candidate in self._names:
-            number += 1
-            candidate = f"{name}_{number}"
-        self._names.add(candidate)
-        return candidate
 
     def now(self, name: str) -> str:
         """What is called now what was called ``name`` first."""

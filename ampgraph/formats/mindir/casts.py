@@ -10,7 +10,7 @@ from .view import OperandPlace
 
 
 class MindirCasts:
-    """Finds or makes what reads a value as another type. ``names``: all that are taken."""
+    """Finds or makes what reads a value as another type. ``names``: all that the file has."""
 
     def __init__(self, model: Message, flow: Dataflow, bodies: dict[int, Body], names: set[str]) -> None:
         self._model, self._flow, self._bodies, self._names = model, flow, bodies, names

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import UseKey
+from ...core.names import FreshNames
 from . import view
 from .abstracts import retype_abstracts
 from .body import Body
@@ -22,12 +23,13 @@ class MindirEditor:
 
     def __init__(self, file: MindirFile, flow: Dataflow, done: Callable[[], None]) -> None:
         self.file, self.model, self.flow = file, file.model, flow
-        self._names = _all_names(self.model)
-        self._bodies = {scope.id: Body(scope.native.graph, self._names) for scope in flow.scopes}
+        names = _all_names(self.model)
+        fresh = FreshNames(names)
+        self._bodies = {scope.id: Body(scope.native.graph, fresh) for scope in flow.scopes}
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._types: dict[int, str] = {}  # values that were retyped
-        self._casts = MindirCasts(file.model, flow, self._bodies, self._names)
+        self._casts = MindirCasts(file.model, flow, self._bodies, names)
         self._done, self._edited = done, False
 
     def __enter__(self) -> MindirEditor:
