@@ -179,6 +179,7 @@ class Names:
 
     def __init__(self, *graphs: ir.Graph) -> None:
         self._taken: set[str] = set()
+        self._next: dict[str, int] = {}  # by base, so that many names of one base take no longer each
         for graph in graphs:
             self._collect(graph)
 
@@ -191,11 +192,13 @@ class Names:
 
     def fresh(self, base: str) -> str:
         """``base``, or the first of base_1, base_2 ... that is free."""
-        name, number = base, 0
+        number = self._next.get(base, 0)
+        name = f"{base}_{number}" if number else base
         while name in self._taken:
             number += 1
             name = f"{base}_{number}"
         self._taken.add(name)
+        self._next[base] = number + 1
         return name
 
 

@@ -28,7 +28,7 @@ from ..graphs import flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
 
-COLLECT_FROM = 64 << 20  # bytes of a model: from there on its weights are not kept a moment longer
+COLLECT_FROM = 4 << 20  # bytes of a model: from there on its graph is not kept a moment longer
 
 
 def strict_model(model: Any) -> ModelProto:
