@@ -11,7 +11,7 @@ from ampgraph.oplists.operators import POLICIES
 from ampgraph.planner.decided import Decided
 from ampgraph.planner.options import Options
 from ampgraph.planner.policies import registry
-from planner.support import parse
+from onnx_text import parse
 
 
 def test_every_policy_that_lists_know_has_a_rule() -> None:
