@@ -53,7 +53,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     """Changes stored tensors, and inserts casts and roundings; how many."""
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
     count = 0
-    for edit in (*plan.weights, *plan.casts, *plan.roundings):
+    edits: tuple[CastEdge | WeightEdit | Rounding, ...] = (*plan.weights, *plan.casts, *plan.roundings)
+    for edit in edits:
         value = _find(values, flow, edit)
         if not editor.edits(value.scope):
             continue

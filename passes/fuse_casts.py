@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, Dataflow, Op
 from ..core.graph import Graph
 from ..core.pass_ import Change
 from ..oplists.traits import has
-
-Place = tuple[str, str]  # a scope without its numbers, which edits change, and the name of a result
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,10 @@ class FuseCasts:
     ``keep``: casts that are left alone, as the file had them before anything was edited."""
 
     low: str = "float16"
-    keep: frozenset[Place] = frozenset()
+    keep: frozenset[Hashable] = frozenset()
 
     def __repr__(self) -> str:
-        return f"FuseCasts({self.low}{f', {len(self.keep)} kept' if self.keep else ''})"
+        return f"FuseCasts({self.low}{f', {len(self.keep) // 2} kept' if self.keep else ''})"
 
     def __call__(self, graph: Graph) -> Change:
         flow = graph.dataflow(self.low)
@@ -40,15 +39,14 @@ class FuseCasts:
         return Change(count)
 
     def _may_go(self, flow: Dataflow, op: Op) -> bool:
-        return not self.keep or _place(flow, op) not in self.keep
+        return not self.keep or self.keep.isdisjoint(_marks(flow, op))
 
 
-def idle_casts(flow: Dataflow) -> frozenset[Place]:
+def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
     """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
-    casts = (op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs)
-    return frozenset(
-        _place(flow, op) for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1
-    )
+    casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
+    idle = [op for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
+    return frozenset(mark for op in idle for mark in _marks(flow, op))
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
@@ -58,8 +56,10 @@ def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
     return [op for op in some if found[id(op.native)] == calls[id(op.native)]]
 
 
-def _place(flow: Dataflow, op: Op) -> Place:
-    return re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name
+def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
+    """What still tells a cast after edits: itself, as outputs may change names; and in the copy of a function the name
+    of its result, with its scope without the numbers in it."""
+    return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
 
 
 def _types(flow: Dataflow, op: Op) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The types of the values of a model, functions and bodies included: (container, element type) as ampgraph spells it."""
+"""The types of the values of a model, functions and bodies included: (container, element type) in our spelling."""
 
 from __future__ import annotations
 

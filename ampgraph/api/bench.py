@@ -21,6 +21,7 @@ from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from . import pipeline
+from .kinds import Model, PathLike
 from .steps import moved
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..planner.promotions import Promotion
 
 
-def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
+def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """A fresh graph of an ONNX model, in the opset that the recipe names."""
     graph = moved(adapters.load(model)[0], recipe)
     assert isinstance(graph, OnnxGraph)
@@ -41,7 +42,7 @@ def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
 class Bench:
     """Converts candidates of one model and runs them."""
 
-    model: Any
+    model: Model
     options: Options
     low_io: frozenset[str]
     samples: Samples
@@ -106,7 +107,7 @@ class Bench:
                 return graph, plan, flow
             held += more
 
-    def write(self, best: Point, output: str | os.PathLike[str]) -> None:
+    def write(self, best: Point, output: PathLike) -> None:
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow)
         graph.save(output)

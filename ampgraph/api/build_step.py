@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
+from .kinds import Model, PathLike
 from .steps import moved
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DEFAULT = "default"
 
 @takes_recipe
 def build_training_step(
-    model: Any,
+    model: Model,
     *,
     loss: str | None = None,
     optimizer: str | Optimizer,
@@ -38,7 +38,7 @@ def build_training_step(
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
     freeze: str | Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
     **fields: Unpack[RecipeFields],
@@ -75,16 +75,16 @@ def build_training_step(
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
-    optimizer, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
+    chosen, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
         joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed)
         joint.differentiate(policy)
         _lower_precision(joint, options)
-        message: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
-        message |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(optimizer)}
-        message |= {"loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(optimizer, clip_norm, message)
+        steering: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
+        steering |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(chosen)}
+        steering |= {"loss_scale": "none" if policy is None else str(policy)}
+        step = joint.finish(chosen, clip_norm, steering)
     if output is not None:
         step.save(output)
     return step
@@ -100,7 +100,7 @@ def _for_training(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _moved(model: Any, recipe: Recipe) -> Any:
+def _moved(model: Model, recipe: Recipe) -> Any:
     """The model in the opset that the recipe names."""
     if recipe.opset is None:
         return model

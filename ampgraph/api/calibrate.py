@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any
 
 from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.renamed import renamed_keywords
@@ -16,12 +15,12 @@ from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..numerics.inputs.samples import load_samples
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.ranges.segments import LIMIT
-from .data import Data
+from .kinds import Data, Model, is_graph, path_of
 
 
 @renamed_keywords("0.3", told="progress")
 def calibrate(
-    model: Any,
+    model: Model | Graph,
     data: Data = None,
     *,
     count: int | None = None,
@@ -49,9 +48,8 @@ def calibrate(
     Raises:
         AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
     """
-    source = model if isinstance(model, (str, os.PathLike)) else None
-    with quiet_collector(), faults_reported(source):
-        graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    with quiet_collector(), faults_reported(path_of(model)):
+        graph = model if is_graph(model) else adapters.load(model)[0]
         if not isinstance(graph, OnnxGraph):
             why = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
             raise AmpError("AMP304", why, hint="measure the ONNX model, or name nodes with --fp32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
-from .data import Data
 from .keywords import recipe_for, takes_recipe
+from .kinds import Data, Model, PathLike
 from .measuring import Measuring
 from .steps import Job, run
 
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 @takes_recipe
 def convert(
-    model: Any,
+    model: Model,
     level: str | None = None,
     *,
     recipe: Recipe | str | None = None,
     plan: Plan | None = None,
     data: Data = None,
-    output: str | os.PathLike[str] | None = None,
+    output: PathLike | None = None,
     passes: Sequence[Pass] = (),
     check_passes: bool = False,
     progress: Progress | None = None,

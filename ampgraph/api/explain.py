@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
@@ -13,8 +12,8 @@ from ..planner.steps import decide, find_rewrites
 from ..report.explain import Explanation, replaced_nodes
 from ..report.explain import explain as explained
 from . import pipeline
-from .data import Data
 from .keywords import recipe_for, takes_recipe
+from .kinds import Data, Model, path_of
 from .measuring import Measuring
 from .steps import ready
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @takes_recipe
 def explain(
-    model: Any,
+    model: Model,
     node: str,
     level: str | None = None,
     *,
@@ -49,7 +48,7 @@ def explain(
     """
     hear = progress or silent
     wanted = recipe_for(explain, recipe, {"level": level, **fields})
-    source = model if isinstance(model, (str, os.PathLike)) else None
+    source = path_of(model)
     with quiet_collector(), faults_reported(source):
         graph, options, low_io = ready(model, wanted, Measuring(data), hear)
         hear("planning", 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
@@ -11,6 +11,7 @@ from ..oplists.operators import load_op_lists
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
 from .keywords import recipe_for, takes_recipe
+from .kinds import Model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 @renamed_keywords("0.3", told="progress")
 @takes_recipe
 def inspect(
-    model: Any,
-    against: Any = None,
+    model: Model,
+    against: Model | None = None,
     *,
     recipe: Recipe | str | None = None,
     fusions: bool = True,

@@ -11,7 +11,7 @@ from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..planner.options import Options
-from .data import Data
+from .kinds import Data
 
 MOST_SAMPLES = 1_000_000
 

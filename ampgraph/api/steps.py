@@ -28,6 +28,7 @@ from ..planner.options import Options, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .interface import check_dims, low_interface
+from .kinds import Model, PathLike
 from .measuring import Measuring
 
 
@@ -50,7 +51,7 @@ class Job:
         option: what the caller's users call ``output``.
     """
 
-    model: Any
+    model: Model
     recipe: Recipe
     plan: Plan | str | None = None
     measuring: Measuring = Measuring()
@@ -64,7 +65,7 @@ class Job:
     option: str = "output="
 
     @property
-    def source(self) -> str | os.PathLike[str] | None:
+    def source(self) -> PathLike | None:
         """The model's file, None for one in memory."""
         return self.model if isinstance(self.model, (str, os.PathLike)) else None
 
@@ -115,7 +116,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
 
 
 def ready(
-    model: Any, recipe: Recipe, measuring: Measuring, progress: Progress = silent
+    model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
 ) -> tuple[Graph, Options, frozenset[str]]:
     """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
     options = resolve(recipe, format_of(model))
@@ -140,7 +141,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
     return plan, options
 
 
-def format_of(model: Any) -> str:
+def format_of(model: Model) -> str:
     """The format that a model is in."""
     return "MindIR" if is_mindir(model) else "ONNX"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-import numpy.typing as npt
+from .arrays import Array
 
 FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
@@ -112,8 +112,8 @@ class WeightReader(Protocol):
     """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
 
     def size(self, value: Value) -> int: ...
-    def array(self, value: Value, limit: int = ...) -> npt.NDArray[Any] | None: ...
-    def chunks(self, value: Value) -> Iterator[npt.NDArray[Any]]: ...
+    def array(self, value: Value, limit: int = ...) -> Array | None: ...
+    def chunks(self, value: Value) -> Iterator[Array]: ...
     def key(self, value: Value) -> object: ...
 
 
@@ -171,9 +171,21 @@ class Dataflow:
                 raise AttributeError(name)
             raise StaleDataflow
 
-    def new_unit(self, op: int, slot: str, admits: frozenset[str], **more: Any) -> int:
+    def new_unit(
+        self,
+        op: int,
+        slot: str,
+        admits: frozenset[str],
+        *,
+        fixed: str = "",
+        fixed_low: bool = False,
+        version: int = 0,
+        opset: int = 0,
+        border: bool = False,
+    ) -> int:
+        """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, **more))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border))
         self._parent.append(unit)
         return unit
 

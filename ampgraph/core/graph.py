@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import numpy.typing as npt
-
+from .arrays import Array
 from .dataflow import Dataflow, Op, Value
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 LOW = ("float16", "bfloat16")
 Progress = Callable[[str, int, int], None]  # what is written, how much of it is done, of how much
-Attribute = int | float | str | Sequence[int] | Sequence[float] | npt.NDArray[Any]
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Array
 UseKey = tuple[str, int, int]  # scope, index of the node or -1 for an output of the scope, position
 
 

@@ -36,16 +36,17 @@ class FlowBuilder:
         native: object = None,
     ) -> Value:
         """A new value, which nothing reads yet."""
-        flow = self.flow
-        number = len(flow.values)
-        value = Value(number, name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native)
-        flow.values.append(value)
-        flow.uses.append([])
+        values = self.flow.values
+        value = Value(
+            len(values), name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native
+        )
+        values.append(value)
+        self.flow.uses.append([])
         return value
 
     def op(self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = "") -> Op:
         """A new operator, without results and slots."""
-        op = Op(len(self.flow.ops), kind, scope, index, name, inputs, [], native=native, role=role)
+        op = Op(len(self.flow.ops), kind, scope, index, name, inputs, [], {}, native, role)
         self.flow.ops.append(op)
         return op
 

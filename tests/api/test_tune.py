@@ -211,6 +211,7 @@ def counting(kind, opened):
     return opener
 
 
+@pytest.mark.slow
 def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session and each measuring pass one."""
     opened = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,39 +9,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import Tolerance, difference
 from ampgraph.numerics.strict.session import StrictSession
+from onnx_text import array
 from typed import bodies, typed_nodes
 
 ort = pytest.importorskip("onnxruntime")
 
 LEVELS = ("O1", "O2", "O3", "auto")
 Feeds = dict[str, Any]
-
-
-def model(
-    text: str, *, opset: int = 17, ir: int = 8, domains: str = "", functions: str = "", **weights: Any
-) -> ModelProto:
-    """A model from ONNX's text form. ``weights``: initializers by name, arrays or shapes of seeded small numbers."""
-    imports = f'"" : {opset}' if opset else ""
-    imports += (", " if imports and domains else "") + domains
-    parsed = onnx.parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]>\n{text}\n{functions}")
-    for name, value in weights.items():
-        parsed.graph.initializer.append(numpy_helper.from_array(array(value, name), name))
-    return parsed
-
-
-def array(value: Any, seed: str = "") -> np.ndarray:
-    """An array as it is; a tuple of ints is a shape, filled with small numbers that depend on ``seed`` alone."""
-    if isinstance(value, np.ndarray):
-        return value
-    number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest(), "little")
-    return (np.random.default_rng(number).standard_normal(value) * 0.3).astype(np.float32)
 
 
 def x(*shape: int) -> np.ndarray:

@@ -12,7 +12,8 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.fuse_casts import FuseCasts
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.helpers import kinds, model, nodes, types
+from formats.helpers import kinds, nodes, types
+from onnx_text import parse
 
 CASES = {
     "a narrowing of what is low": ("a = MatMul (x, w)  y = Cast <to = 10> (a)", 1),
@@ -38,7 +39,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_count(name: str) -> None:
     body, expected = CASES[name]
-    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
+    proto = parse(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
     plan = ampgraph.plan(proto, "O1", target="cpu")
     graph = OnnxGraph(ir.from_proto(proto))
     ApplyPlan(plan)(graph)
@@ -52,14 +53,14 @@ def test_count(name: str) -> None:
 
 
 def test_a_second_run_changes_nothing() -> None:
-    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
+    proto = parse(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
     graph = OnnxGraph(ir.from_proto(ampgraph.convert(proto, "O1", target="cpu")))
     assert FuseCasts()(graph).count == 0
 
 
 def test_borders_keep_their_names() -> None:
     """b is an output and so is the value that it would be: one Cast stays, and both names."""
-    proto = model(
+    proto = parse(
         """g (float[4,4] x) => (float16[4,4] b, float16[4,4] c) {
         a = MatMul (x, w)  b = Cast <to = 10> (a)  c = Cast <to = 10> (a) }""",
         w=(4, 4),
@@ -75,11 +76,11 @@ def test_borders_keep_their_names() -> None:
 def test_a_function_keeps_a_cast_that_one_of_its_calls_needs(order: tuple[str, str]) -> None:
     """For one call the Cast does nothing, for the other it narrows: both read one function."""
     first, second = order
-    proto = model(
+    proto = parse(
         f"""g (float16[4,4] a, float[4,4] b) => (float16[4,4] y, float16[4,4] z) {{
         y = loc.f ({first})  z = loc.f ({second}) }}""",
         functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (c) { b = Cast <to = 10> (a)  c = Neg (b) }',
-        domains='"loc" : 1',
+        domains=["loc"],
     )
     graph = OnnxGraph(ir.from_proto(proto))
     assert FuseCasts()(graph).count == 0

@@ -30,6 +30,7 @@ def build(model, **options):
     return build_training_step(model, **{"optimizer": "sgd:lr=0.5", "level": "O0", "loss": "loss", **options})
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = (
         "import sys; from ampgraph.api.build_step import build_training_step as build;"

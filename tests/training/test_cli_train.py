@@ -176,6 +176,7 @@ def _drain(handle):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("interruptible")
 def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, code):
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "100000"]
     words += ["--batch-size", "32", "--checkpoint", str(tmp_path / "run")]

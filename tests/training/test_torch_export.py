@@ -16,6 +16,8 @@ from ampgraph.models.digits import load_split
 from ampgraph.training.forward.parameters import find_parameters
 from ampgraph.training.forward.read import read_forward
 
+pytestmark = pytest.mark.slow
+
 
 class Net(torch.nn.Module):
     """Two LayerNorms that start out equal, a BatchNorm behind a Conv, tied weights, a frozen parameter."""

@@ -25,7 +25,7 @@ WRITTEN = "a parameter that is written keeps its type"
 def read_dataflow(file: MindirFile, weights: WeightReader, low: str, low_io: frozenset[str]) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
     flow = Dataflow(weights, lambda op, name: None, lambda op: view.layer(op.name), lambda value: None)
-    reader = _Reader(MindirValues(file, flow, low, low_io))
+    reader = _MindirReader(MindirValues(file, flow, low, low_io))
     flow.attribute, flow.parameters_copied = reader.operators.attribute, False
     flow.cells = _cells
     reader.read()
@@ -36,7 +36,7 @@ def _cells(op: Op) -> list[tuple[str, str]]:
     return view.cells(op.name)
 
 
-class _Reader:
+class _MindirReader:
     """Reads the graphs once, in order."""
 
     def __init__(self, values: MindirValues) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from ...core.dataflow import FLOAT32, NONE, Op, Scope, Value
 from ...core.errors import AmpError
 from ..flow_builder import LOW_TYPES
@@ -41,10 +43,7 @@ class Functions:
     def call(self, kind: str, node: Message, index: int, scope: Scope) -> Item:
         """Reads a Partial, a Switch or a call: what it stands for."""
         if kind in ("Switch", "SwitchLayer"):
-            chosen = [item for name in node.input[1:] for item in view.flat(self._values.lookup(name))]
-            if not all(isinstance(item, Closure) for item in chosen):
-                self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between what is no function")
-            return Closure(frozenset().union(*(item.targets for item in chosen)))
+            return self._choice(kind, node)
         op = self._values.op(kind, scope.id, index, node.domain, [], MindirOp(node), f"mindspore::{kind}")
         first = 1 if kind == "Partial" else 0
         called = self._values.lookup(node.input[0] if kind == "Partial" else view.reference(node))
@@ -55,6 +54,16 @@ class Functions:
         if kind == "Partial":
             return Closure(frozenset((function, before + len(given)) for function, before in targets))
         return self._made(op, node, scope, [function for function, _ in targets])
+
+    def _choice(self, kind: str, node: Message) -> Closure:
+        """One of several functions."""
+        targets: set[tuple[str, int]] = set()
+        for name in node.input[1:]:
+            for item in view.flat(self._values.lookup(name)):
+                if not isinstance(item, Closure):
+                    self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between what is no function")
+                targets |= item.targets
+        return Closure(frozenset(targets))
 
     def _formal(self, function: str, number: int) -> Item:
         formals = self._order[function]
@@ -170,6 +179,6 @@ class Functions:
                 fixed = self._values.fixed_unit(f"other {len(self._flow.units)}", view.OTHER)
                 self._flow.merge((self._results[key], fixed))
 
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str) -> NoReturn:
         hint = "MindSpore cannot run it either: export it again"
         raise AmpError("AMP203", problem, where=self._values.file.where, hint=hint)

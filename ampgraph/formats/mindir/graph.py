@@ -7,8 +7,7 @@ import os
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
+from ...core.arrays import Array
 from ...core.dataflow import Dataflow, Value
 from ...core.errors import AmpError
 from ...core.graph import Census, Progress, Stored
@@ -133,10 +132,10 @@ class MindirWeights:
             return 0 if array is None else int(array.size)
         return int(self._elements(value).size)
 
-    def _elements(self, value: Value) -> np.ndarray:
+    def _elements(self, value: Value) -> Array:
         return elements(self.file, value.native)
 
-    def array(self, value: Value, limit: int = 1 << 16) -> np.ndarray | None:
+    def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         if value.dtype == NUMBER:
             return view.plain_array(view.number(value.native))
@@ -145,7 +144,7 @@ class MindirWeights:
             return None
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
-    def chunks(self, value: Value) -> Iterator[np.ndarray]:
+    def chunks(self, value: Value) -> Iterator[Array]:
         data = self._elements(value)
         for start in range(0, data.size, CHUNK):
             yield data[start : start + CHUNK]

@@ -55,12 +55,11 @@ class MindirOperators:
             name = node.input[operand] if operand < count else ""
             item = self._values.lookup(name) if name else None
             for part, place in self._values.parts(item, OperandPlace(node, operand), name):
-                known = isinstance(part, int)
                 self._values.escape(part)
                 if isinstance(part, Written):
                     written.add(slot)
-                op.inputs.append(part if known else NONE)
-                native.places.append(place if known else None)
+                op.inputs.append(part if isinstance(part, int) else NONE)
+                native.places.append(place if isinstance(part, int) else None)
                 native.slots.append(slot)
         while len(op.inputs) > 1 and op.inputs[-1] == NONE:  # states
             op.inputs.pop()

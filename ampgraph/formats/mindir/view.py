@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...core.arrays import Array
+from ...oplists.mindspore_schemas import Operator
 from . import schema
 from .schema import Message
 
@@ -51,13 +53,13 @@ class OperandPlace:
     via: OperandPlace | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class MindirOp:
     """The native side of an Op. For each operand of the dataflow ``places`` says where it stands, None where nothing
     can be put, and ``slots`` its slot."""
 
     node: Message
-    operator: Message = None  # its entry in the table of operators, None when there is none
+    operator: Operator | None = None  # its entry in the table of operators, None when there is none
     places: list[OperandPlace | None] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
 
@@ -69,9 +71,7 @@ class MindirScope:
     graph: Message
     names: dict[int, str] = field(default_factory=dict)  # value id -> the first name that stands for it here
     ordered: set[str] = field(default_factory=set)  # names that are read through a Depend, which keeps an order
-    held: dict[int, tuple[Message, int]] = field(
-        default_factory=dict
-    )  # value id -> the message that shows its type, where
+    held: dict[int, tuple[Message, int]] = field(default_factory=dict)  # value id -> what shows its type, where
     outputs: list[OperandPlace | None] = field(default_factory=list)
 
 
@@ -92,14 +92,14 @@ def primitives(model: Message) -> dict[str, Message]:
 
 def reference(node: Message) -> str:
     """The primitive, function or function value that a node refers to, or its plain operator."""
-    return node.op_type.removeprefix("REF::")
+    return str(node.op_type).removeprefix("REF::")
 
 
 def kind_of(node: Message, known: dict[str, Message]) -> str:
     """The operator of a node, by the primitives of its model; ``call`` for a function or a function value."""
     name = reference(node)
     if name in known:
-        return known[name].op_type
+        return str(known[name].op_type)
     return CALL if node.op_type.startswith("REF::") else name
 
 
@@ -160,9 +160,9 @@ def number(item: Message | None) -> Plain:
     if item.type == schema.BOOL:
         return bool(_integer(item))
     if item.type == schema.STRING:
-        return item.s.decode("utf-8", "replace")
+        return str(item.s, "utf-8", "replace")
     if item.type in (schema.FLOAT, 11):
-        return item.f if item.HasField("f") else item.d
+        return float(item.f if item.HasField("f") else item.d)
     return _integer(item)
 
 
@@ -171,7 +171,7 @@ def _integer(item: Message) -> int:
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 
-def plain_array(value: Message) -> np.ndarray | None:
+def plain_array(value: Plain) -> Array | None:
     """Numbers as an array, None for anything else."""
     try:
         array = np.asarray(value)

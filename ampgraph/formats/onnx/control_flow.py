@@ -38,12 +38,12 @@ class ControlFlow:
 
     def __init__(self, values: OnnxValues, read_nodes: ReadNodes) -> None:
         self._values, self._flow, self._read_nodes = values, values.flow, read_nodes
+        self._functions = values.model.functions
         self._kinds = {"If": self._if, "Loop": self._loop, "Scan": self._scan}
 
     def read(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> bool:
         """Reads a call, an If, a Loop or a Scan; False for any other operator."""
-        functions = self._values.model.functions
-        if functions and (node.domain, node.op_type, node.overload) in functions:
+        if self._functions and (node.domain, node.op_type, node.overload) in self._functions:
             self._call(Caller(op, node, scope, env))
         elif op.kind in self._kinds:
             self._kinds[op.kind](Caller(op, node, scope, env))
@@ -126,7 +126,7 @@ class ControlFlow:
 
     def _call(self, at: Caller) -> None:
         """A model-local function, as called here: its own scope, so that every call can be decided by itself."""
-        function = self._values.model.functions[at.node.domain, at.node.op_type, at.node.overload]
+        function = self._functions[at.node.domain, at.node.op_type, at.node.overload]
         if at.scope.path.count("()") > DEEPEST_CALL:
             problem = f"function {at.op.kind} is called recursively"
             raise AmpError("AMP203", problem, hint="ONNX functions may not recurse")

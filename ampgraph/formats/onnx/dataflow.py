@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Op, Scope
+from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Scope
 from ...core.errors import AmpError
 from .control_flow import ControlFlow
+from .layers import layer_of
 from .operators import OnnxOperators
 from .schemas import first_opset_admitting, kind_of
 from .shapes import OnnxShapes
@@ -21,26 +22,11 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    _Reader(values).read(model.graph)
+    _OnnxReader(values).read(model.graph)
     return flow
 
 
-def layer_of(op: Op) -> str:
-    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
-    return layer_of_node(op.native)
-
-
-def layer_of_node(node: ir.Node) -> str:
-    """The same of a node."""
-    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    if scopes:
-        names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
-        return names[-2] if len(names) > 1 else names[0]
-    parts = [part for part in (node.name or "").split("/")[:-1] if part]
-    return ".".join(parts)
-
-
-class _Reader:
+class _OnnxReader:
     """Reads graphs by their nodes; control flow reads bodies by it."""
 
     def __init__(self, values: OnnxValues) -> None:
@@ -61,7 +47,8 @@ class _Reader:
             values.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        values, table = self._values, env.table
+        values, table, ops = self._values, env.table, self._values.flow.ops
+        control, operators = self._control, self._operators
         for index, node in enumerate(graph):
             inputs = [NONE] * len(node.inputs)
             for position, native in enumerate(node.inputs):
@@ -69,11 +56,11 @@ class _Reader:
                     found = table.get(native)
                     inputs[position] = values.lookup(native, scope, env).id if found is None else found
             op = values.op(kind_of(node.domain, node.op_type), scope.id, index, node.name or "", inputs, node)
-            op.held = node.metadata_props.get(HELD, "")
-            op.adds_branches = BRANCHES in node.metadata_props
-            if not self._control.read(op, node, scope, env) and self._operators.read(op, node, scope, env):
-                self._control.opaque_bodies(op, node, scope, env)
-            if len(values.flow.ops) > MAX_OPS:
+            notes = node.metadata_props
+            op.held, op.adds_branches = notes.get(HELD, ""), BRANCHES in notes
+            if not control.read(op, node, scope, env) and operators.read(op, node, scope, env):
+                control.opaque_bodies(op, node, scope, env)
+            if len(ops) > MAX_OPS:
                 problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
                 hint = "functions that call functions multiply: flatten or simplify the model first"
                 raise AmpError("AMP203", problem, hint=hint)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import Dataflow, Op, Use, Value
+from ...core.dataflow import Dataflow, Op, Shape, Use, Value
 from ...core.graph import UseKey
+from ...core.names import FreshNames
 from .types import DTYPES
 from .variants import Variants
 
@@ -15,7 +16,7 @@ class Handles:
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         self.model, self.flow, self._variants = model, flow, variants
-        self._names = _all_names(model, flow)
+        self.fresh = FreshNames(_all_names(model, flow))
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._made = 0
@@ -47,14 +48,9 @@ class Handles:
         """Who reads a value in the file; nobody reads what was made here."""
         return self.flow.uses[value.id] if value.id < len(self.flow.values) else []
 
-    def fresh(self, name: str) -> str:
-        """``name``, or the first of name_1, name_2 ... that nothing is called."""
-        candidate, number = name, 0
-        while candidate in self._names:
-            number += 1
-            candidate = f"{name}_{number}"
-        self._names.add(candidate)
-        return candidate
+    def shape(self, value: Value) -> Shape | None:
+        """The shape of a value of the file; None where it is not known, and for what was made here."""
+        return self.flow.shape(value.id) if value.id < len(self.flow.values) else None
 
     def handle(self, native: ir.Value, scope: int, dtype: str) -> Value:
         """A handle of a value that was made here."""

@@ -21,7 +21,7 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
         version = opsets.get(domain, opsets.get("ai.onnx", 1))
         schema = onnx.defs.get_schema(node.op_type, version, domain)
         read = zip(node.inputs, inputs, strict=True)
-        known = {value.name: _proto(value, kind) for value, kind in read if value is not None and kind[1]}
+        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None and kind[1]}
         imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
         proto = ir.serde.serialize_node(node)
         found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)

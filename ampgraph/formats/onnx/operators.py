@@ -38,7 +38,7 @@ class OnnxOperators:
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if any(a.type in BODIES for a in node.attributes.values()):
+        if node.attributes and any(a.type in BODIES for a in node.attributes.values()):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
         for native in node.outputs:

@@ -81,6 +81,8 @@ class Readers:
             raise ValueError(f"'{value.name}' is no value of the main graph")
         if native.is_graph_output():
             return native.name or ""
+        if native.shape is None and (known := self._handles.shape(value)) is not None:
+            native.shape = ir.Shape(known)
         if native.producer() is None:  # an input or a stored tensor has a name of its own
             native = self._identity(graph, native, native.shape)
         native.type = self._handles.type_of(native) or ir.TensorType(DTYPES[value.dtype])

@@ -22,7 +22,7 @@ class OnnxShapes:
         native: ir.Value = value.native
         shape = native.shape if native.const_value is None else native.const_value.shape
         if shape is not None:
-            return tuple(d if isinstance(d, int) else d.value for d in shape)  # type: ignore[union-attr]
+            return tuple(d if isinstance(d, int) else d.value for d in shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())

@@ -27,8 +27,7 @@ def dtype_name(dtype: ir.DataType | None) -> str:
 
 def type_numbered(number: object) -> str:
     """``float32`` for 1, as attributes name types; an empty string for what is no type."""
-    known = isinstance(number, int) and number in DTYPE_NAMES
-    return DTYPE_NAMES[ir.DataType(number)] if known else ""
+    return DTYPE_NAMES[ir.DataType(number)] if isinstance(number, int) and number in DTYPE_NAMES else ""
 
 
 def declared_type(value: ir.Value) -> Type:
@@ -59,6 +58,8 @@ def native_type(container: str, dtype: str) -> ir.TypeProtocol:
 
 def with_element(kind: ir.TypeProtocol | None, dtype: ir.DataType, container: str = "") -> ir.TypeProtocol:
     """The same type with another element; ``container`` where the file does not annotate it."""
+    if type(kind) is ir.TensorType:  # nearly all of them, and onnx_ir's types are slow to ask
+        return ir.TensorType(dtype)
     if isinstance(kind, ir.SequenceType) or (kind is None and container == "seq"):
         return ir.SequenceType(with_element(getattr(kind, "elem_type", None), dtype))
     if isinstance(kind, ir.OptionalType) or (kind is None and container == "optional"):

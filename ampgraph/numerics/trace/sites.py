@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from ...core.sites import Site
-from ...formats.onnx.dataflow import layer_of_node
 from ...formats.onnx.graph import OnnxGraph
+from ...formats.onnx.layers import layer_of_node
 from ...formats.onnx.schemas import kind_of
 from ..graphs import captured
 

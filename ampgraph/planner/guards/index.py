@@ -10,7 +10,7 @@ from ...core.plan import Note, Why
 from ...oplists.traits import Trait
 from ..context import Context
 from ..decisions import VALIDITY, Hold, describe
-from ..findings import Finding, Findings
+from ..findings import Findings, Ruling
 from ..regions import Regions
 
 SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
@@ -41,7 +41,7 @@ def guard_indices(context: Context, regions: Regions) -> Integers:
         holds = upstream.holds(values, why) + ([own] if traits.has(op.role, "compares") else [])
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
-        found.append(Finding(holds, note, counted=True, silent=silent))
+        found.append(Ruling(holds, note, counted=True, silent=silent))
     return Integers(found, counted=counted)
 
 

@@ -10,7 +10,7 @@ from ...core.dataflow import NONE, Op
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import ACCURACY, Hold
-from ..findings import Finding, Findings
+from ..findings import Findings, Ruling
 from ..regions import Regions
 from ..stages import Held
 
@@ -34,18 +34,18 @@ def guard_streams(context: Context, regions: Regions, held: Held) -> Streams:
     found = []
     for stream in finder.streams(wide):
         if len(stream) >= SHORTEST_STREAM:
-            found.append(_finding(context, stream, [move for op in stream for move in wide[op.id]]))
+            found.append(_ruling(context, stream, [move for op in stream for move in wide[op.id]]))
     return Streams(found)
 
 
-def _finding(context: Context, stream: list[Op], moves: list[Op]) -> Finding:
+def _ruling(context: Context, stream: list[Op], moves: list[Op]) -> Ruling:
     dtype, steps = context.options.dtype, math.sqrt(len(stream) / 12)
     why = Why(
         "stream",
         f"in a residual stream that norms read in float32: rounding its {len(stream)} additions to {dtype} "
         f"adds up to {steps:.1f} steps",
     )
-    return Finding([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in (*stream, *moves)])
+    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in (*stream, *moves)])
 
 
 @dataclass(frozen=True)

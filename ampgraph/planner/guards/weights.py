@@ -11,7 +11,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.plan import Note, Why
 from ..context import Context
 from ..decisions import HIGH, VALIDITY, Hold, place
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..options import Options
 from ..stages import Settled, Steady
 from .masks import is_mask, most_added, reads_low
@@ -68,7 +68,7 @@ class _Reader:
     def __init__(self, context: Context, steady: Steady) -> None:
         self.context, self.steady = context, steady
         self.held: set[int] = set()  # units, by what represents them
-        self.found: list[Finding] = []
+        self.found: list[Ruling] = []
         self.sources: list[Source] = []
         self.notes: list[Note] = []
 
@@ -103,7 +103,7 @@ class _Reader:
         flow, why = self.context.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
-        self.found.append(Finding([Hold(tuple(units), VALIDITY, why)]))
+        self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.steady.find, units))
         owners = [flow.units[unit].op for unit in units if hazard]
         self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]

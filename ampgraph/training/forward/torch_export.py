@@ -61,8 +61,10 @@ def export_for_training(
         AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
             float32, or of which the exporter leaves something out, AMP501 without torch or onnxscript.
     """
+    torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    model = _exported(module, args, parameters, dynamic_batch)
+    _refuse_low(torch, parameters)
+    model = _exported(torch, module, args, dynamic_batch)
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
@@ -75,12 +77,8 @@ def export_for_training(
     OnnxGraph(model).save(path)
 
 
-def _exported(
-    module: torch.nn.Module, args: Sequence[Any], parameters: Mapping[str, torch.nn.Parameter], dynamic_batch: bool
-) -> ir.Model:
+def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[Any], dynamic_batch: bool) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
-    torch = _torch()
-    _refuse_low(torch, parameters)
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
     with _training_mode(module), torch.no_grad(), warnings.catch_warnings():
