@@ -38,7 +38,7 @@ def inlined(graph: OnnxGraph) -> OnnxGraph:
     import onnx.inliner
 
     folder = folder_of(graph)
-    flat = onnx.inliner.inline_local_functions(ir.to_proto(graph.model))
+    flat = onnx.inliner.inline_local_functions(onnx_io.to_proto(graph.model))
     if flat.functions:  # a function of another opset is left alone unless its body may be converted
         flat = onnx.inliner.inline_local_functions(flat, convert_version=True)
     return OnnxGraph(onnx_io.deserialize(flat, Path(folder) if folder else None))
@@ -58,7 +58,7 @@ def folder_of(graph: OnnxGraph) -> str:
 
 def serialized(model: ir.Model) -> bytes:
     """The file of a model, as a runtime takes it; weights in files beside it stay there."""
-    content: bytes = ir.to_proto(model).SerializeToString()
+    content: bytes = onnx_io.to_proto(model).SerializeToString()
     return content
 
 

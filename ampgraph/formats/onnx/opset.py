@@ -26,7 +26,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
-        proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
+        proto = onnx.version_converter.convert_version(onnx_io.to_proto(graph.model), opset)
     except Exception as error:  # the converter raises many kinds for operators it cannot move
         raise AmpError(
             "AMP307",

@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
+from .map_types import value_info
 from .weights import stored_tensor
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
@@ -55,7 +56,7 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
     proto.graph.name = "shapes"
     listed = {value.name for value in model.graph.inputs}
     for value in model.graph.inputs:
-        proto.graph.input.append(ir.serde.serialize_value(value))
+        proto.graph.input.append(value_info(value))
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None:
@@ -66,6 +67,6 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
     proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
-    proto.graph.output.extend(ir.serde.serialize_value(value) for value in model.graph.outputs)
+    proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

@@ -20,6 +20,7 @@ from ...core.arrays import Array
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
+from ...formats.onnx.io import to_proto
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory
@@ -40,7 +41,7 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return ir.to_proto(graph.model)
+        return to_proto(graph.model)
 
 
 class StrictSession:
@@ -115,8 +116,10 @@ def _plain(port: Port) -> Port:
 
 def _to_float32(value: Any, low: str) -> Any:
     """A fed value as the session takes it."""
-    if value is None or isinstance(value, (list, tuple)):
-        return value if value is None else [_to_float32(v, low) for v in value]
+    if value is None or isinstance(value, Mapping):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_to_float32(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
         return _opaque(array)
