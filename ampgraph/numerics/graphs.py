@@ -15,6 +15,7 @@ from ..core.graph import LOW
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.shapes import sizes
 from ..formats.onnx.types import declared_type
 from ..runtime.ports import Port
 
@@ -87,8 +88,7 @@ def port_of(value: ir.Value) -> Port:
     container, dtype = declared_type(value)
     if container:
         return Port(value.name or "", "", ())
-    sizes = tuple(d if isinstance(d, int) else d.value for d in value.shape or ())
-    return Port(value.name or "", {"string": "object"}.get(dtype, dtype), sizes)
+    return Port(value.name or "", {"string": "object"}.get(dtype, dtype), sizes(value.shape or ()))
 
 
 # -- values and bodies ------------------------------------------------------------------------------------------------

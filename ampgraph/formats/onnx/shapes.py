@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
@@ -23,7 +25,7 @@ class OnnxShapes:
         native: ir.Value = value.native
         shape = native.shape if native.const_value is None else native.const_value.shape
         if shape is not None:
-            return tuple(d if isinstance(d, int) else d.value for d in shape)
+            return sizes(shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
@@ -32,6 +34,11 @@ class OnnxShapes:
         if self._inferred is None:
             self._inferred = infer(self.model)
         return self._inferred.get(value.name) if value.scope == 0 else None
+
+
+def sizes(shape: Iterable[int | ir.SymbolicDim]) -> Shape:
+    """Sizes, names and None, which a negative size means as well, as ONNX Runtime reads it."""
+    return tuple((dim if dim >= 0 else None) if isinstance(dim, int) else dim.value for dim in shape)
 
 
 def infer(model: ir.Model) -> dict[str, Shape]:
@@ -44,7 +51,10 @@ def infer(model: ir.Model) -> dict[str, Shape]:
     for info in found.graph.value_info:
         if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
             dims = info.type.tensor_type.shape.dim
-            shapes[info.name] = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
+            shapes[info.name] = tuple(
+                (d.dim_value if d.dim_value >= 0 else None) if d.HasField("dim_value") else d.dim_param or None
+                for d in dims
+            )
     return shapes
 
 

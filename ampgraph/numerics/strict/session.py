@@ -23,8 +23,8 @@ from ...core.graph import LOW
 from ...formats.onnx.io import to_proto
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import no_memory, out_of_memory
-from ...runtime.ports import Port, check_feeds
+from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
+from ...runtime.ports import Port, check_feeds, contradiction
 from ..graphs import flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
@@ -93,7 +93,7 @@ class StrictSession:
         except Exception as error:
             if out_of_memory(error):
                 raise no_memory("in a strict run") from error
-            raise AmpError("AMP504", f"ONNX Runtime stopped: {first_line(error)}") from error
+            raise stopped(error, "cpu", contradiction(ports, checked)) from error
         return {name: _to_low(result, self._low(name)) for name, result in zip(wanted, results, strict=True)}
 
     def _low(self, name: str) -> str:
