@@ -23,6 +23,7 @@ from . import proto as onnx_proto
 from .bounds import check_tensors
 from .external import INLINE_LIMIT, external_holders, external_tensors, put_tensor, tensor_of, write_data
 from .map_types import from_proto, holds_maps, to_proto
+from .repairs import remember, repair
 from .walk import all_graphs
 
 __all__ = [
@@ -98,7 +99,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="export the inference graph, or clear training_info",
         )
-    onnx_proto.densify(proto, where)
+    said = repair(proto, where)
     try:
         model = from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
@@ -108,6 +109,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="onnx.checker.check_model names the fault",
         ) from error
+    remember(model, said)
     for tensor in onnx_proto.tensors(proto):
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both

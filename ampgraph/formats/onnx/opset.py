@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ...core.errors import AmpError, first_line
 from . import io as onnx_io
 from .graph import OnnxGraph
+from .repairs import remember, repairs_of
 
 
 def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
@@ -34,6 +35,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             hint="leave --opset away, or export the model at that opset",
         ) from error
     moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
+    remember(moved, repairs_of(graph.model))
     layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
     for node in moved.graph.all_nodes():
         if not node.metadata_props and node.name in layers:

@@ -36,7 +36,7 @@ class OnnxShapes:
         return self._inferred.get(value.name) if value.scope == 0 else None
 
 
-def sizes(shape: Iterable[int | ir.SymbolicDim]) -> Shape:
+def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
     """Sizes, names and None, which a negative size means as well, as ONNX Runtime reads it."""
     return tuple((dim if dim >= 0 else None) if isinstance(dim, int) else dim.value for dim in shape)
 
