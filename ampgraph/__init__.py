@@ -15,6 +15,7 @@ __all__ = [
     "Inspection",
     "ListRow",
     "Plan",
+    "PrecisionWarning",
     "Ranges",
     "Recipe",
     "SGD",
@@ -22,6 +23,7 @@ __all__ = [
     "Trainer",
     "TrainingStep",
     "Tuning",
+    "CheckVerdict",
     "Verification",
     "apply",
     "build_training_step",
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from .core.plan import Plan
     from .core.ranges import Ranges
     from .core.recipe import Recipe
+    from .core.verdict import CheckVerdict, PrecisionWarning
     from .report.explain import Explanation
     from .report.inspect import Inspection
     from .report.listing import ListRow
@@ -76,6 +79,7 @@ else:  # type checkers do not see this: by it any name would pass
         "Inspection": "report.inspect",
         "ListRow": "report.listing",
         "Plan": "core.plan",
+        "PrecisionWarning": "core.verdict",
         "Ranges": "core.ranges",
         "Recipe": "core.recipe",
         "SGD": "training.step.optimizers",
@@ -83,6 +87,7 @@ else:  # type checkers do not see this: by it any name would pass
         "Trainer": "training.run.trainer",
         "TrainingStep": "training.step.training_step",
         "Tuning": "report.tuning",
+        "CheckVerdict": "core.verdict",
         "Verification": "report.verification",
         "apply": "api.plan",
         "build_training_step": "api.build_step",

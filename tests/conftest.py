@@ -1,11 +1,16 @@
 """What the tests of the command line share."""
 
+import os
 import signal
 
 import pytest
 
 from ampgraph.cli import app as cli
 from share import share
+
+os.environ.setdefault(
+    "AMPGRAPH_CHECK", "off"
+)  # thousands of conversions start no process each; tests/api/test_check.py
 
 
 def pytest_collection_modifyitems(config, items):

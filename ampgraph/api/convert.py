@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
+from ..core.verdict import CheckVerdict, PrecisionWarning
+from .check import Checking
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, PathLike
 from .measuring import Measuring
@@ -31,6 +34,8 @@ def convert(
     output: PathLike | None = None,
     passes: Sequence[Pass] = (),
     check_passes: bool = False,
+    check: str | None = None,
+    tolerance: float | None = None,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Any:
@@ -46,6 +51,12 @@ def convert(
         output: write the result there, whole or not at all, and return the path.
         passes: your own, which run behind the conversion's: functions of a graph that return a Change.
         check_passes: verify the graph behind each pass; the error names the pass.
+        check: ``auto`` (where ``output`` is given, a strict run of the file on a few samples, yours or generated, in a
+            process of its own; a PrecisionWarning with the verdict says where it is missed), ``require`` (nothing is
+            written or returned unless that was done and met), ``off``. None: as the environment variable AMPGRAPH_CHECK
+            says, else ``auto``.
+        tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
+            bfloat16.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -54,16 +65,31 @@ def convert(
         its weights are external).
 
     Raises:
-        AmpError: for every mistake in the input or the arguments.
+        AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
     wanted = recipe_for(convert, recipe, {"level": level, **fields})
     if plan is not None and (wanted.fp32 or wanted.low or wanted.io or _measures(wanted, data)):
         message = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
         raise AmpError("AMP404", message, hint="make the plan with them")
     place = None if output is None else Path(output)
-    job = Job(model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes)
+    job = Job(
+        model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
+        checking=Checking(check, tolerance),
+    )  # fmt: skip
     done = run(job, progress or silent)
+    _announce(done.verdict, check)
     return done.model() if output is None else output
+
+
+def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
+    """A check that was missed is not passed over. Raises AmpError AMP507 where it had to be met."""
+    if verdict is None or verdict.ok:
+        return
+    if check == "require":
+        hint = "with check='auto' the file is written all the same"
+        raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
+    if verdict.missed:
+        warnings.warn(PrecisionWarning(verdict), stacklevel=3)
 
 
 def _measures(recipe: Recipe, data: Data) -> bool:

@@ -1,32 +1,35 @@
 """One conversion, for Python and the command line alike, as a list of steps:
 
-model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx
+model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx -> check
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
-from ..core.files import same_file, sources_of, text_file
+from ..core.files import refusals_reported, same_file, sources_of, text_file
 from ..core.graph import Census, Graph, is_mindir
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
+from ..core.verdict import CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..oplists.operators import OpLists, load_op_lists
 from ..planner.options import Options, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
+from .check import Checking, beyond, check, lowers, replayed
 from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
@@ -49,6 +52,7 @@ class Job:
         passes: the user's own, which run behind the conversion's.
         check_passes: the graph is verified behind each pass.
         option: what the caller's users call ``output``.
+        checking: the strict run with which it ends.
     """
 
     model: Model
@@ -63,6 +67,7 @@ class Job:
     passes: tuple[Pass, ...] = ()
     check_passes: bool = False
     option: str = "output="
+    checking: Checking = Checking()
 
     @property
     def source(self) -> PathLike | None:
@@ -82,7 +87,8 @@ class Decided:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written."""
+    """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written; the
+    verdict of the check, None where there was none."""
 
     graph: Graph
     back: adapters.Back
@@ -90,6 +96,7 @@ class Conversion:
     changed: bool
     output: Path | None
     summary: Summary | None
+    verdict: CheckVerdict | None = None
 
     def model(self) -> Any:
         """The result in the caller's kind of model."""
@@ -98,6 +105,9 @@ class Conversion:
 
 def run(job: Job, progress: Progress = silent) -> Conversion:
     """Does a job. Raises AmpError for every mistake in the model or in what was asked."""
+    job = replace(
+        job, checking=job.checking.resolved(), measuring=replace(job.measuring, data=replayed(job.measuring.data))
+    )
     with quiet_collector(), faults_reported(job.source):
         plan, options = words(job)
         output = place(job, plan, options)
@@ -110,9 +120,19 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         decided = decide(graph, plan, options, low_io, progress)
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
         changed = edit(job, graph, decided, progress) or job.recipe.opset is not None
+        dims = dict(job.recipe.dims if options is None else options.dims)
+        checks = checking(job, decided.plan, changed, output)
+        verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
+        if verdict is not None and not verdict.ok:
+            output = None
         summary = report(job, decided, output, graph, changed, before, made)
-        write(job, decided.plan, options, output, graph, changed, progress)
-    return Conversion(graph, back, decided.plan, changed, output, summary)
+        if verdict is None or verdict.ok:
+            write(job, decided.plan, options, output, graph, changed, progress)
+        if checks == "auto" and output is not None:
+            verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
+    if summary is not None:
+        summary = replace(summary, check=verdict)
+    return Conversion(graph, back, decided.plan, changed, output, summary, verdict)
 
 
 def ready(
@@ -238,6 +258,41 @@ def write(
             graph.save(output, progress)
         else:
             graph.copy_unchanged(job.source, output)
+
+
+def checking(job: Job, plan: Plan, changed: bool, output: Path | None) -> str:
+    """How the result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
+    mode = job.checking.mode or ""
+    wanted = mode == "require" or (mode == "auto" and output is not None)
+    return mode if wanted and changed and not job.dry_run and lowers(plan) else ""
+
+
+def trial(
+    job: Job, plan: Plan, graph: Graph, dims: Mapping[str, int], output: Path | None, progress: Progress
+) -> CheckVerdict:
+    """The verdict on a file that is gone afterwards, beside the place of the result where it has one."""
+    folder = None if output is None else output.parent
+    reported = contextlib.nullcontext() if output is None else refusals_reported(output, job.option)
+    with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
+        tried = Path(scratch) / "result.onnx"
+        if not beyond(graph):
+            graph.save(tried, progress)
+        return verdict_on(job, plan, graph, dims, tried, progress)
+
+
+def verdict_on(
+    job: Job, plan: Plan, graph: Graph, dims: Mapping[str, int], written: Path, progress: Progress
+) -> CheckVerdict:
+    """What a strict run says of a file that was written, held against the model that was given."""
+    progress("checking", 0, 0)
+    if reason := beyond(graph):
+        return unchecked(reason)
+    with contextlib.ExitStack() as files:
+        reference = job.source
+        if reference is None:
+            reference = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))) / "reference.onnx"
+            adapters.load(job.model)[0].save(reference)
+        return check(reference, written, plan, job.checking, job.measuring, dims)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -34,6 +35,18 @@ RangesOutOption = Annotated[
     typer.Option("--ranges-out", metavar="FILE", help="Write what was measured, for --ranges; not in a dry run."),
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")]
+CheckOption = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        metavar="auto|off|require",
+        help="Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option("--tolerance", metavar="X", help="Of the check; 0.01 if not given, 0.05 in bfloat16."),
+]
 
 
 @recipe_options()
@@ -48,6 +61,8 @@ def convert(
     samples: SamplesOption = None,
     ranges_out: RangesOutOption = None,
     dry_run: DryOption = False,
+    check: CheckOption = None,
+    tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -57,10 +72,14 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
     ampgraph convert model.onnx --dry-run --json
+
+    It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
+    misses the tolerance, and where --check require leaves no file.
     """
     with signals_wait():
         from pathlib import Path
 
+        from ..api.check import Checking
         from ..api.measuring import Measuring
         from ..api.steps import Job, run
         from ..core.errors import AmpError
@@ -73,10 +92,13 @@ def convert(
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
     job = Job(
         model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o",
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance),
     )  # fmt: skip
     with progress() as bar:
         summary = run(job, bar.part).summary
         done()
     assert summary is not None  # the job asks for one
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
+    if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
+        sys.stdout.flush()
+        sys.exit(1)

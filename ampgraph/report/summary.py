@@ -10,6 +10,7 @@ from typing import Any
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.plan import Decision, Plan, Why
+from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
 from .casts import label
@@ -98,6 +99,7 @@ class Summary:
     opset: tuple[Held, ...] = ()
     unlisted: tuple[Held, ...] = ()
     notes: tuple[dict[str, str], ...] = field(default=())
+    check: CheckVerdict | None = None
 
     @property
     def bytes_before(self) -> int:
@@ -111,7 +113,9 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "bytes_before": self.bytes_before, "bytes_after": self.bytes_after}
+        check = None if self.check is None else self.check.to_dict()
+        sizes = {"bytes_before": self.bytes_before, "bytes_after": self.bytes_after}
+        return {**asdict(self), **sizes, "check": check}
 
 
 def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:

@@ -29,7 +29,7 @@ def summary_lines(summary: Summary) -> list[str]:
     """The report of `convert`."""
     rows = [
         ("model", summary.model),
-        ("result", summary.output or "not written (dry run)"),
+        ("result", summary.output or _unwritten(summary)),
         ("options", f"level {summary.level}, {summary.dtype}, policy {summary.policy}, target {summary.target}"),
     ]
     if not summary.changed:
@@ -47,9 +47,22 @@ def summary_lines(summary: Summary) -> list[str]:
     for kind, count in summary.rewrites.items():
         rows.append(("rewrites", f"{plural(count, 'group')} of nodes written as one {kind} each"))
     rows += _range_rows(summary)
-    rows += _held_rows("guards", summary.guards, "none fired")
+    rows += _held_rows("guards", summary.guards, _no_guard(summary))
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
-    return in_rows(rows + _note_rows(summary))
+    rows += _note_rows(summary)
+    if summary.check is not None:
+        rows.append(("check", str(summary.check)))
+    return in_rows(rows)
+
+
+def _unwritten(summary: Summary) -> str:
+    return "not written (dry run)" if summary.check is None else "not written (--check require)"
+
+
+def _no_guard(summary: Summary) -> str:
+    """What is said where no guard fired: it is no promise as long as nobody looked at values."""
+    measured = any(note["topic"] == "samples" for note in summary.notes)
+    return "none fired" if measured or not summary.changed else "none fired; ranges were not measured (see --data)"
 
 
 def _node_rows(summary: Summary) -> list[tuple[str, str]]:

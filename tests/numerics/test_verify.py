@@ -60,7 +60,8 @@ def test_what_is_not_finite_is_counted() -> None:
 
 
 def test_zeros_integers_and_sequences() -> None:
-    assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 * 3**0.5)
+    assert apart(np.zeros(3), np.full(3, 0.1)).error == pytest.approx(0.1 / 1e-3)  # the floor: float16's step at one
+    assert apart(np.full(3, 1e-6), np.full(3, 2e-6)).error == pytest.approx(1e-3)  # a probability near zero
     assert apart(np.arange(4), np.array([0, 1, 5, 3])).error == 0.25
     assert apart(np.array(["a"], object), np.array(["a"], object)).error == 0
     assert apart([np.ones(2)], [np.ones(2), np.ones(2)]).reason == "sequences of different lengths"

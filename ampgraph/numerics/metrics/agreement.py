@@ -10,15 +10,19 @@ import numpy as np
 
 from ...core.arrays import Array
 
+# Of an output's root mean square: float16's step at one. Smaller outputs are probabilities near zero or differences of
+# numbers around one, and are not known better than that: a change in their own digits is no error of the model.
+FLOOR = 1e-3
+
 
 @dataclass(frozen=True)
 class Apart:
     """One output of one sample.
 
-    ``error`` is the relative L2 distance over what is finite in the reference (the absolute one where that is zero
-    throughout), infinite where one element is not finite in the result or the reverse, and where the reference has
-    elements of which none is finite; for anything but floating types the share of elements that differ. ``cosine`` and
-    ``same_argmax`` (rows, of how many) are None where they make no sense.
+    ``error`` is the root mean square of the difference over that of the reference, of what is finite in it, and over
+    ``FLOOR`` where the reference is smaller; infinite where one element is not finite in the result or the reverse, and
+    where the reference has elements of which none is finite; for anything but floating types the share of elements that
+    differ. ``cosine`` and ``same_argmax`` (rows, of how many) are None where they make no sense.
     """
 
     error: float
@@ -31,6 +35,7 @@ class Apart:
     reason: str = ""  # why nothing could be compared
     compared: int = 0  # elements, finite ones alone
     silent: bool = False  # the reference has elements, and none is finite: it says nothing
+    floating: bool = False  # numbers; else classes, indices, truth values
 
 
 def apart(reference: Any, result: Any) -> Apart:
@@ -43,15 +48,15 @@ def apart(reference: Any, result: Any) -> Apart:
         return Apart(0, 0) if reference is result else _different("one of the two is empty")
     want, got = np.asarray(reference), np.asarray(result)
     if want.shape != got.shape:
-        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}")
+        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}", _is_float(want))
     if _is_float(want) and _is_float(got):
         return _floats(want, got)
     differ = int((want != got).sum())
     return Apart(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
 
 
-def _different(reason: str) -> Apart:
-    return Apart(math.inf, math.inf, reason=reason)
+def _different(reason: str, floating: bool = False) -> Apart:
+    return Apart(math.inf, math.inf, reason=reason, floating=floating)
 
 
 def _is_float(array: Array) -> bool:
@@ -75,7 +80,10 @@ def _sequences(reference: Any, result: Any) -> Apart:
     silent = not counts["compared"] and any(part.silent for part in parts)
     heard = parts if silent else [part for part in parts if not part.silent or part.astray]
     worst = max(heard, key=lambda part: part.error)
-    return Apart(worst.error, max(part.max_abs for part in parts), **counts, reason=worst.reason, silent=silent)
+    floating = any(part.floating for part in parts)
+    return Apart(
+        worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating
+    )  # fmt: skip
 
 
 def _floats(reference: Array, result: Array) -> Apart:
@@ -89,11 +97,14 @@ def _floats(reference: Array, result: Array) -> Apart:
     scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
     norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
     silent = bool(want.size) and not known.any()
-    error = math.inf if astray or silent else off / norm if norm else off * scale
+    smallest = FLOOR * float(kept.sum()) ** 0.5 / scale
+    error = math.inf if astray or silent else off / max(norm, smallest) if kept.any() else 0.0
     cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
     same = _argmax(want, got)
-    return Apart(error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent)
+    return Apart(
+        error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent, floating=True
+    )
 
 
 def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
@@ -123,6 +134,7 @@ class Agreement:
     reason: str = ""
     compared: int = 0
     silent: set[int] = field(default_factory=set)
+    floating: bool = False
 
     def add(self, found: Apart) -> None:
         """Takes in another sample."""
@@ -140,6 +152,7 @@ class Agreement:
         self.nan += found.nan
         self.astray += found.astray
         self.reason = self.reason or found.reason
+        self.floating = self.floating or found.floating
 
     def quantile(self, share: float) -> float:
         """An error that occurred: of 8 samples the 90th percentile is the eighth."""

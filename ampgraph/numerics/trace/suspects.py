@@ -236,7 +236,8 @@ class Inquest:
     def _suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
         site = self.trace.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
-        label = site.label
+        origin = None if site.node else self._origin(site)
+        label = site.label if origin is None else origin.label
         if self._added(i):
             named = [self.trace.sites[j].label for j in self.readers.get(site.outputs[0], [])]
             label = f"{label}, the Cast before {named[0]}" if named else label
@@ -250,13 +251,15 @@ class Inquest:
 
     def _pattern(self, i: int) -> Iterator[str]:
         """What names a node of the reference to `convert`."""
-        site = self.trace.sites[i]
-        for out in site.outputs:
-            origin = self.trace.origins.get(self.trace.twins.get(out, out))
-            if origin is not None:
-                written = next(filter(None, origin.written), "")
-                yield f"--fp32 {shlex.quote(origin.node or f'value:{written}')}"
-                return
+        origin = self._origin(self.trace.sites[i])
+        if origin is not None:
+            written = next(filter(None, origin.written), "")
+            yield f"--fp32 {shlex.quote(origin.node or f'value:{written}')}"
+
+    def _origin(self, site: Site) -> Site | None:
+        """The node of the reference that makes what a node makes."""
+        made = (self.trace.origins.get(self.trace.twins.get(out, out)) for out in site.outputs)
+        return next((origin for origin in made if origin is not None), None)
 
     def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
         return tuple(self._operand(n, self.trace.values[n]) for n in dict.fromkeys(names) if n in self.trace.values)

@@ -1,0 +1,142 @@
+"""What the child of a check runs: a strict run beside the reference, and the nodes to blame where it misses.
+
+It reads its request from one file and writes verdicts to another, a line of JSON each: the last whole line counts, so
+that a search for nodes that crashes leaves the verdict standing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from ..core.errors import AmpError
+from ..core.verdict import MISSED, OK, CheckVerdict, unchecked
+from ..numerics.inputs.samples import Samples, load_samples
+from ..numerics.metrics.agreement import Agreement, apart
+from .finding import Finding
+from .pairs import OnnxPair
+
+BLAMED = 3  # nodes behind which the error grows
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child is asked: two files, where samples are, how many, how right the result has to be, the limits.
+
+    Attributes:
+        data: an .npz file or a folder of them; None generates.
+        seconds: when to stop taking samples.
+        memory: bytes that the process may hold.
+    """
+
+    reference: str
+    model: str
+    data: str | None
+    samples: int
+    dims: dict[str, int]
+    tolerance: float
+    seconds: float
+    memory: int
+
+    def to_json(self) -> str:
+        """For the child."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def read(path: str) -> Request:
+        """What the parent wrote."""
+        with open(path, encoding="utf-8") as file:
+            return Request(**json.load(file))
+
+
+def main(request_path: str, result_path: str) -> None:
+    """Does one request."""
+    request = Request.read(request_path)
+    limit_memory(request.memory)
+    with open(result_path, "w", encoding="utf-8") as file:
+
+        def answer(verdict: CheckVerdict) -> None:
+            file.write(json.dumps(verdict.to_dict()) + "\n")
+            file.flush()
+
+        try:
+            run(request, answer)
+        except AmpError as error:
+            answer(unchecked(error.message))
+        except MemoryError:
+            answer(unchecked("it needs more memory than the check may take"))
+
+
+def limit_memory(size: int) -> None:
+    """Allocations beyond ``size`` bytes fail, where the system can do that."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    if sys.platform == "linux":  # elsewhere the limit counts nothing, or address space that is only reserved
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
+    """Compares, answers, and answers again when it knows which nodes are to blame."""
+    pair = OnnxPair(request.reference, request.model, "cpu")
+    drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims)
+    pair.open()
+    outputs = compared(pair, drawn, request.seconds)
+    verdict = judged(outputs, request.tolerance, drawn.generated)
+    if not verdict.missed:
+        answer(verdict)
+        return
+    answer(replace(verdict, why="the nodes to blame were not found in time"))
+    finding = Finding(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
+    finding.look(drawn, None)
+    answer(blamed(verdict, finding))
+
+
+def compared(pair: OnnxPair, drawn: Samples, seconds: float) -> list[Agreement]:
+    """The outputs over the samples, over as many as there is time for, one at least."""
+    outputs: dict[str, Agreement] = {}
+    start = time.monotonic()
+    for number, feeds in enumerate(drawn, 1):
+        expected, found = pair.both(feeds)
+        for name, value in expected.items():
+            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
+        spent = time.monotonic() - start
+        if spent + spent / number > seconds:
+            break
+    if not any(output.compared or output.silent or output.reason for output in outputs.values()):
+        raise AmpError("AMP209", "the outputs have no elements on these inputs")
+    return list(outputs.values())
+
+
+def counted(output: Agreement, outputs: list[Agreement]) -> bool:
+    """Whether an output is judged: classes and indices, which flip where scores tie, only if there is no other."""
+    return output.floating or not any(other.floating for other in outputs)
+
+
+def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> CheckVerdict:
+    """Right or missed, and by how much at which output."""
+    heard = [output for output in outputs if counted(output, outputs)]
+    number = len(heard[0].errors)
+    if all(output.silent and not output.compared for output in heard):
+        return unchecked("the float32 model itself gives nothing finite on these inputs")
+    heard = [output for output in heard if not (output.silent and not output.compared and not output.astray)]
+    missed = [output for output in heard if not output.within(tolerance)]
+    worst = max(missed or heard, key=lambda output: math.inf if output.astray else output.p90)
+    error = math.inf if worst.astray else worst.p90
+    outcome = MISSED if missed else OK
+    return CheckVerdict(outcome, error, tolerance, number, generated, worst.name, reason=worst.reason)
+
+
+def blamed(verdict: CheckVerdict, finding: Finding) -> CheckVerdict:
+    """The verdict with the node where values stop being finite, or behind which the error grows most."""
+    suspect = finding.born or next(iter(finding.growth), None)
+    if suspect is None:
+        return verdict
+    place = " ".join(filter(None, (suspect.operator, suspect.node, f"in {suspect.inside}" * bool(suspect.inside))))
+    others = [] if finding.born else [pattern for found in finding.growth for pattern in found.repair]
+    return replace(verdict, first=place, why=suspect.why, repair=tuple(dict.fromkeys((*suspect.repair, *others))))

@@ -1,0 +1,96 @@
+"""What the check behind a conversion found: right, missed, or not checked and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, MISSED, UNCHECKED = "ok", "missed", "not checked"
+TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
+
+
+class PrecisionWarning(UserWarning):
+    """A conversion that missed its tolerance; ``verdict`` says by how much, where, and what repairs it."""
+
+    def __init__(self, verdict: CheckVerdict) -> None:
+        self.verdict = verdict
+        super().__init__(str(verdict))
+
+
+@dataclass(frozen=True)
+class CheckVerdict:
+    """The outcome of a check.
+
+    Attributes:
+        outcome: ``ok``, ``missed`` or ``not checked``.
+        error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
+            finite that should be; None where nothing was compared.
+        tolerance: what it was held against.
+        samples: how many were run, ``generated`` or the user's.
+        output: the output with that error.
+        first: the node to blame, with its operator; ``why`` it is.
+        repair: options of `convert` that mend it.
+        held: with `--repair`, what was put into float32 to meet the tolerance.
+        reason: why nothing was checked, or could be compared.
+    """
+
+    outcome: str
+    error: float | None = None
+    tolerance: float | None = None
+    samples: int = 0
+    generated: bool = False
+    output: str = ""
+    first: str = ""
+    why: str = ""
+    repair: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was checked and found right."""
+        return self.outcome == OK
+
+    @property
+    def missed(self) -> bool:
+        """Whether it was checked and found wrong."""
+        return self.outcome == MISSED
+
+    @property
+    def on(self) -> str:
+        """What it was run on."""
+        word = "generated input" if self.generated else "sample"
+        return f"{self.samples} {word}{'s' * (self.samples != 1)}"
+
+    def __str__(self) -> str:
+        """One line, as `convert` prints it."""
+        if self.outcome == UNCHECKED:
+            return f"not checked: {self.reason}"
+        size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
+        if self.ok:
+            return f"ok {size} on {self.on} (rounding of stored values)"
+        parts = [f"MISSED: error {size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}"]
+        parts += [self.reason] if self.reason else []
+        parts += [f"first at {self.first}"] if self.first else []
+        parts += [f"repair: {' '.join(self.repair)}"] if self.repair else []
+        return ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
+        finite = self.error is not None and math.isfinite(self.error)
+        return {**asdict(self), "error": self.error if finite else None}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> CheckVerdict:
+        """What `to_dict` made."""
+        known = dict(data) | {name: tuple(data[name]) for name in ("repair", "held")}
+        if data["outcome"] == MISSED and data["error"] is None:
+            known["error"] = math.inf
+        return CheckVerdict(**known)
+
+
+def unchecked(reason: str) -> CheckVerdict:
+    """The verdict where nothing could be checked."""
+    return CheckVerdict(UNCHECKED, reason=reason)

@@ -1,0 +1,136 @@
+"""The check with which a conversion ends: what it says, what it leaves, and that nothing in its child goes for ok."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import ampgraph
+from ampgraph.api import check, check_run
+from onnx_text import parse
+
+PRODUCT = """
+agraph (float[N,8] x) => (float[N,8] y) {
+  y = MatMul(x, w)
+}"""
+SMALL = {"w": np.eye(8, dtype=np.float32)}
+LARGE = {"w": np.full((8, 8), 3e4, np.float32)}  # float16 holds it, and no sum of such products
+
+
+@pytest.fixture
+def path(tmp_path):
+    def write(weights):
+        file = tmp_path / "model.onnx"
+        file.write_bytes(parse(PRODUCT, **weights).SerializeToString())
+        return file
+
+    return write
+
+
+def rows(text):
+    return dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith(" "))
+
+
+def test_a_right_result_is_said_to_be(amp, path):
+    code, out, _ = amp("convert", path(SMALL), "--check", "auto")
+    assert code == 0 and rows(out)["check"].startswith("ok ")
+    assert rows(out)["check"].endswith("on 3 generated inputs (rounding of stored values)")
+
+
+def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
+    source = path(LARGE)
+    code, out, _ = amp("convert", source, "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
+    assert found["first"] == "MatMul y"
+    assert (source.parent / "model.O2.onnx").exists()
+    words = [word for option in found["repair"] for word in option.split()]
+    code, out, _ = amp("convert", source, "--check", "auto", *words)
+    assert code == 0 and "check" not in rows(out)  # nothing is low any more
+
+
+def test_require_leaves_no_file(amp, path):
+    source = path(LARGE)
+    code, out, _ = amp("convert", source, "--check", "require", "--plan-out", source.parent / "plan.json")
+    assert code == 1 and rows(out)["result"] == "not written (--check require)"
+    assert rows(out)["check"].startswith("MISSED: error infinite at 'y' on 3 generated inputs")
+    assert [file.name for file in source.parent.iterdir()] == ["model.onnx"]
+    assert amp("convert", path(SMALL), "--check", "require")[0] == 0
+    assert (source.parent / "model.O2.onnx").exists()
+
+
+def test_in_python_it_is_a_warning_or_with_require_an_error(path):
+    source = path(LARGE)
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED") as caught:
+        ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
+    assert caught[0].message.verdict.missed and caught[0].filename == __file__
+    with pytest.raises(ampgraph.AmpError, match="AMP507"):
+        ampgraph.convert(source, output=source.parent / "other.onnx", check="require")
+    assert not (source.parent / "other.onnx").exists()
+    with pytest.raises(ampgraph.AmpError, match="AMP507"):
+        ampgraph.convert(parse(PRODUCT, **LARGE), check="require")
+
+
+def test_the_users_samples_are_what_it_runs_on(path):
+    small = [{"x": np.full((2, 8), 1e-3, np.float32)}]
+    source = path(LARGE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
+
+
+@pytest.mark.parametrize("mode", ["off", "dry", "O0"])
+def test_nothing_to_check(amp, path, mode):
+    words = {"off": ["--check", "off"], "dry": ["--dry-run"], "O0": ["--level", "O0"]}[mode]
+    code, out, _ = amp("convert", path(LARGE), "--check", "auto", *words)
+    assert code == 0 and "check" not in rows(out)
+
+
+def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
+    monkeypatch.setenv("AMPGRAPH_CHECK", "require")
+    assert amp("convert", path(LARGE))[0] == 1
+    assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
+
+
+def test_tolerance(amp, path):
+    code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
+                       "--check", "auto", "--tolerance", "1e-7")  # fmt: skip
+    assert code == 1 and "tolerance 1e-07" in rows(out)["check"]
+
+
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        ("import os; os.abort(); ", "not checked: the run crashed: Aborted"),
+        ("import time; time.sleep(60); ", "not checked: the run took more than 2 seconds"),
+        ("import sys; sys.exit('no'); ", "not checked: the run failed: no"),
+    ],
+)
+def test_a_child_that_does_not_answer_is_never_ok(amp, path, monkeypatch, code, said):
+    monkeypatch.setattr(check, "START", code)
+    monkeypatch.setattr(check, "SECONDS", 2)
+    status, out, _ = amp("convert", path(SMALL), "--check", "auto")
+    assert status == 0 and rows(out)["check"] == said.removeprefix("check ")
+    assert amp("convert", path(SMALL), "--check", "require")[0] == 1
+
+
+def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
+    monkeypatch.setattr(check, "START", check.START + "from ampgraph.api import check_run; import os; "
+                        "check_run.Finding.look = lambda *a: os.abort(); ")  # fmt: skip
+    source = path(LARGE)
+    with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
+        ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
+
+
+def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
+    monkeypatch.setattr(check, "MEMORY", 100)
+    out = amp("convert", path(SMALL), "--check", "auto")[1]
+    assert rows(out)["check"].startswith("not checked: it would take 0 GB of memory")
+
+
+def test_memory_that_a_child_may_not_take(path, tmp_path):
+    source = path(SMALL)
+    ampgraph.convert(source, output=tmp_path / "low.onnx")
+    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), None, 1, {"N": 1 << 24}, 1e-2, 10, 1 << 30)
+    assert "memory" in str(check.in_child(asked))
