@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
     from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.verdict import Judge
-    from ..planner.promotions import Group
+    from ..planner.promotions import Promotion
 
 
 def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
@@ -47,10 +47,10 @@ class Bench:
     judge: Judge
     scratch: Path
     progress: Progress | None
-    groups: list[Group] = field(default_factory=list)
+    groups: list[Promotion] = field(default_factory=list)
     nodes: int = 0
-    _others: list[Group] = field(default_factory=list)
-    _held: dict[frozenset[int], list[Group]] = field(default_factory=dict)
+    _others: list[Promotion] = field(default_factory=list)
+    _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
     _external: bool = False
     _reference: Any = None
     _local: Any = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .dataflow import NONE, Dataflow, Op
-from .pattern_steps import ANY, Branch, Choices, Found, Operand, Option, Step, merge
+from .pattern_program import ANY, Alternative, Branch, Choices, Expected, Found, Instruction, merge
 from .pattern_view import View
 from .patterns import STORED, Attribute, Conventions, Pattern
 
@@ -57,10 +57,10 @@ class PatternSet:
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
-        search = Search(flow, self, classes or {})
+        matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
         for op in flow.ops:
-            if op.role in anchors and op.slots and (match := search.at(op, self._tree(anchors[op.role]))) is not None:
+            if op.role in anchors and op.slots and (match := matcher.at(op, self._tree(anchors[op.role]))) is not None:
                 yield match
 
     def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
@@ -69,10 +69,10 @@ class PatternSet:
         anchor = self._anchors(classes or {}).get(op.role, "")
         reasons = []
         for pattern in self._by_anchor.get(anchor, ()):
-            search = Search(flow, self, classes or {}, pattern)
-            if search.at(op, merge([pattern], self.conventions)) is not None:
+            matcher = Matcher(flow, self, classes or {}, pattern)
+            if matcher.at(op, merge([pattern], self.conventions)) is not None:
                 return []
-            reasons.append(search.farthest)
+            reasons.append(matcher.farthest)
         return sorted((r for r in reasons if r is not None), key=lambda reason: -reason.depth)
 
     def _tree(self, anchor: str) -> Branch:
@@ -86,8 +86,8 @@ class PatternSet:
         return {role: role for role in self._by_anchor if role not in classes} | named
 
 
-class Search:
-    """One walk through a tree of steps. Lists only grow, so going back to an earlier choice is cutting them."""
+class Matcher:
+    """One walk through a tree of instructions. Lists only grow, so going back to an earlier choice is cutting them."""
 
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
@@ -108,8 +108,8 @@ class Search:
         return self._follow(tree)
 
     def _follow(self, branch: Branch) -> Match | None:
-        for step, after in branch.steps.items():
-            for _ in self._ways(step):
+        for instruction, after in branch.instructions.items():
+            for _ in self._ways(instruction):
                 if (match := self._follow(after)) is not None:
                     return match
         return self._match(branch.found) if branch.found is not None else None
@@ -129,50 +129,54 @@ class Search:
             {str(name): value for name, value in self.attributes},
         )
 
-    # -- one step -----------------------------------------------------------------------------------------------------
+    # -- one instruction ----------------------------------------------------------------------------------------------
 
-    def _ways(self, step: Step) -> Iterator[None]:
-        """Each way to take a step, bound while the caller looks on from there."""
+    def _ways(self, instruction: Instruction) -> Iterator[None]:
+        """Each way to carry out an instruction, bound while the caller looks on from there."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
-        candidates = self._candidates(step)
+        candidates = self._candidates(instruction)
         for op, chain in candidates:
-            choices = step.choices.get(op.role) or self._by_class(step, op)
+            choices = instruction.choices.get(op.role) or self._by_class(instruction, op)
             if not choices or len(op.outputs) != 1:
-                self._miss(step, op)
+                self._miss(instruction, op)
                 continue
-            for option, operands in choices:
+            for alternative, operands in choices:
                 self.passed += chain
-                if self._bind(step, op, option, operands):
-                    if step.result != step.register:
-                        self.values[step.result] = op.outputs[0]
-                    self.ops.append((step.result, op))
+                if self._bind(instruction, op, alternative, operands):
+                    if instruction.result != instruction.register:
+                        self.values[instruction.result] = op.outputs[0]
+                    self.ops.append((instruction.result, op))
                     yield
                 self._cut(mark)
         if not candidates:
-            self._miss(step, None)
+            self._miss(instruction, None)
 
-    def _candidates(self, step: Step) -> list[tuple[Op, tuple[Op, ...]]]:
+    def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators to look at, each with the casts on the way to it."""
-        start = self.values[step.register]
-        if step.result != step.register:
-            return list(self._readers(step, start, ()))
+        start = self.values[instruction.register]
+        if instruction.result != instruction.register:
+            return list(self._readers(instruction, start, ()))
         value, chain = self.view.seen_through(start)
         op = self.flow.writer(value)
         return [] if op is None else [(op, chain)]
 
-    def _by_class(self, step: Step, op: Op) -> Choices:
-        return [c for name, roles in self.classes.items() if op.role in roles for c in step.choices.get(name, ())]
+    def _by_class(self, instruction: Instruction, op: Op) -> Choices:
+        return [
+            c for name, roles in self.classes.items() if op.role in roles for c in instruction.choices.get(name, ())
+        ]
 
-    def _bind(self, step: Step, op: Op, option: Option, operands: tuple[Operand, ...]) -> bool:
+    def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
         if len(op.inputs) < len(operands):
             return False
         for operand, value in zip(operands, op.inputs, strict=False):
             if value == NONE or not self._fits(operand, value):
-                self._miss_operand(step, operand, value)
+                self._miss_operand(instruction, operand, value)
                 return False
-        return not option.attributes or all(self._attribute(step, op, attribute) for attribute in option.attributes)
+        return not alternative.attributes or all(
+            self._attribute(instruction, op, attribute) for attribute in alternative.attributes
+        )
 
-    def _fits(self, operand: Operand, value: int) -> bool:
+    def _fits(self, operand: Expected, value: int) -> bool:
         origin, chain = self.view.seen_through(value)
         self.passed += chain
         if operand.number is not None:
@@ -190,7 +194,7 @@ class Search:
         self.values[operand.register] = origin
         return True
 
-    def _attribute(self, step: Step, op: Op, attribute: Attribute) -> bool:
+    def _attribute(self, instruction: Instruction, op: Op, attribute: Attribute) -> bool:
         value = self.view.attribute(op, attribute.name)
         expected = attribute.value
         if attribute.reference:
@@ -201,18 +205,20 @@ class Search:
             expected = known[0]
         if value == expected or self.view.from_the_front(op, value) == self.view.from_the_front(op, expected):
             return True
-        self._note(step, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
+        self._note(instruction, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
         return False
 
-    def _readers(self, step: Step, value: int, chain: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    def _readers(
+        self, instruction: Instruction, value: int, chain: tuple[Op, ...]
+    ) -> Iterator[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
         uses = self.flow.uses[value]
-        if step.readers != ANY and (len(uses) != step.readers or any(use.op == NONE for use in uses)):
-            self._note(step, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
+        if instruction.readers != ANY and (len(uses) != instruction.readers or any(use.op == NONE for use in uses)):
+            self._note(instruction, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
             return
         for op in self.flow.readers(value):
             if self.view.changes_nothing(op):
-                yield from self._readers(step, op.outputs[0], (*chain, op))
+                yield from self._readers(instruction, op.outputs[0], (*chain, op))
             else:
                 yield op, chain
 
@@ -222,23 +228,23 @@ class Search:
         ops, passed, numbers, attributes = mark
         del self.ops[ops:], self.passed[passed:], self.numbers[numbers:], self.attributes[attributes:]
 
-    def _miss(self, step: Step, op: Op | None) -> None:
+    def _miss(self, instruction: Instruction, op: Op | None) -> None:
         if self.explained is not None:
-            expected = " or ".join(dict.fromkeys(option.role for option in step.options))
-            self._note(step, expected, "nothing" if op is None else _described(self.flow, op))
+            expected = " or ".join(dict.fromkeys(alternative.role for alternative in instruction.alternatives))
+            self._note(instruction, expected, "nothing" if op is None else _described(self.flow, op))
 
-    def _miss_operand(self, step: Step, operand: Operand, value: int) -> None:
+    def _miss_operand(self, instruction: Instruction, operand: Expected, value: int) -> None:
         if self.explained is None:
             return
         expected = str(operand.number or STORED.get(operand.stored, "")) or f"'{operand.name}', which is bound"
         name = "nothing" if value == NONE else f"'{self.flow.values[value].name}'"
-        self._note(step, f"{operand.name}: {expected}", name)
+        self._note(instruction, f"{operand.name}: {expected}", name)
 
-    def _note(self, step: Step, expected: str, found: str) -> None:
+    def _note(self, instruction: Instruction, expected: str, found: str) -> None:
         depth = len(self.ops)
         if self.explained is not None and (self.farthest is None or depth > self.farthest.depth):
             kind, variant = self.explained.kind, self.explained.variant
-            self.farthest = Mismatch(kind, variant, step.part, expected, found, depth)
+            self.farthest = Mismatch(kind, variant, instruction.part, expected, found, depth)
 
 
 def _described(flow: Dataflow, op: Op) -> str:

@@ -22,7 +22,7 @@ Place = tuple[str, ...]  # a value of the main graph, or of a node in a function
 
 
 @dataclass(frozen=True)
-class Group:
+class Promotion:
     """Nodes that one decision holds. ``cost`` is in bytes; ``writes``: (scope, value); ``makes``: the same as places;
     ``around``: what the control-flow nodes write that hold them."""
 
@@ -33,7 +33,7 @@ class Group:
     around: frozenset[Place] = field(default_factory=frozenset)
 
 
-def find_groups(task: CutTask) -> list[Group]:
+def find_groups(task: CutTask) -> list[Promotion]:
     """All groups, in the order of the nodes, but for what the user asked to be low.
 
     ``task`` is of the model as the file has it, before norms are rewritten: patterns speak of that.
@@ -49,11 +49,11 @@ def find_groups(task: CutTask) -> list[Group]:
         makes = frozenset(place for op in ops for place in _places(flow, op))
         around = frozenset(place for op in ops for holder in _holders(flow, op) for place in _places(flow, holder))
         cost = sum(op_bytes(flow, costs, op) for op in ops)
-        groups.append(Group(patterns, cost, writes, makes, around - makes))
+        groups.append(Promotion(patterns, cost, writes, makes, around - makes))
     return groups
 
 
-def share_out(groups: Sequence[Group], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
+def share_out(groups: Sequence[Promotion], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
     """What was found for each group, of values as the inlined model names them. Of a control-flow node all groups
     inside have a part."""
     totals: dict[Place, float] = {}

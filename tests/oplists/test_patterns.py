@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ampgraph.core.dataflow import Dataflow, Op
@@ -97,6 +98,61 @@ def test_axes_are_counted_from_either_end() -> None:
     assert [region.kind for region in find_regions(flow_of(other))] == ["LayerNormalization"]
 
 
+FILE = """
+region = "{region}"
+anchors = ["{anchor}"]
+ends = ["y"]
+
+[numbers]
+eps = "> 0"
+near = "~ 1.702"
+
+[variants]
+"so" = '''{text}'''
+"""
+OTHERS = {  # the text of a region, and a model that has it
+    "L2 normalisation": (
+        ("LpNormalization", "ReduceL2", "l = ReduceL2 <axes: ints = @axes> (x)  m = Max (l, eps)  y = Div (x, m)"),
+        "k = ReduceL2 <axes = [-1]> (x)  c = Max (eps, k)  y = Div (x, c)",
+    ),
+    "cosine similarity": (
+        (
+            "CosineSimilarity",
+            "ReduceSum",
+            """p = Mul (x, z)  dot = ReduceSum (p)  s = Square (x)  a = ReduceSum (s)  t = Square (z)  b = ReduceSum (t)
+            n = Mul (a, b)  y = OverRoot (dot, n)""",
+        ),
+        """f0 = Relu (f)  h = Mul (f0, x)  d = ReduceSum (h, last)  q = Mul (x, x)  u = ReduceSum (q, last)
+        v = Pow (f0, two)  s = ReduceSum (v, last)  e = Mul (s, u)  r = Sqrt (e)  i = Reciprocal (r)  y = Mul (i, d)""",
+    ),
+    "log-softmax": (
+        (
+            "LogSoftmax",
+            "Log",
+            "t = ReduceMax (x)  d = Sub (x, t)  e = Exp (d)  s = ReduceSum (e)  l = Log (s)  y = Sub (d, l)",
+        ),
+        """m = ReduceMax <axes = [-1]> (x)  c = Sub (x, m)  q = Exp (c)  n = ReduceSum (q, last)  k = Log (n)
+        y = Sub (c, k)""",
+    ),
+    "GELU by a sigmoid": (
+        ("QuickGelu", "Sigmoid", "s = Mul (x, near)  g = Sigmoid (s)  y = Mul (x, g)"),
+        "c = Mul (quick, x)  s = Sigmoid (c)  y = Mul (s, x)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "body"), OTHERS.values(), ids=OTHERS.keys())
+def test_other_regions_are_a_text_too(file: tuple[str, str, str], body: str, tmp_path: Path) -> None:
+    region, anchors, text = file
+    path = written(tmp_path, FILE.format(region=region, anchor=anchors, text=text))
+    graph, _ = adapters.load(between(body, 17, {"quick": np.float32(1.7)}))
+    flow = graph.dataflow("float16")
+    kinds = {
+        (found.kind, flow.values[found.result.outputs[0]].name) for found in find_regions(flow, load_patterns(path))
+    }
+    assert kinds == {(region, "y")}
+
+
 REASONS = {
     "another numerator": (TORCH.replace("Div (d, r)", "Div (f, r)"), "centred", "Sub", "nothing"),
     "no mean of squares": (TORCH.replace("v = ReduceMean", "v = ReduceMax"), "variance", "ReduceMean", "ReduceMax 'v'"),
@@ -163,8 +219,6 @@ BIASES = {
 
 @pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
 def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
-    import numpy as np
-
     text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
     model = parse(text, 17, used(text, {"rows": np.ones((4, 8), np.float32)}))
     graph, _ = adapters.load(model)

@@ -1,4 +1,4 @@
-"""Patterns made ready for the search: each a row of steps from its anchor; rows that begin alike are one tree."""
+"""Patterns made ready for the search: each a row of instructions from its anchor; rows that begin alike are a tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANY = 0  # read by whoever wants
 
 
 @dataclass(frozen=True)
-class Operand:
+class Expected:
     """What must stand in one place of a call. ``register``: where its value is kept, new or known; -1 for a number,
     which is kept under its ``label``."""
 
@@ -25,20 +25,20 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Option:
-    """One call that a step allows."""
+class Alternative:
+    """One call that an instruction allows."""
 
     role: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Expected, ...]
     attributes: tuple[Attribute, ...]
     swaps: bool = False  # the operands in the other order are as good
 
 
-Choices = Sequence[tuple[Option, tuple[Operand, ...]]]
+Choices = Sequence[tuple[Alternative, tuple[Expected, ...]]]
 
 
 @dataclass(frozen=True)
-class Step:
+class Instruction:
     """Looks at what writes the value of ``register`` or, where ``result`` is another one, at what reads it: binds the
     operands, and the result.
 
@@ -48,32 +48,32 @@ class Step:
     part: str = field(compare=False)
     register: int
     result: int
-    options: tuple[Option, ...]
+    alternatives: tuple[Alternative, ...]
     readers: int = ANY
 
     @cached_property
     def choices(self) -> Mapping[str, Choices]:
-        """By operator: the options, with their operands in each order."""
-        found: dict[str, list[tuple[Option, tuple[Operand, ...]]]] = {}
-        for option in self.options:
-            orders = found.setdefault(option.role, [])
-            orders.append((option, option.operands))
-            if option.swaps:
-                orders.append((option, option.operands[::-1]))
+        """By operator: the alternatives, with their operands in each order."""
+        found: dict[str, list[tuple[Alternative, tuple[Expected, ...]]]] = {}
+        for alternative in self.alternatives:
+            orders = found.setdefault(alternative.role, [])
+            orders.append((alternative, alternative.operands))
+            if alternative.swaps:
+                orders.append((alternative, alternative.operands[::-1]))
         return found
 
 
 @dataclass
 class Branch:
-    """A place in the tree: the steps from here, and the pattern that ends here with its names in register order."""
+    """A place in the tree: the instructions from here, and the pattern that ends here."""
 
-    steps: dict[Step, Branch] = field(default_factory=dict)
+    instructions: dict[Instruction, Branch] = field(default_factory=dict)
     found: Found | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a finished row of steps is a match of."""
+    """What a finished row of instructions is a match of. ``names``: in the order of their registers."""
 
     pattern: Pattern
     end: str
@@ -85,8 +85,8 @@ def merge(patterns: Iterable[Pattern], conventions: Conventions) -> Branch:
     tree = Branch()
     for pattern in patterns:
         branch = tree
-        for step, found in _Compiler(pattern, conventions).run():
-            branch = branch.steps.setdefault(step, Branch())
+        for instruction, found in _Compiler(pattern, conventions).run():
+            branch = branch.instructions.setdefault(instruction, Branch())
             branch.found = branch.found or found
     return tree
 
@@ -100,16 +100,16 @@ class _Compiler:
         self.registers = {self.anchor: 0}
         self.done = {self.anchor}
 
-    def run(self) -> Iterator[tuple[Step, Found | None]]:
-        """The steps, with what is found once each is taken."""
-        steps = [self._back(self.writers[self.anchor])]
+    def run(self) -> Iterator[tuple[Instruction, Found | None]]:
+        """The instructions, with what is found once each is carried out."""
+        instructions = [self._back(self.writers[self.anchor])]
         for end in (end for end in self.pattern.ends if end in self.writers):
-            steps += self._towards(end)
-            yield from ((step, None) for step in steps[:-1])
-            yield steps[-1], Found(self.pattern, end, tuple(self.registers))
-            steps = []
+            instructions += self._towards(end)
+            yield from ((instruction, None) for instruction in instructions[:-1])
+            yield instructions[-1], Found(self.pattern, end, tuple(self.registers))
+            instructions = []
 
-    def _towards(self, end: str) -> Iterator[Step]:
+    def _towards(self, end: str) -> Iterator[Instruction]:
         """Node after node from the values that are there to an end of the region."""
         needed = self.pattern.above(end)
         while waiting := [node for node in self.pattern.nodes if node.output in needed - self.done]:
@@ -122,16 +122,16 @@ class _Compiler:
         """How many constants make the node a rare one."""
         return min(sum(name in self.pattern.numbers for name in call.operands) for call in node.calls)
 
-    def _back(self, node: Node) -> Step:
+    def _back(self, node: Node) -> Instruction:
         """The writer of a value that is bound."""
         register = self.registers[node.output]
-        return Step(node.output, register, register, self._options(node))
+        return Instruction(node.output, register, register, self._alternatives(node))
 
-    def _forward(self, node: Node, end: str) -> Step:
+    def _forward(self, node: Node, end: str) -> Instruction:
         """A reader of a value that is bound."""
-        source, options = self._source(node), self._options(node)
+        source, alternatives = self._source(node), self._alternatives(node)
         result = self.registers.setdefault(node.output, len(self.registers))
-        return Step(node.output, self.registers[source], result, options, self._readers(source, end))
+        return Instruction(node.output, self.registers[source], result, alternatives, self._readers(source, end))
 
     def _source(self, node: Node) -> str:
         """An operand that is found already and lies behind the anchor, or is the anchor."""
@@ -147,21 +147,21 @@ class _Compiler:
         nodes = (self.writers[n] for n in self.pattern.above(end) if n in self.writers)
         return sum(max(call.operands.count(name) for call in node.calls) for node in nodes)
 
-    def _options(self, node: Node) -> tuple[Option, ...]:
+    def _alternatives(self, node: Node) -> tuple[Alternative, ...]:
         known = frozenset(self.registers)
-        return tuple(self._option(call, set(known)) for call in node.calls)
+        return tuple(self._alternative(call, set(known)) for call in node.calls)
 
-    def _option(self, call: Call, known: set[str]) -> Option:
+    def _alternative(self, call: Call, known: set[str]) -> Alternative:
         operands = tuple(self._operand(name, known) for name in call.operands)
         swaps = len(operands) == 2 and call.role in self.commutative and call.operands[0] != call.operands[1]
-        return Option(call.role, operands, call.attributes, swaps)
+        return Alternative(call.role, operands, call.attributes, swaps)
 
-    def _operand(self, name: str, known: set[str]) -> Operand:
+    def _operand(self, name: str, known: set[str]) -> Expected:
         number = self.pattern.numbers.get(name)
         if number is not None:
-            return Operand(name, -1, number=number, label=name)
+            return Expected(name, -1, number=number, label=name)
         register = self.registers.setdefault(name, len(self.registers))
         if name in known:
-            return Operand(name, register, True)
+            return Expected(name, register, True)
         known.add(name)
-        return Operand(name, register, stored=self.pattern.stored.get(name, ""))
+        return Expected(name, register, stored=self.pattern.stored.get(name, ""))
