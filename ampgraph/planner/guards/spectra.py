@@ -37,7 +37,7 @@ class Spectra:
         if found is None:
             return None
         between, squares, floor = found
-        origins = self._origins(squares)
+        origins = self._origins(squares, narrow)
         if narrow and not any(op.id in self._raw and self._is_product(op) for op in origins):
             return None
         return [sink, *between, *squares, *origins], floor
@@ -80,7 +80,7 @@ class Spectra:
             return floor if not number else floor * number if traits.has(op.role, "divides") else floor / number
         return max(floor, number) if traits.has(op.role, "adds_epsilon") else floor
 
-    def _origins(self, squares: list[Op]) -> list[Op]:
+    def _origins(self, squares: list[Op], narrow: bool) -> list[Op]:
         """What squares are made of: up to the first product, and on where nothing but sums and products of the model's
         own inputs comes before it."""
         found: dict[int, Op] = {}
@@ -89,6 +89,8 @@ class Spectra:
             for value in self.borders.origins(work.pop()):
                 op = self.flow.writer(value)
                 if op is None or op.id in found or not self._may_be_spectral(op.id):
+                    continue
+                if narrow and self._adds_many(op):
                     continue
                 constant = op.id in self._constant
                 if op.slots and (constant or self._may_sum(op)):
@@ -110,8 +112,9 @@ class Spectra:
 
     def _is_wide(self, op: Op) -> bool:
         """Whether an operator adds up so many elements that no small one counts."""
-        if self._is_product(op):
-            return True
+        return self._is_product(op) or self._adds_many(op)
+
+    def _adds_many(self, op: Op) -> bool:
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
         return sums and summed(self.context, op) > NARROW
 
