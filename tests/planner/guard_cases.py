@@ -171,6 +171,7 @@ EPS += [
             y = Div (x, e) }""",
         {"x": np.zeros((1, 4), F)},
         {"eps": F(1e-12), "shape": np.array([1, 4])},
+        without=(),  # sums of squares have a guard of their own
         notes=("eps",),
     ),
     Case(
@@ -220,7 +221,7 @@ SUMS = [
     ),
     Case(
         "a square and its root",
-        "_pow",
+        "_square",
         "g (float[1,4] x) => (float[1,4] y) { s = Pow (x, two)  y = Sqrt (s) }",
         {"x": rows(300, 400, 1, 2)},
         {"two": F(2)},
@@ -235,6 +236,27 @@ SUMS = [
         notes=("cumsum",),
         exact=True,
     ),
+]
+
+LARGE = {"x": rows(300, 400, 1, 2)}
+SQUARES = [
+    Case(
+        f"a square by {name}",
+        "_square",
+        f"g (float[1,4] x) => (float[1,?] y) {{ {body} }}",
+        LARGE,
+        {"two": F(2), "small": F(1e-3), "axes": np.array([1])},
+        opset=18,
+        notes=("pow",),
+    )
+    for name, body in (
+        ("Mul", "h = Relu (x)  s = Mul (h, h)  y = Mul (s, small)"),
+        ("Pow", "h = Relu (x)  s = Pow (h, two)  y = Mul (s, small)"),
+        ("two computations", "h = Add (x, x)  i = Add (x, x)  s = Mul (h, i)  y = Mul (s, small)"),
+        ("Mul and a sum", "h = Relu (x)  s = Mul (h, h)  t = ReduceSum (s, axes)  y = Sqrt (t)"),
+        ("ReduceSumSquare", "h = Relu (x)  s = ReduceSumSquare (h, axes)  y = Sqrt (s)"),
+        ("Mul behind a wide clip", "h = Clip (x, small)  s = Mul (h, h)  y = Mul (s, small)"),
+    )
 ]
 
 POSITIONS = {"p": np.arange(8192, dtype=np.int64).reshape(1, 8192)}
@@ -447,4 +469,4 @@ STORED = [
     ),
 ]
 
-CASES = [*MASKS, *EPS, *SUMS, *ANGLES, *INDICES, *BORDERS, *STORED]
+CASES = [*MASKS, *EPS, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -15,7 +14,11 @@ from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
 from ..findings import Findings, Ruling, Source
 from ..regions import Regions
+from ..squares import Squares
 from ..stages import Listed
+from ..sums import summed
+from .bounds import Bounds
+from .spectra import Spectra
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})  # integers are exact up to here
@@ -36,6 +39,21 @@ class Sight:
     context: Context
     regions: Regions
     angles: set[int] = field(default_factory=set)  # operators that were found to compute angles
+
+    @cached_property
+    def squares(self) -> Mapping[int, int]:
+        """The operators that square, with what they square."""
+        return Squares(self.context.flow, self.context.traits).of_op
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """How large values may become."""
+        return Bounds(self.context)
+
+    @cached_property
+    def spectra(self) -> Spectra:
+        """Where powers are made."""
+        return Spectra(self.context, self.regions, self.squares)
 
     @cached_property
     def activations(self) -> Collection[int]:
@@ -82,7 +100,12 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("exponentials", _exp_sum),
         ("sums", _long_sum),
         ("powers", _pow),
-        ("squares", _pow),
+        ("powers", _square),
+        ("squares", _square),
+        ("sums_squares", _square),
+        ("multiplies", _square),
+        ("logarithms", _spectrum),
+        ("divides", _spectrum),
         ("prefix_sums", _prefix_sum),
         ("periodic", _positions),
     )
@@ -153,28 +176,10 @@ def _exp_sum(sight: Sight, op: Op) -> Spoilt:
 
 def _long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype = sight.context.options.dtype
-    count, limit = _summed(sight.context, op), LONG_SUM[dtype]
+    count, limit = summed(sight.context, op), LONG_SUM[dtype]
     if count <= limit:
         return None
     return Why("long-sum", f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}"), [op]
-
-
-def _summed(context: Context, op: Op) -> int:
-    """How many elements go into one result, with unknown dimensions guessed."""
-    flow = context.flow
-    dims = flow.dims(op.inputs[0], context.options.dims)
-    if context.traits.has(op.role, "sums_all_places"):
-        return math.prod(dims[2:])
-    if context.traits.has(op.role, "sums_windows"):
-        return math.prod(flow.attribute(op, "kernel_shape") or ())
-    axes = flow.attribute(op, "axes")
-    if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
-        item = flow.values[op.inputs[1]]
-        array = flow.weights.array(item) if item.weight else None
-        axes = [-1] if array is None else array.reshape(-1).tolist()
-    if not axes:
-        return 1 if flow.attribute(op, "noop_with_empty_axes") else math.prod(dims)
-    return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
 
 
 def _pow(sight: Sight, op: Op) -> Spoilt:
@@ -182,12 +187,39 @@ def _pow(sight: Sight, op: Op) -> Spoilt:
     traits = sight.context.traits
     if sight.context.options.dtype != "float16":
         return None
-    places = traits.positions(op.role, "powers")
-    exponent = sight.context.flow.scalar(op.inputs[places[0]]) if places else 2.0
-    if exponent is not None and 0 <= exponent <= 1:
+    exponent = sight.context.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]])
+    if exponent is not None and 0 <= exponent <= 1 or op.id in sight.squares:
         return None
     text = "an unknown exponent" if exponent is None else f"exponent {exponent:g}"
     return Why("pow", f"{op.kind} with {text} leaves float16 early (x**2 above 255.9)"), [op]
+
+
+def _square(sight: Sight, op: Op) -> Spoilt:
+    """x * x leaves float16 above 255.9, and a sum of squares before; held unless x is known to be small."""
+    options = sight.context.options
+    value = sight.squares.get(op.id)
+    if value is None or options.dtype != "float16":
+        return None
+    count = summed(sight.context, op) if sight.context.traits.has(op.role, "sums_squares") else 1
+    bounds = sight.bounds
+    if count * bounds.of(value) ** 2 <= options.largest and not bounds.vanishes(op.outputs[0]):
+        return None
+    text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
+    return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op]
+
+
+def _spectrum(sight: Sight, op: Op) -> Spoilt:
+    """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
+    traits, dtype = sight.context.traits, sight.context.options.dtype
+    divides = traits.has(op.role, "divides")
+    value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
+    found = sight.spectra.behind(op, value, narrow=divides)
+    if found is None:
+        return None
+    ops, floor = found
+    under = f"a floor of {floor:g} under them" if floor else "no floor under them"
+    verb = "divides by powers" if divides else "magnifies small powers"
+    return Why("spectrum", f"{op.kind} {verb}, with {under}: {dtype} rounds large ones by more"), ops
 
 
 def _prefix_sum(sight: Sight, op: Op) -> Spoilt:

@@ -1,0 +1,54 @@
+"""Where a model squares: one notion, however a square is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.pattern_view import View
+from ..oplists.pattern_files import conventions
+from ..oplists.patterns import region_patterns
+from ..oplists.traits import Traits
+
+
+class Squares:
+    """Squares and sums of squares of a model: Pow by 2, x * x, two computations of one value multiplied, and operators
+    that square by themselves."""
+
+    def __init__(self, flow: Dataflow, traits: Traits) -> None:
+        self.flow, self.traits = flow, traits
+
+    @cached_property
+    def of_op(self) -> Mapping[int, int]:
+        """The operators that square, with what they square."""
+        squared = {op.id: self._squared(op) for op in self.flow.ops if op.slots}
+        return {op: value for op, value in squared.items() if value != NONE}
+
+    def _squared(self, op: Op) -> int:
+        """What an operator squares, NONE where it does not."""
+        traits = self.traits
+        if traits.has(op.role, "squares") or traits.has(op.role, "sums_squares"):
+            return op.inputs[0]
+        if traits.has(op.role, "powers"):
+            return op.inputs[0] if self.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]]) == 2 else NONE
+        if traits.has(op.role, "multiplies") and len(op.inputs) == 2 and NONE not in op.inputs:
+            values = self.flow.values
+            one, two = op.inputs
+            if not values[one].weight and not values[two].weight and self._same(one, two):
+                return one
+        return NONE
+
+    def _same(self, one: int, two: int) -> bool:
+        """Whether two values are computed alike."""
+        return one == two or self._view.same(self._origin(one), self._origin(two)) is not None
+
+    def _origin(self, value: int) -> int:
+        """A value before casts that change nothing, and before one in the file that widens it."""
+        value = self._view.seen_through(value)[0]
+        low = self.flow.values[value].low_source
+        return value if low == NONE else low
+
+    @cached_property
+    def _view(self) -> View:
+        return View(self.flow, conventions(), region_patterns().roles)
