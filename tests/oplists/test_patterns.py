@@ -145,7 +145,7 @@ OTHERS = {  # the text of a region, and a model that has it
 def test_other_regions_are_a_text_too(file: tuple[str, str, str], body: str, tmp_path: Path) -> None:
     region, anchors, text = file
     path = written(tmp_path, FILE.format(region=region, anchor=anchors, text=text))
-    graph, _ = adapters.load(between(body, 17, {"quick": np.float32(1.7)}))
+    graph, _ = adapters.load(between(body, 17, {"quick": np.array(1.7, np.float32)}))
     flow = graph.dataflow("float16")
     kinds = {
         (found.kind, flow.values[found.result.outputs[0]].name) for found in find_regions(flow, load_patterns(path))
@@ -220,7 +220,7 @@ BIASES = {
 @pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
 def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
     text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
-    model = parse(text, 17, used(text, {"rows": np.ones((4, 8), np.float32)}))
+    model = parse(text, used(text, {"rows": np.ones((4, 8), np.float32)}))
     graph, _ = adapters.load(model)
     flow = graph.dataflow("float16")
     regions: list[Region] = list(find_biases(flow, {"MatMul"}))
