@@ -102,7 +102,7 @@ def test_a_back_arrow_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def length(function: ast.FunctionDef) -> int:
     """Its lines without the docstring, which says what each argument is."""
     text = function.body[0] if ast.get_docstring(function) is not None else None
-    return (function.end_lineno or 0) - function.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
+    return (function.end_lineno or 0) - function.lineno + 1 - ((text.end_lineno or 0) - text.lineno + 1 if text else 0)
 
 
 def test_nothing_is_too_large() -> None:

@@ -18,14 +18,6 @@ FREE = (
     "ampgraph/training/forward/lowerings/",  # a lowering is of its operator
     "ampgraph/training/gradients/rules/",  # a gradient is of its operator
 )
-TABLES_LEFT = {
-    "ampgraph/numerics/inputs/roles.py": 4,
-    "ampgraph/numerics/ranges/bodies.py": 1,
-    "ampgraph/numerics/strict/rewrite.py": 1,
-    "ampgraph/training/mindspore/compiled_steps.py": 1,
-    "ampgraph/training/mindspore/cut_graph.py": 2,
-}
-"""Tables that are on their way into traits: this list only ever shrinks."""
 OPTIMIZERS = {"Adam", "AdamW", "SGD"}  # classes of ours, and operators of MindSpore's
 COMPARED = ("ampgraph/oplists/", "ampgraph/passes/", "ampgraph/planner/", "ampgraph/report/")
 """Rooms that compare an operator with a trait, never with a name."""
@@ -77,12 +69,7 @@ def comparisons(module: ast.Module) -> Iterator[tuple[int, list[str]]]:
 
 @pytest.mark.parametrize("name", [name for name in sources() if not name.startswith(FREE)])
 def test_no_table_of_operators_is_left_in_python(name: str) -> None:
-    found = list(tables(tree(name)))
-    assert len(found) <= TABLES_LEFT.get(name, 0), found
-
-
-def test_who_empties_a_file_of_tables_takes_it_from_the_list() -> None:
-    assert [name for name in TABLES_LEFT if name not in sources() or not list(tables(tree(name)))] == []
+    assert list(tables(tree(name))) == []
 
 
 @pytest.mark.parametrize("name", [name for name in sources() if name.startswith(COMPARED)])

@@ -76,7 +76,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Decided:
+class Planned:
     """A plan and the dataflow that it speaks of. ``given``: somebody else made it, so that its faults are not ours."""
 
     plan: Plan
@@ -215,17 +215,17 @@ def moved(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
 
 def decide(
     graph: Graph, plan: Plan | None, options: Options | None, low_io: frozenset[str], progress: Progress = silent
-) -> Decided:
+) -> Planned:
     """The plan, made or given; the graph is left with its norms rewritten."""
     progress("planning", 0, 0)
     if options is not None:
         plan, flow = pipeline.planned(graph, options, low_io)
-        return Decided(plan, flow, options.lists, given=False)
+        return Planned(plan, flow, options.lists, given=False)
     assert plan is not None  # one of the two is there
-    return Decided(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
+    return Planned(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
 
 
-def edit(job: Job, graph: Graph, decided: Decided, progress: Progress) -> bool:
+def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
     plan, flow = decided.plan, decided.flow
@@ -233,7 +233,7 @@ def edit(job: Job, graph: Graph, decided: Decided, progress: Progress) -> bool:
 
 
 def report(
-    job: Job, decided: Decided, output: Path | None, graph: Graph, changed: bool, before: Census | None,
+    job: Job, decided: Planned, output: Path | None, graph: Graph, changed: bool, before: Census | None,
     made: Choices | None,
 ) -> Summary | None:  # fmt: skip
     """The summary, where one was asked for."""

@@ -14,7 +14,7 @@ from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
 from ..numerics.metrics.agreement import Agreement, apart
 from ..report.verification import Verification
-from .finding import Finding
+from .fault_search import FaultSearch
 from .kinds import Data, Model, path_of
 from .pairs import MindirPair, OnnxPair, Pair
 
@@ -68,7 +68,7 @@ def verify(
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
         pair.open()
         outputs = _compared(pair, drawn, progress)
-        job = Finding(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
+        job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.look(drawn, progress)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(

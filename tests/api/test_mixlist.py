@@ -40,7 +40,7 @@ def test_no_operator_type_is_in_both_lists(policy, level):
 def test_each_operator_goes_where_its_level_puts_its_class(level):
     """Recomputed here: the most careful of the operators that share a type wins."""
     lists, chosen = load_op_lists(), load_level(level)
-    wanted = {}
+    wanted: dict[str, set[str]] = {}
     for name, types in ascend_names().items():
         listing = lists.of(operators()[name].kind)
         for one in types:

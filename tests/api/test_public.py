@@ -83,7 +83,7 @@ def test_type_checkers_find_misspelt_names_and_keywords(tmp_path: Path) -> None:
 @cache
 def nodes() -> list[tuple[str, ast.AST]]:
     """Every function and call of ampgraph and its passes, with its place."""
-    found = []
+    found: list[tuple[str, ast.AST]] = []
     for folder in (ROOT / "ampgraph", ROOT / "passes"):
         for file in sorted(folder.rglob("*.py")):
             tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 import errno
 import math
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +22,7 @@ from ampgraph.numerics.tune.contributions import Measured, contributions
 from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
 from ampgraph.planner.promotions import literal
 from hard_models import HARD_MODELS
+from present import present
 
 pytest.importorskip("onnxruntime")
 
@@ -152,8 +154,13 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
     monkeypatch.setattr(judging, "IN_MEMORY", 100)
     rng = np.random.default_rng(0)
     number = rng.standard_normal((3, 40)).astype(np.float32)
-    samples = [
-        {"a": number, "b": number.astype(ml_dtypes.bfloat16), "c": [number[0], number[1]], "d": np.float32([])},
+    samples: list[dict[str, Any]] = [
+        {
+            "a": number,
+            "b": number.astype(ml_dtypes.bfloat16),
+            "c": [number[0], number[1]],
+            "d": np.array([], np.float32),
+        },
         {"a": number.T, "b": number[:, 0].astype(ml_dtypes.bfloat16), "c": [], "d": np.array(1.5)},
         {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
     ]
@@ -214,7 +221,7 @@ def counting(kind, opened):
 @pytest.mark.slow
 def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session and each measuring pass one."""
-    opened = []
+    opened: list[str] = []
     sessions = (("strict.session", "StrictSession"), ("tune.shadow", "LocalErrors"), ("tune.shadow", "GrownErrors"))
     for module, name in sessions:
         home = __import__(f"ampgraph.numerics.{module}", fromlist=[name])
@@ -230,9 +237,9 @@ def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     assert start.error > 4.5e-4 >= chosen.error and whole.error == 0
     assert start.bytes < chosen.bytes < 0.6 * whole.bytes
     monkeypatch.undo()
-    assert strict_error(model, ampgraph.apply(model, found.plan), feeds) == pytest.approx(found.error)
+    assert strict_error(model, ampgraph.apply(model, present(found.plan)), feeds) == pytest.approx(found.error)
     again = ampgraph.convert(model, "O2", fp32=found.patterns)
-    assert again.SerializeToString() == ampgraph.apply(model, found.plan).SerializeToString()
+    assert again.SerializeToString() == ampgraph.apply(model, present(found.plan)).SerializeToString()
 
 
 def test_what_overflows_is_found_and_little_else_promoted():
@@ -240,7 +247,7 @@ def test_what_overflows_is_found_and_little_else_promoted():
     assert found.met and not math.isfinite(found.candidates[0].error)
     assert len(found.patterns) <= 8 and any("wo" in pattern for pattern in found.patterns)
     assert found.to_dict()["candidates"][0]["error"] is None
-    assert strict_error(model, ampgraph.apply(model, found.plan), feeds) <= 5e-3
+    assert strict_error(model, ampgraph.apply(model, present(found.plan)), feeds) <= 5e-3
 
 
 def test_branches_are_tuned_too():
@@ -252,7 +259,7 @@ def test_branches_are_tuned_too():
 def test_what_was_float32_stays_so_when_its_neighbours_are_promoted():
     model, _, found = tuned("detector", tolerance=1e-9)
     assert found.met and found.error == 0
-    assert ampgraph.apply(model, found.plan).SerializeToString() == model.SerializeToString()
+    assert ampgraph.apply(model, present(found.plan)).SerializeToString() == model.SerializeToString()
 
 
 def test_bfloat16_and_another_level():
@@ -391,4 +398,4 @@ def test_a_reference_that_is_nowhere_finite_is_told():
 
 def test_a_tolerance_that_is_no_number_is_told():
     with pytest.raises(AmpError, match="AMP312.*'1e-3' is no positive number"):
-        ampgraph.tune("model.onnx", tolerance="1e-3")
+        ampgraph.tune("model.onnx", tolerance="1e-3")  # type: ignore[arg-type]

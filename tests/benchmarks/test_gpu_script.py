@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -77,7 +78,11 @@ def test_tiny_models_are_the_large_ones_made_small(name, tiny):
 
 
 def test_failures_name_what_is_wrong():
-    row = {"error": None, "heavy_on_cpu": [], "error_to_float32": {"rel_l2": 1e-3, "nonfinite": 0, "mismatch": 0}}
+    row: dict[str, Any] = {
+        "error": None,
+        "heavy_on_cpu": [],
+        "error_to_float32": {"rel_l2": 1e-3, "nonfinite": 0, "mismatch": 0},
+    }
     assert gpu.failures_of(row, 2e-2) == []
     assert "MatMul_7" in gpu.failures_of({**row, "heavy_on_cpu": ["MatMul_7"]}, 2e-2)[0]
     assert "above" in gpu.failures_of(row, 1e-4)[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,13 +41,22 @@ def test_what_stops_the_writing_leaves_the_old_file(tmp_path: Path, raised: Base
     assert target.read_text() == "old" and os.listdir(tmp_path) == ["out.bin"]
 
 
+def noting(calls: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which notes its name where it is called."""
+
+    def called(*given: Any) -> Any:
+        calls.append(name)
+        return function(*given)
+
+    return called
+
+
 def test_a_durable_file_is_on_the_disk_before_it_is_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    replace, fsync = os.replace, os.fsync
-    monkeypatch.setattr(os, "replace", lambda *places: done.append("replace") or replace(*places))
-    monkeypatch.setattr(os, "fsync", lambda handle: done.append("fsync") or fsync(handle))
+    for name in ("replace", "fsync"):
+        monkeypatch.setattr(os, name, noting(done, name, getattr(os, name)))
     with whole_file(tmp_path / "a", durable=True) as beside:
         beside.write_text("x")
     assert done == ["fsync", "replace", "fsync"]

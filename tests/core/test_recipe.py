@@ -91,9 +91,8 @@ def test_a_text_that_is_none(text: str, message: str, hint: str) -> None:
 
 
 def test_what_users_may_give() -> None:
-    recipe = Recipe.of(
-        lists=Path("mine.toml"), io="low", opset=np.int64(18), range_margin=np.float32(2), ranges=Path("r")
-    )
+    of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
+    recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
     assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
     assert type(recipe.opset) is int and type(recipe.range_margin) is float
     assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()

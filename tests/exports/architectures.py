@@ -20,6 +20,8 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Causal, with a rotary embedding computed from positions and a finite mask."""
 
+    frequency: torch.Tensor
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
@@ -67,6 +69,7 @@ class Decoder(nn.Module):
     def forward(self, ids):
         x = self.embed(ids)
         for b in self.blocks:
+            assert isinstance(b, nn.ModuleDict)
             x = x + b["attention"](b["norm1"](x))
             y = b["norm2"](x)
             x = x + b["down"](nn.functional.silu(b["gate"](y)) * b["up"](y))

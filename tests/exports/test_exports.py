@@ -12,6 +12,7 @@ import ampgraph
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.report.inspect import inspect
 from exports.architectures import architectures
+from present import present
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def exported(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         module.eval(), (example,), dynamo=True, input_names=[feed], output_names=["out"], opset_version=opset,
         verbose=False,
     )  # fmt: skip
-    return program.model_proto, {feed: example.numpy()}
+    return present(program).model_proto, {feed: example.numpy()}
 
 
 @functools.cache

@@ -52,7 +52,8 @@ def attribute(node: Any, name: str) -> Any:
 
 class Checker:
     def __init__(self, model: Any, original: Any = None) -> None:
-        self.model, self.faults = model, []
+        self.model = model
+        self.faults: list[str] = []
         self.kinds = {f"REF::{p.name}": p.op_type for p in model.primitives}
         self.functions = {graph.name: graph for graph in model.functions}
         self.before = Checker(original).signatures() if original is not None else {}

@@ -50,7 +50,7 @@ class Body:
     def load(self) -> str:
         weight = self.draw(st.sampled_from(self.weights))
         known = [load for of, load in self.loads if of == weight]
-        if known and self.draw(st.booleans()):
+        if bool(known) and self.draw(st.booleans()):
             return known[0]
         name = self.emit(f"Load({weight}, {self.state})", kind=TENSOR)
         self.loads.append((weight, name))
@@ -78,11 +78,11 @@ class Body:
     def tuple(self, name: str, dtype: str) -> None:
         """An operator of a tuple that was made before, a new one, a nested one, or one behind a Depend."""
         fitting = [t for t in self.tuples if set(t[1]) == {dtype}]
-        if fitting and self.draw(st.booleans()):
+        if bool(fitting) and self.draw(st.booleans()):
             made = self.draw(st.sampled_from(fitting))[0]
         else:
             parts = [name, *(self.pick(dtype)[0] for _ in range(self.draw(st.integers(1, 2))))]
-            parts += [self.draw(st.sampled_from(fitting))[0]] if fitting and self.draw(st.booleans()) else []
+            parts += [self.draw(st.sampled_from(fitting))[0]] if bool(fitting) and self.draw(st.booleans()) else []
             made = f"v{len(self.lines)}"
             self.lines.append(f"{made} = MakeTuple({', '.join(parts)})")
             if self.draw(st.integers(0, 3)) == 0:

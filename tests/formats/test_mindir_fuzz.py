@@ -21,7 +21,7 @@ from effort import lines_run
 from formats.mindir_parse import data, dump, parse
 from formats.mindir_random import random_texts
 
-SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 REAL = Path(digits.__file__).parent / "digits_cnn.mindir"
 LINES = 300_000  # of Python, that reading and converting the small file may run: five times what it takes
 
@@ -104,7 +104,7 @@ def damaged(content: bytes, rnd: random.Random) -> bytes:
     return bytes(result)
 
 
-@settings(max_examples=100, **SHARED)
+@settings(SHARED, max_examples=100)
 @given(st.integers(0, 2**32), OPTIONS)
 def test_bytes_of_a_real_file(path: Path, seed: int, options: dict[str, Any]) -> None:
     """The graph stands behind the first bytes and in front of the weights' numbers: half of the damage goes there."""
@@ -118,7 +118,7 @@ def test_bytes_of_a_real_file(path: Path, seed: int, options: dict[str, Any]) ->
     survives(path, damaged(content, rnd), **options)
 
 
-@settings(max_examples=100, **SHARED)
+@settings(SHARED, max_examples=100)
 @given(random_texts(), st.integers(0, 2**32), OPTIONS)
 def test_bytes_of_small_models(path: Path, text: str, seed: int, options: dict[str, Any]) -> None:
     survives(path, damaged(data(parse(text)), random.Random(seed)), **options)
@@ -214,7 +214,7 @@ def _other(model: Any, field: Any, rnd: random.Random) -> Any:
     return rnd.choice(NUMBERS if field.type == field.TYPE_INT32 else NUMBERS + LARGE)
 
 
-@settings(max_examples=250, **SHARED)
+@settings(SHARED, max_examples=250)
 @given(st.integers(0, 2**32), OPTIONS)
 def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any]) -> None:
     model, rnd = parse(SMALL), random.Random(seed)
@@ -222,7 +222,7 @@ def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any])
     survives(path, data(model), **options)
 
 
-@settings(max_examples=100, **SHARED)
+@settings(SHARED, max_examples=100)
 @given(random_texts(), st.integers(0, 2**32), OPTIONS)
 def test_fields_of_random_models(path: Path, text: str, seed: int, options: dict[str, Any]) -> None:
     model, rnd = parse(text), random.Random(seed)

@@ -232,7 +232,12 @@ def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
     path, kept = tmp_path / "cut.mindir", []
     path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
     looks_like = kinds.looks_like
-    monkeypatch.setattr(kinds, "looks_like", lambda data: kept.append(data[:10]) or looks_like(data))
+
+    def looks(data):
+        kept.append(data[:10])
+        return looks_like(data)
+
+    monkeypatch.setattr(kinds, "looks_like", looks)
     with pytest.raises(AmpError, match="AMP102"):
         mindir_io.load(path)
     assert kept

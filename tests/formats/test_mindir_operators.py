@@ -7,6 +7,7 @@ from ampgraph.oplists.files import data_folder, tomllib
 from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Place, is_slot, operator, operators, parse
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.schemas import known_operators
+from present import present
 
 PATH = data_folder() / "schemas" / "mindspore.toml"
 
@@ -43,17 +44,17 @@ def test_look_ups() -> None:
     assert [entry.slot_of_input(place) for place in range(6)] == ["T", "-", "T", "T", "-", "-"]
     assert [entry.slot_of_output(place) for place in range(4)] == ["T", "float32", "float32", "-"]
     assert entry.attributes["epsilon"] == Place(operand=4)
-    assert operator("Conv2D").attributes["kernel_shape"] == Place(attribute="kernel_size")
-    assert operator("Split").slot_of_output(7) == "T"
-    assert operator("Square").kind == "mindspore::Square"
+    assert present(operator("Conv2D")).attributes["kernel_shape"] == Place(attribute="kernel_size")
+    assert present(operator("Split")).slot_of_output(7) == "T"
+    assert present(operator("Square")).kind == "mindspore::Square"
     assert operator("NoSuchOperator") is None
-    assert operator("MakeTuple").structural
+    assert present(operator("MakeTuple")).structural
 
 
 def test_low_types_that_type_inference_refuses() -> None:
-    assert operator("BatchNorm").admits == {"float16"}
-    assert operator("Range").admits == frozenset()
-    assert operator("MatMul").admits == LOW_TYPES
+    assert present(operator("BatchNorm")).admits == {"float16"}
+    assert present(operator("Range")).admits == frozenset()
+    assert present(operator("MatMul")).admits == LOW_TYPES
 
 
 def test_slots_and_fixed_types() -> None:

@@ -133,7 +133,7 @@ def test_what_is_low_is_widened() -> None:
     body = """l = Cast <to = 10> (x)  a = ConstantOfShape <value = float16[1] {16384}> (shape)  m = Mul (l, a)
         n = Add (m, h)  y = Cast <to = 1> (n)"""
     weights = {"shape": np.array([4, 4]), "h": np.full((4, 4), 0.5, np.float16)}
-    graph = OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => (float[4,4] y) {{ {body} }}", **weights)))
+    graph = OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => (float[4,4] y) {{ {body} }}", weights)))
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
         for name in "lamn":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import onnx
@@ -272,9 +273,9 @@ def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
         f"""g (float[2,4] x, float[1,1,6,6] i{listed}) => (float[2,8] y, float[1,3,6,6] z) {{
         a = Gemm (x, w1, b1)  r = Relu (a)  m = MatMul (r, w2)  y = Softmax <axis = 1> (m)
         c = Conv <pads = [1, 1, 1, 1]> (i, k)  z = Sigmoid (c) }}""",
+        weights,
         opset=opset,
         ir=ir,
-        **weights,
     )
     feeds = {"x": x(2, 4), "i": x(1, 1, 6, 6)}
     convert_everywhere(given, feeds, low=["Gemm", "MatMul", "Conv"], levels=("O1", "O2", "O3"))
@@ -294,7 +295,7 @@ def test_another_opset_when_asked() -> None:
     assert [o.version for o in converted.opset_import] == [21] and converted.doc_string == "kept"
     assert "MatMul" in low_kinds(converted)
     for wrong in (0, 99, -1):
-        assert code(lambda wrong=wrong: ampgraph.convert(given, opset=wrong)) == "AMP307"
+        assert code(partial(ampgraph.convert, given, opset=wrong)) == "AMP307"
 
 
 # -- what the file says of itself -------------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def test_both_names_of_the_default_domain(name: str) -> None:
 def test_io_mistakes() -> None:
     given = parse(CACHE, w=(4, 4))
     for wrong in (["nothing*=low"], ["x=bfloat16"], ["x"]):
-        assert code(lambda wrong=wrong: ampgraph.convert(given, io=wrong)) == "AMP305"
+        assert code(partial(ampgraph.convert, given, io=wrong)) == "AMP305"
 
 
 def test_the_number_of_casts_of_a_chain() -> None:

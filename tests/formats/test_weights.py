@@ -132,7 +132,7 @@ def near(path: Path, expected: dict) -> None:
 )
 @pytest.mark.parametrize("level", ["O1", "O3"])
 def test_external_data_goes_to_another_folder(tmp_path: Path, places: dict, level: str) -> None:
-    given = parse(CHAIN, **WEIGHTS)
+    given = parse(CHAIN, WEIGHTS)
     expected = run_plain(given, FEEDS)
     save_external(given, tmp_path / "in" / "m.onnx", places)
     before = {p.name: p.read_bytes() for p in (tmp_path / "in").iterdir()}
@@ -148,7 +148,7 @@ def test_external_data_goes_to_another_folder(tmp_path: Path, places: dict, leve
 
 
 def test_small_external_tensors_that_stay_float32_come_along(tmp_path: Path) -> None:
-    given = parse(CHAIN.replace("Mul (b, k)", "Mod <fmod = 1> (b, k)"), **WEIGHTS)
+    given = parse(CHAIN.replace("Mul (b, k)", "Mod <fmod = 1> (b, k)"), WEIGHTS)
     save_external(given, tmp_path / "in" / "m.onnx", {"k": ("small.data", 5)})
     (tmp_path / "out").mkdir()
     ampgraph.convert(tmp_path / "in" / "m.onnx", "O1", target="cpu", output=tmp_path / "out" / "m.onnx")

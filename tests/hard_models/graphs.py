@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ class Graph:
         self.weights: dict[str, np.ndarray] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
-    def op(self, kind: str, *inputs: str, name: str = "", **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A node with one output, named as the node."""
         name = name or f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
@@ -47,7 +48,7 @@ class Graph:
 
     def constant(self, value: object, dtype: type = np.float32) -> str:
         """A small initializer; equal ones are one, as exporters share them."""
-        array = np.asarray(value, dtype)
+        array: np.ndarray = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.weight(f"constant_{len(self._constants)}", array)

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -64,7 +65,7 @@ def recorded(name: str, converter: str) -> dict[str, float]:
     return row
 
 
-def heavy_float32(model: ModelProto, level: str, **options: object) -> list[str]:
+def heavy_float32(model: ModelProto, level: str, **options: Any) -> list[str]:
     """The rules that hold heavy nodes in float32."""
     plan = ampgraph.plan(model, level, **options)
     return [d.why.rule for d in plan.decisions if d.kind in measure.HEAVY and d.dtype == "float32"]

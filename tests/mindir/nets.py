@@ -7,6 +7,8 @@ MindSpore's O1 reads their source.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -170,7 +172,7 @@ class While(nn.Cell):
         return self.head(x)
 
 
-CELLS = {
+CELLS: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
     "mlp": (MLP, (normal(2, 3, 4),)),
     "cnn": (CNN, (normal(2, 1, 8, 8),)),
     "residual": (Residual, (normal(2, 3, 6, 6),)),

@@ -95,14 +95,14 @@ def _net(ms: Any, calls: Sequence[tuple[Any, tuple]], states: list[Any]) -> Any:
             self.states = ms.ParameterTuple(states)
 
         def construct(self, *xs: Any) -> Any:
-            results = ()
+            results: tuple[Any, ...] = ()
             for index in range(len(self.primitives)):
-                operands = ()
+                operands: tuple[Any, ...] = ()
                 for kind, payload in self.layouts[index]:
                     if kind == "input":
                         operands = operands + (xs[payload],)  # noqa: RUF005  (what MindSpore parses)
                     elif kind == "inputs":
-                        group = ()
+                        group: tuple[Any, ...] = ()
                         for place in payload:
                             group = group + (xs[place],)  # noqa: RUF005
                         operands = operands + (group,)  # noqa: RUF005
@@ -188,7 +188,8 @@ def _differences(name: str, nodes: list[SimpleNamespace], lowered: dict[str, str
     """How the node of a call differs from the table, or an empty string."""
     if not nodes:
         return f"{name} is not in the file"
-    entry, wrong = _entry(name), []
+    entry = _entry(name)
+    wrong: list[list[str]] = []
     for node in nodes:
         wrong.append([])
         if len(node.operands) != len(entry.inputs) and not entry.variadic_input:

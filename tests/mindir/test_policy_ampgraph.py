@@ -105,7 +105,8 @@ def test_no_larger_error_than_mindspore(errors, name, level):
 
 def readers(model) -> dict[str, set[str]]:
     """Parameter -> what reads it: the types that a Cast makes of it, or the operator; through Loads and functions."""
-    known, found = view.primitives(model), {t.ref_key: set() for t in model.graph.parameter}
+    known = view.primitives(model)
+    found: dict[str, set[str]] = {t.ref_key: set() for t in model.graph.parameter}
     for graph in (model.graph, *model.functions):
         names = {tensor.name: tensor.ref_key for tensor in graph.parameter}
         names |= {item.name: item.tensor[0].ref_key for item in graph.input if item.tensor and item.tensor[0].ref_key}

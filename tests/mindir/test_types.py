@@ -22,6 +22,7 @@ from ampgraph.report.summary import Summary, choices, summarize
 from formats.mindir_checker import faults, types_of
 from formats.mindir_parse import _options, convert, data, dump, graph_of, parse
 from formats.mindir_random import random_texts
+from present import present
 
 OPTIMIZERS = [entry for entry in operators().values() if UPDATE.match(entry.name)]  # files with one are refused
 OTHERS = [entry for entry in operators().values() if entry not in OPTIMIZERS]
@@ -261,7 +262,7 @@ def _read_around_a_cast(model: Any, kind: str) -> None:
 
 
 def _retype(abstract: Any, number: int, position: int = 0) -> None:
-    list(view.elements(abstract))[position].data_type = number
+    present(list(view.elements(abstract))[position]).data_type = number
 
 
 WRONG = {

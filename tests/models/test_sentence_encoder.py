@@ -16,6 +16,7 @@ import pytest
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
+from present import present
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,8 @@ def encoder() -> Encoder:
             verbose=False,
         )
     feeds = dict(zip(names, (ids, mask), strict=True))
-    return Encoder(program.model_proto, feeds, run_strict(program.model_proto, feeds)["sentence_embedding"], by_torch)
+    model = present(program).model_proto
+    return Encoder(model, feeds, run_strict(model, feeds)["sentence_embedding"], by_torch)
 
 
 def similarities(embeddings: np.ndarray) -> np.ndarray:

@@ -35,7 +35,8 @@ def by_reference(made: ModelProto, samples: list[dict[str, np.ndarray]]) -> dict
     every.CopyFrom(made)
     del every.graph.output[:]
     every.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names)
-    session, found = ReferenceEvaluator(every), {}
+    session = ReferenceEvaluator(every)
+    found: dict[str, Any] = {}
     for feeds in samples:
         values = {**feeds, **dict(zip(names, session.run(None, feeds), strict=True))}
         for name, array in values.items():

@@ -169,8 +169,8 @@ def test_any_name_steers(name: str) -> None:
     pytest.importorskip("onnxruntime")
     weights = {"w": EYE, "big": EYE * 40000, "small": EYE / 40000}
     data = [{"x": np.ones((2, 4), np.float32) * 2}]
-    plain = low_products(parse(CHAIN, **weights), data, {})
-    assert low_products(parse(CHAIN, **weights), data, {"b": name}) == plain
+    plain = low_products(parse(CHAIN, weights), data, {})
+    assert low_products(parse(CHAIN, weights), data, {"b": name}) == plain
 
 
 BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {

@@ -361,7 +361,8 @@ def test_numbers_that_are_none(options: dict[str, Any], code: str) -> None:
 
 def test_numpy_numbers_are_numbers() -> None:
     made = model("float[n, 3] x", output="float[n, 3] y")
-    found = load_samples(made, None, np.int64(2), np.int64(1), {"n": np.int64(4)})
+    of_numpy: list[Any] = [np.int64(2), np.int64(1), {"n": np.int64(4)}]
+    found = load_samples(made, None, *of_numpy)
     assert [item["x"].shape for item in found] == [(4, 3), (4, 3)]
 
 

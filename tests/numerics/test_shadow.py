@@ -16,15 +16,15 @@ from ampgraph.numerics.tune.shadow import GrownErrors, LocalErrors
 from hard_models import HARD_MODELS
 
 pytest.importorskip("onnxruntime")
-LOW = {TensorProto.FLOAT16: np.float16}
+LOW: dict[int | None, type[np.generic]] = {TensorProto.FLOAT16: np.float16}
 FLOAT = TensorProto.FLOAT
 
 
 def model(nodes, inputs, outputs, weights=(), functions=(), domains=()):
     """Inputs and outputs by name and shape; weights by name and array."""
     stored = [numpy_helper.from_array(np.asarray(a, np.float32), n) for n, a in dict(weights).items()]
-    ports = [[helper.make_tensor_value_info(n, FLOAT, s) for n, s in d.items()] for d in (inputs, outputs)]
-    graph = helper.make_graph(nodes, "g", *ports, stored)
+    ins, outs = ([helper.make_tensor_value_info(n, FLOAT, s) for n, s in d.items()] for d in (inputs, outputs))
+    graph = helper.make_graph(nodes, "g", ins, outs, stored)
     opsets = [helper.make_opsetid("", 20), *(helper.make_opsetid(d, 1) for d in domains)]
     made = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=list(functions))
     return onnx.shape_inference.infer_shapes(made)

@@ -28,7 +28,7 @@ from typed import FLOAT, admits, bodies, declared, types_by_name
 
 pytest.importorskip("onnxruntime")
 LOWS = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
-NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
 def ulps(expected: np.ndarray, got: np.ndarray) -> int:

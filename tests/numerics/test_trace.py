@@ -14,6 +14,7 @@ from ampgraph.api.verify import verify
 from ampgraph.numerics.trace.suspects import Inquest
 from ampgraph.numerics.trace.values import Tracer, compared
 from hard_models import HARD_MODELS
+from present import present
 
 from . import planted
 
@@ -29,7 +30,7 @@ def test_two_values_by_hand() -> None:
     assert (seen.astray, seen.vanished) == (1, 1)
     assert seen.error == pytest.approx(0.5)
     assert (seen.range.smallest, seen.range.largest, seen.range.infinite) == (0.0, 1.0, 2)
-    assert seen.reference.absmax == 5.0
+    assert present(seen.reference).absmax == 5.0
     assert compared(np.ones(2), np.ones(3)).reference is None
     assert compared(np.ones(2), np.zeros(2)).error is None
     assert compared(np.full(2, -3e38), np.full(2, -3e38)).error == 0.0
@@ -71,7 +72,7 @@ def test_an_unsorted_model_is_seen_whole() -> None:
     del model.graph.node[:]
     model.graph.node.extend(reversed(nodes))
     found = verify(model, converted, data=[planted.feed()])
-    assert found.first_nonfinite is not None and found.first_nonfinite.node == "second"
+    assert found.first_nonfinite is not None and present(found.first_nonfinite).node == "second"
 
 
 NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
@@ -92,7 +93,8 @@ NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
 def test_a_branch_in_a_branch() -> None:
     model = planted.parse(NESTED)
     found = verify(model, low(model), data=[planted.feed(c=np.array(True))])
-    assert (found.first_nonfinite.node, found.first_nonfinite.inside) == ("deep", "one/two")
+    born = present(found.first_nonfinite)
+    assert (born.node, born.inside) == ("deep", "one/two")
 
 
 def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
@@ -105,9 +107,10 @@ def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
     }""")
     data = [planted.feed(scale=4.0)]
     found = verify(model, low(model), data=data)
-    assert found.first_nonfinite.node == "round" and found.first_nonfinite.operator == "Loop"
-    assert found.first_nonfinite.repair[0] == "--fp32 round"
-    fp32 = [text.split()[1] for text in found.first_nonfinite.repair]
+    born = present(found.first_nonfinite)
+    assert born.node == "round" and born.operator == "Loop"
+    assert born.repair[0] == "--fp32 round"
+    fp32 = [text.split()[1] for text in born.repair]
     assert verify(model, ampgraph.convert(model, "O3", fp32=fp32), data=data).ok
 
 
@@ -115,14 +118,14 @@ def test_nodes_without_names_are_named_by_their_values() -> None:
     model = planted.chain()
     for node in model.graph.node:
         node.name = ""
-    born = verify(model, low(model), data=[planted.feed()]).first_nonfinite
+    born = present(verify(model, low(model), data=[planted.feed()]).first_nonfinite)
     assert (born.node, born.repair[0]) == ("b", "--fp32 value:b")
 
 
 def test_layers_are_those_of_the_exporter() -> None:
     model = planted.chain()
     model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layers.0', 'mul']")
-    born = verify(model, low(model), data=[planted.feed()]).first_nonfinite
+    born = present(verify(model, low(model), data=[planted.feed()]).first_nonfinite)
     assert born.layer == "layers.0"
 
 

@@ -19,6 +19,7 @@ from ampgraph.numerics.metrics.agreement import Agreement, apart
 from ampgraph.report.verification import Verification, verification_lines
 from ampgraph.runtime import devices
 from hard_models import HARD_MODELS
+from present import present
 
 from . import planted
 
@@ -177,10 +178,10 @@ def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
     model = planted.chain()
     data = [planted.feed(scale=0.1), planted.feed(scale=1.0)]
     found = verify(model, low(model), data=data)
-    born = found.first_nonfinite
+    born = present(found.first_nonfinite)
     assert not found.ok and found.outputs[0].astray and found.traced == 1
-    assert born is not None and (born.node, born.operator, born.dtype) == ("second", "Mul", "float16")
-    assert born.makes[0].range.infinite and born.makes[0].reference.absmax > 65504
+    assert (born.node, born.operator, born.dtype) == ("second", "Mul", "float16")
+    assert born.makes[0].range.infinite and present(born.makes[0].reference).absmax > 65504
     assert born.reads[0].range.infinite == 0 and "float16 ends at 65,504" in born.why
     assert patterns(born.repair)[0] == "second" and "--dtype bfloat16" in born.hints
     assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
@@ -190,8 +191,8 @@ def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
 def test_a_difference_of_infinities_blames_the_first_of_them() -> None:
     model = planted.difference()
     found = verify(model, low(model), data=[planted.feed()])
-    assert found.outputs[0].nan == 8 and found.first_nonfinite.node == "b"
-    repaired = low(model, fp32=patterns(found.first_nonfinite.repair))
+    assert found.outputs[0].nan == 8 and present(found.first_nonfinite).node == "b"
+    repaired = low(model, fp32=patterns(present(found.first_nonfinite).repair))
     assert verify(model, repaired, data=[planted.feed()]).first_nonfinite is None
 
 
@@ -199,7 +200,7 @@ def test_zero_by_zero_blames_what_vanished() -> None:
     model = planted.vanishing()
     data = [planted.feed(scale=1e-5)]
     found = verify(model, low(model), data=data)
-    born = found.first_nonfinite
+    born = present(found.first_nonfinite)
     assert born.node == "ratio" and "has become zero in 8 places" in born.why and "eps" in born.hints[0]
     assert {"ratio", "square"} <= set(patterns(born.repair))
     assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
@@ -208,7 +209,7 @@ def test_zero_by_zero_blames_what_vanished() -> None:
 def test_an_overflow_in_a_function_is_named_with_its_calls() -> None:
     model = planted.in_function()
     found = verify(model, low(model), data=[planted.feed()])
-    born = found.first_nonfinite
+    born = present(found.first_nonfinite)
     assert (born.node, born.inside) == ("inner_again", "call_two")
     assert patterns(born.repair)[0] == "inner_again"
     assert verify(model, low(model, fp32=patterns(born.repair)), data=[planted.feed()]).first_nonfinite is None
@@ -218,7 +219,7 @@ def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
     model = planted.in_branch()
     feeds = planted.feed(c=TRUE)
     found = verify(model, low(model), data=[feeds])
-    born = found.first_nonfinite
+    born = present(found.first_nonfinite)
     assert (born.node, born.inside) == ("big", "choose")
     assert verify(model, low(model, fp32=patterns(born.repair)), data=[feeds]).first_nonfinite is None
     assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
@@ -238,15 +239,15 @@ def test_growth_at_a_cancellation() -> None:
 def test_an_input_that_is_low_and_overflows() -> None:
     model = planted.chain()
     found = verify(model, low(model, io="low"), data=[planted.feed(scale=1e5)])
-    assert (found.first_nonfinite.node, found.first_nonfinite.operator) == ("x", "input")
-    assert "--io" in found.first_nonfinite.hints[0]
+    born = present(found.first_nonfinite)
+    assert (born.node, born.operator) == ("x", "input") and "--io" in born.hints[0]
 
 
 def test_a_weight_that_a_converter_let_overflow() -> None:
     reference = planted.parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 100000}> { [m] y = Mul (x, w) }")
     spoiled = ModelProto.FromString(reference.SerializeToString())
     spoiled.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, np.inf]))
-    born = verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite
+    born = present(verify(reference, spoiled, data=[{"x": np.ones(2, np.float32)}]).first_nonfinite)
     assert born.node == "m" and "its weight 'w' holds infinities" in born.why
 
 
@@ -263,8 +264,8 @@ def test_the_t5_that_overflows() -> None:
     hard = HARD_MODELS["t5"]
     model = hard.build()
     found = verify(model, ampgraph.convert(model, "O2"), data=hard.feeds(8))
-    born = found.first_nonfinite
-    assert born is not None and born.node == "block.2.wo" and patterns(born.repair)[0] == "block.2.wo"
+    born = present(found.first_nonfinite)
+    assert born.node == "block.2.wo" and patterns(born.repair)[0] == "block.2.wo"
     assert all(not pattern.startswith("softmax") for pattern in patterns(born.repair))  # masks are another matter
     repaired = ampgraph.convert(model, "O2", fp32=patterns(born.repair))
     assert verify(model, repaired, data=hard.feeds(8)).first_nonfinite is None

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from ampgraph.oplists.files import data_folder
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.schemas import known_operators
+from present import present
 
 DATA = data_folder()
 LOW = ("float16", "bfloat16")
@@ -27,9 +28,9 @@ def contrib_rows() -> list[dict]:
 
 
 def generator(folder: str):
-    spec = importlib.util.spec_from_file_location(f"{folder}_generate", DATA / folder / "_generate.py")
+    spec = present(importlib.util.spec_from_file_location(f"{folder}_generate", DATA / folder / "_generate.py"))
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    present(spec.loader).exec_module(module)
     return module
 
 
@@ -118,13 +119,14 @@ BROKEN_MODELS = [
 def test_what_the_cpu_table_says_is_what_onnxruntime_does(kind, opset, attributes, runs):
     ort = pytest.importorskip("onnxruntime")
     low = np.ones((2, 2), np.float16)
-    feeds = {
+    every: dict[str, dict[str, np.ndarray]] = {
         "EyeLike": {"x": np.ones((2, 2), np.int32)},
         "ScatterElements": {"x": low, "i": np.zeros((1, 2), np.int64), "u": low[:1]},
         "ScatterND": {"x": low, "i": np.zeros((1, 1), np.int64), "u": low[:1]},
         "MatMul": {"a": low, "b": low},
         "Exp": {"x": low},
-    }[kind]
+    }
+    feeds = every[kind]
     node = helper.make_node(kind, list(feeds), ["y"], **attributes)
     types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
     inputs = [helper.make_tensor_value_info(name, types[name], array.shape) for name, array in feeds.items()]

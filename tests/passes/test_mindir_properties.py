@@ -18,8 +18,8 @@ from formats.mindir_parse import convert, data, dump, followed, graph_of, parse,
 from formats.mindir_random import random_texts
 
 LEVELS, DTYPES, POLICIES = ("O1", "O2", "O3", "auto"), ("float16", "bfloat16"), ("ampgraph", "mindspore")
-SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-MANY, FEW = settings(max_examples=200, **SHARED), settings(max_examples=50, **SHARED)
+SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY, FEW = settings(SHARED, max_examples=200), settings(SHARED, max_examples=50)
 
 OPTIONS = st.fixed_dictionaries(
     {

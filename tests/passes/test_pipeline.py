@@ -22,6 +22,7 @@ from formats.helpers import code, data, kinds
 from formats.mindir_parse import data as mindir_data
 from formats.mindir_parse import graph_of, parse, plan_of
 from onnx_text import parse as onnx_model
+from present import present
 
 NORM = """h = MatMul (x, w)
     mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  s = Mul (d, d)  var = ReduceMean <axes = [-1]> (s)
@@ -94,7 +95,7 @@ def test_passes_over_some_of_the_backend_suite() -> None:
     cases = random.Random(11).sample([case for case in collect_testcases(None) if case.model is not None], 60)
     changes = 0
     for case in cases:
-        graph, passes = planned(case.model, "O3")
+        graph, passes = planned(present(case.model), "O3")
         for step in passes:
             changes += run((step,), graph, check=True)[0].count
             assert step(graph) == Change(0), (case.name, step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ class Builder:
             "half": np.array([width // 2], np.int64),
         }
 
-    def emit(self, kind: str, inputs: list[str], rows: int, dtype: int, **attributes: object) -> str:
+    def emit(self, kind: str, inputs: list[str], rows: int, dtype: int, **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
         self.tensors.append((name, rows, dtype))

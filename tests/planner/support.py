@@ -14,7 +14,12 @@ from ampgraph.core.plan import Plan
 from ampgraph.numerics.strict.session import run_strict
 
 LEVELS = ("O1", "O2", "O3", "auto")
-SHORT = {TensorProto.FLOAT: "f32", TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16", TensorProto.BOOL: "bool"}
+SHORT: dict[int, str] = {
+    TensorProto.FLOAT: "f32",
+    TensorProto.FLOAT16: "f16",
+    TensorProto.BFLOAT16: "bf16",
+    TensorProto.BOOL: "bool",
+}
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 

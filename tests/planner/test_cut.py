@@ -26,9 +26,9 @@ from onnx_text import parse
 from planner.graphs import random_models
 from planner.support import LEVELS, converted, decisions
 
-SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-QUICK = settings(max_examples=150, **SHARED)
-GRAPHS = settings(max_examples=100, **SHARED)
+SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(SHARED, max_examples=150)
+GRAPHS = settings(SHARED, max_examples=100)
 FIXED_LOW, FIXED_HIGH = 1_000_000, 1_000_001
 
 
@@ -55,7 +55,8 @@ def free_units(problem: Problem) -> list[int]:
 
 def brute_force(problem: Problem) -> tuple[int, list[dict[int, int]]]:
     """The least cost, and every assignment that has it."""
-    units, best, found = free_units(problem), None, []
+    units, best = free_units(problem), None
+    found: list[dict[int, int]] = []
     for sides in itertools.product((LOW, HIGH), repeat=len(units)):
         solution = dict(zip(units, sides, strict=True))
         cost = problem.cost(solution)

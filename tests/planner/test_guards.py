@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 def model_of_case(case: Case) -> Any:
     weights = {k: v for k, v in case.weights.items() if k in case.graph}
-    return parse(case.graph, opset=case.opset, domains=["local"] if "local." in case.graph else [], **weights)
+    return parse(case.graph, weights, opset=case.opset, domains=["local"] if "local." in case.graph else [])
 
 
 def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     text = "g (float[1,10] x) => (%s) { %s }"
     outputs = ", ".join(f"float[1,100] y_{name}" for name in weights)
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
-    model = parse(text % (outputs, nodes), **weights)
+    model = parse(text % (outputs, nodes), weights)
     notes = [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"]
     assert notes == [
         ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),

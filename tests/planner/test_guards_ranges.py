@@ -145,7 +145,7 @@ FEEDS = {"q": np.ones((1, 4, 4), np.float32), "m": np.array([[1, 1, 1, 0]], np.f
 
 @pytest.mark.parametrize("low", [-3.4e38, -1e9, -60000.0])
 def test_what_a_mask_adds_to_scores_is_no_hazard(low: float) -> None:
-    model = parse(MASK, **{**WEIGHTS, "low": np.float32(low)})
+    model = parse(MASK, {**WEIGHTS, "low": np.float32(low)})
     result = converted(model, [FEEDS])
     assert decisions(result).count("MatMul:f16") == 2
     assert "range" not in topics(planned(model, [FEEDS]))
@@ -163,7 +163,7 @@ def test_a_mask_chosen_by_where_is_no_hazard() -> None:
 
 
 def test_scores_that_are_themselves_too_large_are_a_hazard() -> None:
-    model = parse(MASK, **{**WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
+    model = parse(MASK, {**WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
     for sign in (1, -1):  # minus infinity in every score of a row is NaN
         data = [{**FEEDS, "q": FEEDS["q"] * sign}]
         model.graph.initializer[0].CopyFrom(parse(MASK, w=EYE * 40000).graph.initializer[0])
@@ -173,7 +173,7 @@ def test_scores_that_are_themselves_too_large_are_a_hazard() -> None:
 
 
 def test_a_mask_that_is_also_an_output_is_a_hazard() -> None:
-    model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), **WEIGHTS)
+    model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), WEIGHTS)
     assert "range" in topics(planned(model, [FEEDS]))
 
 
@@ -193,7 +193,7 @@ def test_a_norm_whose_squares_pass_is_float32_whole() -> None:
         a = MatMul(x, w)  q = Pow(a, two)  m = ReduceMean <axes = [-1]> (q)  e = Add(m, eps)  r = Sqrt(e)
         n = Div(a, r)  y = MatMul(n, w) }"""
     weights = {"w": EYE * 1500, "two": np.float32(2), "eps": np.float32(1e-5)}
-    result = converted(parse(text, **weights), [{"x": ONES}])
+    result = converted(parse(text, weights), [{"x": ONES}])
     assert decisions(result).count("MatMul:f16") == 2
     assert np.isfinite(run_strict(result, {"x": ONES})["y"]).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ NORMS = [pytest.param(k, b, id=f"{k}: {n}") for k, n, b in FORMS if k.endswith("
 each_norm = pytest.mark.parametrize(("kind", "body"), NORMS)
 SINCE = {"LayerNormalization": 17, "RMSNormalization": 23}
 
-WEIGHTS = {
+WEIGHTS: dict[str, Any] = {
     **{name: np.float32(value) for name, value in (("eps", 1e-5), ("two", 2), ("one", 1), ("three", 3), ("half", 0.5))},
     **{"root2": np.float32(np.sqrt(2)), "inverse2": np.float32(np.sqrt(0.5)), "cubic": np.float32(0.044715)},
     **{"factor": np.float32(np.sqrt(2 / np.pi)), "last": np.array([-1]), "w": np.eye(8, dtype=np.float32) * 2},
@@ -92,13 +93,13 @@ def at(body: str, opset: int) -> str:
 def between(body: str, opset: int = 16, more: Mapping[str, np.ndarray] | None = None) -> ModelProto:
     """A region between two products, where its input and output are low."""
     text = f"g (float[4,8] f) => (float[4,8] o) {{ x = MatMul (f, w)  {at(body, opset)}  o = MatMul (y, w) }}"
-    return parse(text, opset=opset, **used(text, more))
+    return parse(text, used(text, more), opset=opset)
 
 
 def alone(body: str, opset: int = 16) -> ModelProto:
     """A region from a float32 input to a float32 output, with a product beside it."""
     text = f"g (float[4,8] x) => (float[4,8] y, float[4,8] o) {{ {at(body, opset)}  o = MatMul (x, w) }}"
-    return parse(text, opset=opset, **used(text))
+    return parse(text, used(text), opset=opset)
 
 
 def used(text: str, more: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
@@ -212,7 +213,7 @@ ALIKE = {
 def test_what_only_looks_like_a_norm_is_left_alone(body: str, level: str) -> None:
     body = body.replace("y = Add", "y0 = Add").replace("Add (y, x1)", "Add (y0, x1)") if "y1" in body else body
     body = body.replace("y1 =", "y =")
-    model = between(body, 17, {"minus": np.float32(-1e-5)})
+    model = between(body, 17, {"minus": np.array(-1e-5, np.float32)})
     result = converted(model, level)
     assert "LayerNormalization" not in kinds(result)
     assert [k for k in kinds(result) if k != "Cast"] == [k for k in kinds(model) if k != "Cast"]
@@ -229,6 +230,6 @@ def test_an_rms_norm_has_no_bias(level: str) -> None:
 def test_a_bias_joins_its_product() -> None:
     """At O1 an Add is float32, but not the one that a product's kernel does on the way."""
     text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, h)  o = MatMul (r, w) }"
-    assert decisions(converted(parse(text, **used(text)), "O1")) == (
+    assert decisions(converted(parse(text, used(text)), "O1")) == (
         "Cast>f16 MatMul:f16 Add:f16 Cast>f32 Add:f32 Cast>f16 MatMul:f16 Cast>f32"
     )

@@ -16,7 +16,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.runtime import data
 from ampgraph.runtime.data import load_npz, save_npz
 
-ARRAYS = {
+ARRAYS: dict[str, np.ndarray] = {
     "x": np.arange(6, dtype=np.float32).reshape(2, 3),
     "a/b": np.array(3.5, np.float16),
     "file": np.zeros((0, 4), np.int64),

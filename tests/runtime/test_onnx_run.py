@@ -29,7 +29,7 @@ from onnx_text import parse
 
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 BIAS = np.array([1, 2, 3], np.float32)
-FEEDS = {"x": X, "scale": np.ones(4, np.float32), "n": np.array(2, np.int64)}
+FEEDS: dict[str, np.ndarray] = {"x": X, "scale": np.ones(4, np.float32), "n": np.array(2, np.int64)}
 GPU = SimpleNamespace(
     __version__="9.9", get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
 )

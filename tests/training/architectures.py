@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 import ampgraph
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.training.step.training_step import TrainingStep
+from present import present
 from training.models import MAKERS, Arrays, batch, make
 
 SCALE = 1024.0
@@ -55,7 +56,7 @@ def torch_gradients(module: nn.Module, arrays: Arrays, low: torch.dtype | None =
         loss = nn.functional.cross_entropy(wide.flatten(0, -2), labels.flatten())
     (loss * SCALE).backward()
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return {name: parameter.grad.double().numpy() / SCALE for name, parameter in trained.items()}
+    return {name: present(parameter.grad).double().numpy() / SCALE for name, parameter in trained.items()}
 
 
 def true_gradients(module: nn.Module, arrays: Arrays) -> Arrays:

@@ -7,6 +7,7 @@ seeded gradient against every float input, or those named in ``wanted``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -102,7 +103,8 @@ def numerical(model: ModelProto, arrays: Arrays, name: str, seed: np.ndarray, co
     def at(index: int, step: float) -> float:
         moved = wide[name].copy()
         moved.reshape(-1)[index] += step
-        return float((evaluator.run(None, {**wide, name: moved})[0] * seed).sum())
+        made: Any = evaluator.run(None, {**wide, name: moved})
+        return float((made[0] * seed).sum())
 
     size = wide[name].size
     chosen = np.random.default_rng(0).permutation(size)[:count]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers as hf
+import transformers
 from torch import nn
 
+hf: Any = transformers  # whose configurations take any field, which its types do not say
 WORDS, CLASSES, LENGTH = 60, 10, 8
 ROWS = (3, 2, 5, 4)  # of a batch, by seed: the first is what is exported
 Arrays = dict[str, np.ndarray]
@@ -145,7 +146,8 @@ def make(name: str, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     module = MAKERS[name]().train()
     if attention:
-        module.model.set_attn_implementation(attention)
+        wrapped: Any = module.model
+        wrapped.set_attn_implementation(attention)
     for parameter in module.parameters():  # what starts out as zeros or ones, and all alike, gets values of its own
         if parameter.requires_grad:
             parameter.data += torch.randn_like(parameter) * 0.05

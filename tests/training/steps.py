@@ -11,6 +11,7 @@ from ampgraph.training.step.packed_forward import FORWARD, pack
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
 from ampgraph.training.step.training_step import KEY, StepLayout, TrainingStep
 from ampgraph.training.step.update import add_scale, add_update
+from present import present
 
 FLOAT, CLASSES = ir.DataType.FLOAT, 3
 
@@ -34,7 +35,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     packed = pack(model)
 
     forward.outputs.clear()
-    forward.remove(logits.producer(), safe=True)
+    forward.remove(present(logits.producer()), safe=True)
     labels = ir.Value(name="labels", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["batch"]))
     forward.inputs.append(labels)
     b, data = Builder(forward, "step"), x

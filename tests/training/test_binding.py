@@ -157,7 +157,8 @@ def test_a_step_that_stops_half_way_leaves_no_half_state(monkeypatch):
 def test_steps_in_another_thread():
     trainer, reference, found = make_trainer(), make_trainer(), []
     thread = threading.Thread(target=lambda: found.append(trainer.step(batch()).loss))
-    thread.start(), thread.join()
+    thread.start()
+    thread.join()
     assert found == [reference.step(batch()).loss]
 
 

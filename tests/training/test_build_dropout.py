@@ -48,11 +48,14 @@ class Transformer(nn.Module):
 
 def masks_of(step):
     """Adds the masks of a step to its outputs, in the order of the forward."""
-    graph, found = step.model.graph, []
+    graph = step.model.graph
+    found: list[ir.Value] = []
     for node in graph:
-        [mask] = node.inputs[:1] if node.op_type == "Where" else [None]
+        mask = node.inputs[0] if node.op_type == "Where" else None
         maker = None if mask is None else mask.producer()
-        if maker is not None and maker.op_type == "Reshape" and mask.dtype == ir.DataType.BOOL and mask not in found:
+        if mask is None or maker is None or maker.op_type != "Reshape" or mask.dtype != ir.DataType.BOOL:
+            continue
+        if mask not in found:
             found.append(mask)
     graph.outputs.extend(found)
     return [mask.name for mask in found]

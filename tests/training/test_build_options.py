@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -55,7 +57,8 @@ def test_what_is_no_norm(norm):
 
 
 def test_numbers_of_numpy_and_one_pattern_alone():
-    ours = build(optimizer=SGD(np.float32(0.5)), clip_norm=np.float32(2), freeze="w*")
+    rate: Any = np.float32(0.5)
+    ours = build(optimizer=SGD(rate), clip_norm=np.float32(2), freeze="w*")
     theirs = build(optimizer=SGD(0.5), clip_norm=2, freeze=["w*"])
     assert ours.parameters == theirs.parameters == ["b1", "b2"] and ours.layout == theirs.layout
 

@@ -22,6 +22,7 @@ from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.optimizers import SGD, Adam, AdamW
 from ampgraph.training.step.training_step import TrainingStep
+from present import present
 from training.fits import DATA, FIT, make_step, make_trainer
 from training.steps import linear_step
 
@@ -73,7 +74,7 @@ def test_a_process_killed_in_mid_epoch(tmp_path):
     tests = Path(__file__).resolve().parents[1]
     words = [sys.executable, "-c", code, str(tmp_path), str(tests), str(tests.parent)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline().strip() == "here"
+        assert present(process.stdout).readline().strip() == "here"
         process.send_signal(signal.SIGKILL)
     assert os.listdir(tmp_path) == [FILE]
     again, whole = make_trainer(), make_trainer()
@@ -132,7 +133,12 @@ def test_the_file_is_that_of_the_library(tmp_path):
     assert same(safetensors.numpy.load_file(tmp_path / "a"), tensors) and same(
         files.load(tmp_path / "a").state, tensors
     )
-    few = {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.float16), "n": np.array(5), "flags": np.ones(3, bool)}
+    few: dict[str, np.ndarray] = {
+        "w": np.ones((2, 3), np.float32),
+        "b": np.zeros(3, np.float16),
+        "n": np.array(5),
+        "flags": np.ones(3, bool),
+    }
     files.save(tmp_path / "a", files.Checkpoint("d", few))
     with safetensors.safe_open(tmp_path / "a", framework="numpy") as file:
         metadata = file.metadata()
@@ -140,7 +146,7 @@ def test_the_file_is_that_of_the_library(tmp_path):
 
 
 def test_one_tensor_at_a_time_is_in_memory(tmp_path):
-    alive = []
+    alive: list[weakref.ref[np.ndarray]] = []
 
     def fetch():
         assert not any(ref() is not None for ref in alive)

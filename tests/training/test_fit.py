@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -49,7 +51,8 @@ def test_a_label_that_a_graph_of_unknown_width_has_not_got():
 
 def test_fit_learns_and_tells_every_epoch():
     trainer = Trainer(linear_step(Adam(0.05), DynamicLossScale(), clip=1.0))
-    steps, epochs = [], []
+    steps: list[Any] = []
+    epochs: list[Any] = []
     history = trainer.fit(
         blobs(100),
         epochs=8,
@@ -85,8 +88,11 @@ def test_a_step_without_a_forward_graph_trains_but_is_not_validated():
 
 
 def test_numbers_of_numpy_are_numbers():
-    one, other = Trainer(linear_step(SGD(np.float32(0.5)))), Trainer(linear_step(SGD(0.5)), "cpu", threads=np.int64(1))
-    one.fit(DATA, epochs=np.int64(2), batch_size=np.int32(16), seed=np.uint8(3))
+    rate: Any = np.float32(0.5)
+    threads: Any = np.int64(1)
+    of_numpy: dict[str, Any] = {"epochs": np.int64(2), "batch_size": np.int32(16), "seed": np.uint8(3)}
+    one, other = Trainer(linear_step(SGD(rate))), Trainer(linear_step(SGD(0.5)), "cpu", threads=threads)
+    one.fit(DATA, **of_numpy)
     other.fit(DATA, epochs=2, batch_size=16, seed=3)
     assert np.array_equal(one.state["weight"], other.state["weight"])
 

@@ -58,7 +58,8 @@ def trace(policy: LossScale, steps: Iterable[bool], start: LossScaleState | None
 
 def steps_of(seed: int, count: int) -> list[bool]:
     """Random steps: stretches in which overflows are never, seldom, often or nearly always met."""
-    dice, steps = random.Random(seed), []
+    dice = random.Random(seed)
+    steps: list[bool] = []
     while len(steps) < count:
         rate = dice.choice(RATES)
         steps += [dice.random() >= rate for _ in range(dice.randint(5, 60))]
@@ -274,7 +275,7 @@ def real_scaler(real: Any) -> Callable[[bool], float]:
 
 def real_cell(cell: Any) -> Callable[[bool], float]:
     """An update cell inside a Cell that holds the scale, as TrainOneStepWithLossScaleCell holds it."""
-    ms = mindspore()
+    ms: Any = mindspore()
 
     class Holder(ms.nn.Cell):
         def __init__(self) -> None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 from onnx import numpy_helper, shape_inference
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampgraph.core.errors import AmpError
 from ampgraph.training.forward.lowerings.batch_norm import lower_batch_norm
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse
+from present import present
 from training.gradients import normal
 
 MODULES = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -47,20 +49,20 @@ def trained(model: ir.Model, given: dict[str, np.ndarray], seed: np.ndarray) -> 
     return session.run(None, given | {"seed": seed})
 
 
-def module_of(given: dict[str, np.ndarray]) -> nn.Module:
+def module_of(given: dict[str, np.ndarray]) -> _BatchNorm:
     module = MODULES[given["x"].ndim](given["x"].shape[1], eps=1e-3, momentum=0.2).double()
     with torch.no_grad():
         for value, name in ((module.weight, "w"), (module.bias, "c"), (module.running_mean, "m")):
-            value.copy_(torch.tensor(given[name]))
-        module.running_var.copy_(torch.tensor(given["v"]))
+            present(value).copy_(torch.tensor(given[name]))
+        present(module.running_var).copy_(torch.tensor(given["v"]))
     return module.train()
 
 
-def compare(found: list[np.ndarray], module: nn.Module, x: torch.Tensor, y: torch.Tensor, seed: np.ndarray) -> None:
+def compare(found: list[np.ndarray], module: _BatchNorm, x: torch.Tensor, y: torch.Tensor, seed: np.ndarray) -> None:
     (y * torch.tensor(seed)).sum().backward()
     expected = [y, x.grad, module.weight.grad, module.bias.grad, module.running_mean, module.running_var]
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other.detach().numpy(), rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(one, present(other).detach().numpy(), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -81,7 +83,7 @@ def test_training_mode_and_its_outputs(opset):
     reader = {node.op_type: node for node in model.graph}["Neg"]
     given = arrays(shape)
     found = trained(model, given, seed)
-    assert reader.inputs[0].producer().op_type == "Add"
+    assert present(present(reader.inputs[0]).producer()).op_type == "Add"
     assert not [node for node in model.graph if "training_mode" in node.attributes or len(node.outputs) > 1]
     module, x = module_of(given), torch.tensor(given["x"].astype(np.float64), requires_grad=True)
     compare(found, module, x, 2 * module(x), seed)
@@ -143,7 +145,7 @@ def test_statistics_that_the_graph_computes(shape):
     y = module(x)
     (y * torch.tensor(seed)).sum().backward()
     for one, other in zip(found, [y, x.grad, module.weight.grad, module.bias.grad], strict=True):
-        np.testing.assert_allclose(one, other.detach().numpy(), rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(one, present(other).detach().numpy(), rtol=2e-5, atol=2e-5)
 
 
 def test_data_of_unknown_rank_is_told():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import load
@@ -94,7 +96,7 @@ def test_the_digest_of_data():
 def test_a_place_that_is_none(tmp_path):
     make_trainer().save(tmp_path / "a")
     found = files.load(tmp_path / "a")
-    files.save(tmp_path / "a", files.Checkpoint(found.digest, found.state, files.Position(seed="x")))
+    files.save(tmp_path / "a", files.Checkpoint(found.digest, found.state, files.Position(seed="x")))  # type: ignore[arg-type]
     with pytest.raises(AmpError, match="AMP108"):
         make_trainer().load(tmp_path / "a")
 
@@ -111,7 +113,7 @@ def test_a_network_with_batch_norm_and_dropout(tmp_path):
         loss_scale="dynamic:init=4294967296,interval=3,backoff=0.0625",
     )
     assert step.layout.of("running") and step.layout.find("counter", "step/iteration")
-    given = {"epochs": 2, "batch_size": 32, "lr_schedule": "cosine:warmup=2", "checkpoint_every": 2}
+    given: dict[str, Any] = {"epochs": 2, "batch_size": 32, "lr_schedule": "cosine:warmup=2", "checkpoint_every": 2}
     whole, cut, again = (Trainer(step, strict=True, threads=1) for _ in range(3))
     history = whole.fit(data, **given, checkpoint=tmp_path / "whole")
     with pytest.raises(Killed):
@@ -180,12 +182,13 @@ def test_a_scale_that_recovers_goes_on():
 
 def test_the_scale_costs_no_copy_per_step(monkeypatch):
     trainer, reads = Trainer(linear_step(scale=DynamicLossScale())), []
-    real = type(trainer._binding._scale).numpy
+    binding: Any = trainer._binding
+    real = type(binding._scale).numpy
 
     def numpy(self):
         reads.append(tuple(self.shape()))
         return real(self)
 
-    monkeypatch.setattr(type(trainer._binding._scale), "numpy", numpy)
+    monkeypatch.setattr(type(binding._scale), "numpy", numpy)
     trainer.fit(blobs(16 * 200), epochs=1, batch_size=16)
     assert len(reads) <= 2 * 200 + 10  # loss and finite of every step, and the scale at every 64th

@@ -185,7 +185,7 @@ def test_gathering_from_nothing(shape, index, axis, known):
     dims = ",".join(map(str, shape)) if known else ",".join("ABC"[: len(shape)])
     result = ",".join("RSTU"[:rank])
     text = f"g (float[{dims}] x, int64[N,M] i) => (float[{result}] y) {{ y = Gather <axis = {axis}> (x, i) }}"
-    arrays = {"x": np.zeros(shape, np.float32), "i": np.zeros(index, np.int64)}
+    arrays: dict[str, np.ndarray] = {"x": np.zeros(shape, np.float32), "i": np.zeros(index, np.int64)}
     seed = np.zeros((*shape[:axis], *index, *shape[axis + 1 :]), np.float32)
     assert gradients(model_of(text), arrays, ["x"], seed)["x"].shape == shape
 

@@ -1,5 +1,7 @@
 """Reductions, softmax, running sums and TopK, each against torch and by numerical differences."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -8,7 +10,7 @@ import torch
 from ampgraph.core.dataflow import HELD
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "ReduceSum": torch.sum,
     "ReduceMean": torch.mean,
     "ReduceMax": torch.amax,

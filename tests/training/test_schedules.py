@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -115,7 +117,8 @@ def test_a_schedule_object_is_checked_too():
 
 
 def test_numbers_of_numpy_are_numbers():
-    made = Schedule("step", warmup=np.int64(3), every=np.int32(5), gamma=np.float64(0.5))
+    of_numpy: dict[str, Any] = {"warmup": np.int64(3), "every": np.int32(5), "gamma": np.float64(0.5)}
+    made = Schedule("step", **of_numpy)
     assert made == Schedule("step", warmup=3, every=5, gamma=0.5) and str(made) == "step:warmup=3,every=5,gamma=0.5"
 
 

@@ -71,6 +71,7 @@ def test_three_hundred_steps_of_mindspores_own(name):
     else:
         real = real_cell(ms.nn.DynamicLossScaleUpdateCell(*numbers))
     policy = MINDSPORE[name](*numbers)
+    assert isinstance(policy, DynamicLossScale)
     session, state = scale_session(policy), policy.start()
     for finite in steps_of(3, STEPS):
         state = after(session, policy, state, finite)

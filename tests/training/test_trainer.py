@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
 from ampgraph.training.step.optimizers import SGD, Adam
+from ampgraph.training.step.training_step import TrainingStep
 from training.steps import CLASSES, blobs, linear_step
 
 DATA = blobs()
@@ -205,12 +207,14 @@ def test_a_state_that_does_not_fit_is_refused(change, told):
 
 def test_what_is_no_dictionary_is_told():
     trainer = Trainer(linear_step())
+    wrong: list[Any] = [[1], None, 3]
     for use, code in ((trainer.step, "AMP503"), (trainer.evaluate, "AMP503"), (trainer.load_state, "AMP405")):
-        for given in ([1], None, 3):
+        for given in wrong:
             with pytest.raises(AmpError, match=code) as found:
                 use(given)
             assert found.value.hint
-    for threads in (-1, 1.5, True, "2"):
+    numbers: list[Any] = [-1, 1.5, True, "2"]
+    for threads in numbers:
         with pytest.raises(AmpError, match="AMP325"):
             Trainer(linear_step(), "cpu", threads=threads)
 
@@ -224,9 +228,7 @@ def test_devices_that_are_not_here_or_unknown():
 
 def test_a_model_that_is_no_step(tmp_path):
     step = linear_step()
-    ampgraph.training.step.training_step.TrainingStep(trained_model(step, step.initial_state), step.layout).save(
-        tmp_path / "f.onnx"
-    )
+    TrainingStep(trained_model(step, step.initial_state), step.layout).save(tmp_path / "f.onnx")
     with pytest.raises(AmpError, match="AMP206") as found:
         Trainer(tmp_path / "f.onnx")
     assert "build-step" in found.value.hint

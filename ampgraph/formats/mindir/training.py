@@ -1,4 +1,5 @@
-"""What tells a whole training step, exported with its gradients and its optimizer, from a forward graph."""
+"""What training must know of a file: whether it is a whole step already, which parameters its graph writes itself, and
+which operators MindSpore 2.10 differentiates only where Python calls them, not in a file that it has loaded."""
 
 from __future__ import annotations
 
@@ -12,6 +13,12 @@ UPDATE = re.compile(
     r"(Sparse|Fused)?Apply(?!Rotary)|(FusedSparse|Cached)?(Lazy)?Adam|FusedSparse|SGD$|Lamb$|LARSUpdate$"
 )
 """Operators that update parameters by gradients."""
+WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
+"""Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
+NOT_IN_A_FILE = ("BatchNorm", "Conv2D", "MaxPool")
+"""Operators that MindSpore differentiates in Python alone."""
+STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
+"""Operator -> the operand that its result stands for."""
 
 
 def refuse_whole_step(model: Message, where: str = "") -> None:
@@ -21,6 +28,17 @@ def refuse_whole_step(model: Message, where: str = "") -> None:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         hint = "export forward and loss alone, in training mode; ampgraph.training.mindspore.train_step trains it"
         raise AmpError("AMP205", message, where=where, hint=hint)
+
+
+def written_parameters(model: Message) -> set[str]:
+    """The names of the parameters that the graph itself writes."""
+    known = view.primitives(model)
+    names = {tensor.name: tensor.ref_key or tensor.name for tensor in model.graph.parameter}
+    found: set[str] = set()
+    for node in model.graph.node:
+        places = WRITES.get(view.kind_of(node, known), ())
+        found |= {names[node.input[i]] for i in places if i < len(node.input) and node.input[i] in names}
+    return found
 
 
 def _sign(model: Message) -> str:

@@ -15,10 +15,11 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.borders import Borders
 from ...core.dataflow import NONE, Dataflow, Op
+from ...oplists.traits import Trait, has
 from ...oplists.traits import at as at_place
-from ...oplists.traits import has
 
 VERY_NEGATIVE = -1e3
+ON_THE_WAY: tuple[Trait, ...] = ("passes_on", "additions")  # to the Softmax of a mask, and Where
 LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
 
 Size = Callable[["int | str | None"], int]
@@ -104,7 +105,7 @@ class InputReader:
             return []
         if role == "Where" and index == 0:
             return self._where(op, at, found)
-        if role in ("Equal", "Add", "Sub", "Mul", "Div"):
+        if role == "Equal" or has(role, "affine"):
             return self._arithmetic(op, index, at, source, found)
         if role == "Not":
             return [_State(v, at.scale, at.low, at.high, not at.flipped) for v in op.outputs]
@@ -130,7 +131,7 @@ class InputReader:
 
     def _table_size(self, op: Op) -> int:
         """The size of what an index runs over, 0 when nothing says it."""
-        if op.role in ("GatherND", "ScatterND"):
+        if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
             batch = int(self.flow.attribute(op, "batch_dims") or 0)
@@ -165,7 +166,7 @@ class InputReader:
             return []
         if role == "Mul" and high <= VERY_NEGATIVE:
             found.masks, found.one_masks = True, not at.flipped
-        if role in ("Mul", "Div"):
+        if has(role, "scalings"):
             if low != high or not low or (role == "Div" and index):
                 return []
             k = low if role == "Mul" else 1 / low
@@ -220,7 +221,9 @@ class InputReader:
             readers = [r for v in op.outputs for r in self.flow.readers(v)]
             if any(has(r.role, "softmaxes") for r in readers):
                 return True
-            following = [r for r in readers if has(r.role, "passes_on") or r.role in ("Add", "Where")]
+            following = [
+                r for r in readers if has(r.role, "passes_on") or has(r.role, "additions") or r.role == "Where"
+            ]
             if len(following) != 1:
                 return False
             op = following[0]

@@ -126,11 +126,14 @@ class _RowWriter:
     def _one(self, graph: ir.Graph, rows: ir.Value) -> ir.Value:
         """[k, 4] as one row."""
         neutral = self._constant(graph, np.array([[LARGEST, -LARGEST, 0, 0]]))
-        both, numbers = self._add(graph, "Concat", rows, neutral, axis=0), []
-        for column, kind in enumerate(("ReduceMin", "ReduceMax", "ReduceSum", "ReduceSum")):
-            one = self._add(graph, "Gather", both, self._constant(graph, np.array([column])), axis=1)
-            numbers.append(self._add(graph, kind, one, keepdims=0))
-        return self._joined(graph, numbers)
+        both = self._add(graph, "Concat", rows, neutral, axis=0)
+
+        def column(place: int, kind: str) -> ir.Value:
+            one = self._add(graph, "Gather", both, self._constant(graph, np.array([place])), axis=1)
+            return self._add(graph, kind, one, keepdims=0)
+
+        low, high = column(0, "ReduceMin"), column(1, "ReduceMax")
+        return self._joined(graph, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
     def _joined(self, graph: ir.Graph, numbers: list[ir.Value]) -> ir.Value:
         """Four numbers as a row."""

@@ -101,7 +101,7 @@ class _PairWriter:
             node.resize_inputs(1)
             node.attributes.clear()
             node.attributes["to"] = self._to[low]
-        if node.op_type in ("Cast", "BitCast") and not node.domain:
+        if has(node.op_type, "converts") and not node.domain:
             return bool(low)
         for name, attribute in list(node.attributes.items()):
             if attribute.type == ir.AttributeType.INT and name in TYPE_ATTRIBUTES and attribute.value in LOW_TYPES:

@@ -17,9 +17,6 @@ from ...core.errors import AmpError
 from ...formats.mindir.training import refuse_whole_step
 from ...runtime.mindir_ports import MindirPorts
 
-WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
-"""Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
-
 
 def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
     """Raises AmpError AMP205 for a file that is not forward and loss."""
@@ -32,19 +29,6 @@ def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
     if outputs[0].dtype != "float32":
         message = f"gives its loss in {outputs[0].dtype}, which a scale would overflow"
         raise AmpError("AMP205", message, where=where, hint="keep the loss in float32")
-
-
-def written(model: Any) -> set[str]:
-    """The names of the parameters that the graph itself writes."""
-    kinds = {primitive.name: primitive.op_type for primitive in model.primitives}
-    names = {tensor.name: tensor.ref_key or tensor.name for tensor in model.graph.parameter}
-    found = set()
-    for node in model.graph.node:
-        kind = kinds.get(node.op_type.removeprefix("REF::"), node.op_type)
-        for index in WRITES.get(kind, ()):
-            if index < len(node.input) and node.input[index] in names:
-                found.add(names[node.input[index]])
-    return found
 
 
 def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:

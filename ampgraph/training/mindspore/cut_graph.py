@@ -23,13 +23,12 @@ from typing import Any
 
 from ...core.errors import AmpError
 from ...formats.mindir import schema
+from ...formats.mindir.training import NOT_IN_A_FILE, STANDS_FOR
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindir_ports import TENSOR_KINDS
 
-LIVE = ("BatchNorm", "Conv2D", "MaxPool")
 MONADS = (schema.UMONAD, schema.IOMONAD)
 LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
-PASSES_ON = {"Load": 0, "Depend": 0, "UpdateState": 0}  # operator -> the operand that its result stands for
 _numbers = itertools.count()
 
 
@@ -55,10 +54,10 @@ def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tupl
         found: str = node.op_type if primitive is None else primitive.op_type
         return found
 
-    inside = {kind(node) for graph in model.functions for node in graph.node} & set(LIVE)
+    inside = {kind(node) for graph in model.functions for node in graph.node} & set(NOT_IN_A_FILE)
     if inside:
         raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
-    if not any(kind(node) in LIVE for node in model.graph.node):
+    if not any(kind(node) in NOT_IN_A_FILE for node in model.graph.node):
         return cell, parameters
     return _Pieces(ms, str(path), model, kind, kinds).function(parameters), parameters
 
@@ -89,8 +88,8 @@ class _Pieces:
         kind, result = self.kind(node), node.output[0]
         if kind == "Constant":
             self.constants[result] = node
-        elif kind in PASSES_ON:
-            self.stands_for[result] = node.input[PASSES_ON[kind]]
+        elif kind in STANDS_FOR:
+            self.stands_for[result] = node.input[STANDS_FOR[kind]]
         elif kind == "MakeTuple":
             self.tuples[result] = node
         elif kind == "TupleGetItem" and self.origin(node.input[0]) in self.tuples:
@@ -98,10 +97,10 @@ class _Pieces:
         elif kind == "TupleGetItem":
             self._put(node, self.place[self.origin(node.input[0])])  # where the tuple is: only tensors cross a cut
         else:
-            if kind not in LIVE and self._writes(node):
+            if kind not in NOT_IN_A_FILE and self._writes(node):
                 raise _not_cut(self.path, f"{kind} writes a parameter of a graph that has to be cut")
-            if kind in LIVE or not self.steps or self.steps[-1].live:
-                self.steps.append(Piece(kind in LIVE))
+            if kind in NOT_IN_A_FILE or not self.steps or self.steps[-1].live:
+                self.steps.append(Piece(kind in NOT_IN_A_FILE))
             self._put(node, len(self.steps) - 1)
 
     def _put(self, node: Any, place: int) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...core.errors import AmpError
 from ...core.files import whole_file
+from ...formats.mindir.training import written_parameters
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindir_ports import MindirPorts, read_ports
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
@@ -63,7 +64,7 @@ def train_step(
         raise AmpError("AMP322", "optimizer is not a function of the parameters", hint=hint)
     scale = _scale_of(ms, loss_scaler)
     forward, parameters = forward_of(ms, path, model)
-    frozen = steps.written(model)
+    frozen = written_parameters(model)
     trainable = [parameter for name, parameter in parameters.items() if name not in frozen]
     if not trainable:
         raise AmpError(

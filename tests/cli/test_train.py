@@ -22,6 +22,7 @@ from ampgraph.cli.app import app
 from ampgraph.training.run import step_inputs
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
+from present import present
 
 SIZES = (8, 48, 3)
 
@@ -155,7 +156,7 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(made, tmp_path):
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "3"]
     leader, follower = pty.openpty()
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=follower, text=True) as child:
-        out = child.stdout.read()
+        out = present(child.stdout).read()
     os.close(follower)
     drawn = _drain(leader)
     assert child.returncode == 0 and "training" in drawn
@@ -181,7 +182,7 @@ def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, c
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "100000"]
     words += ["--batch-size", "32", "--checkpoint", str(tmp_path / "run")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline().startswith("epoch 1/")
+        assert present(child.stdout).readline().startswith("epoch 1/")
         time.sleep(0.2)
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
@@ -201,8 +202,13 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib is not None
     opened, real = [], step_inputs.load_inputs
+
+    def load(path, *more):
+        opened.append(str(path))
+        return real(path, *more)
+
     with monkeypatch.context() as patch:
-        patch.setattr(step_inputs, "load_inputs", lambda path, *more: opened.append(str(path)) or real(path, *more))
+        patch.setattr(step_inputs, "load_inputs", load)
         assert run(*words, "--plot", tmp_path / "loss.png")[0] == 0
     assert sorted(opened) == sorted(map(str, (made / "train.npz", made / "val.npz"))), "each is opened once"
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["loss.png"]

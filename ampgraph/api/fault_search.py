@@ -22,7 +22,7 @@ WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless a
 
 
 @dataclass
-class Finding:
+class FaultSearch:
     """The search for nodes: runs one sample again, the first that is not finite or the worst."""
 
     pair: Pair
