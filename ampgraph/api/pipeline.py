@@ -31,6 +31,7 @@ def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dat
 def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
+    graph.settle_shapes()
     digest = graph.digest()
     if options.ranges is not None:
         options.ranges.check(digest)
@@ -50,6 +51,7 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
 def followed(plan: Plan, graph: Graph) -> Dataflow:
     """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
     graph.prepare()
+    graph.settle_shapes()
     graph.refuse_training()
     if plan.digest != graph.digest():
         raise AmpError(

@@ -174,7 +174,8 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
     path = Path(job.source)
     if path.is_dir():
         raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
-    suffix = ".mindir" if is_mindir(path) else ".onnx"
+    known = ".mindir" if is_mindir(path) else ".onnx"
+    suffix = path.suffix if path.suffix.lower() == known else known
     return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")
 
 

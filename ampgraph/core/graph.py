@@ -161,6 +161,10 @@ class Graph(Protocol):
         """What was put right when the model was read."""
         ...
 
+    def settle_shapes(self) -> None:
+        """Repairs annotated shapes that cannot be, and says so among the repairs; to be called before a dataflow."""
+        ...
+
     def fault(self) -> str:
         """What the format's own checker says against the model; an empty string for a valid one."""
         ...

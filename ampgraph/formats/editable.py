@@ -37,6 +37,9 @@ class EditableGraph:
         """What was put right when the model was read."""
         return []
 
+    def settle_shapes(self) -> None:
+        """Repairs annotated shapes that cannot be; those of this format are not annotations."""
+
     def require_newest(self, flow: Dataflow) -> None:
         """Raises StaleDataflow for a dataflow that is out of date, or of another graph."""
         if not any(flow is given for given in self._given):

@@ -32,6 +32,8 @@ ORDINARY = {
 }
 """Rules that are no guards, in words; every other rule is a guard's name."""
 
+OTHER_FLOATS = frozenset({*LOW, "float64"})
+
 
 @dataclass(frozen=True)
 class Held:
@@ -57,11 +59,14 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choices:
-    """All nodes but Casts: those with a float32 tensor, heavy ones that are low in the file, the rest."""
+    """All nodes but Casts: those with a float32 tensor, heavy ones that are low in the file, the rest.
+
+    ``floats``: how many of the rest make another floating type, by type."""
 
     chosen: list[Chosen]
     given: int
     other: int
+    floats: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,8 @@ class Heavy:
 @dataclass(frozen=True)
 class Summary:
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
-    function that holds them; ``other`` counts the rest. Casts are counted apart."""
+    function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
+    are counted apart."""
 
     model: str
     output: str | None
@@ -100,6 +106,7 @@ class Summary:
     unlisted: tuple[Held, ...] = ()
     notes: tuple[dict[str, str], ...] = field(default=())
     check: CheckVerdict | None = None
+    floats: dict[str, int] = field(default_factory=dict)
 
     @property
     def bytes_before(self) -> int:
@@ -123,19 +130,22 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
     decided = _decisions(plan)
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, given, other = [], 0, 0
+    floats: Counter[str] = Counter()
     for op in flow.ops:
         if has(op.role, "casts"):
             continue
         if not op.slots:
             listing = lists.of(op.role)
-            low = any(flow.values[v].dtype in LOW for v in op.outputs if v != NONE)
+            made = {flow.values[v].dtype for v in op.outputs if v != NONE}
+            low = not made.isdisjoint(LOW)
+            floats.update(made & OTHER_FLOATS)
             given += low and listing is not None and listing.cls == "white"
             other += 1
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
         chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why))
-    return Choices(chosen, given, other)
+    return Choices(chosen, given, other, dict(floats))
 
 
 def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:
@@ -188,6 +198,7 @@ def summarize(
         opset=_held(node for node in float32 if node.why.rule == "opset"),
         unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),
         notes=tuple(asdict(note) for note in plan.notes),
+        floats=made.floats,
     )
 
 

@@ -33,7 +33,7 @@ def summary_lines(summary: Summary) -> list[str]:
         ("options", f"level {summary.level}, {summary.dtype}, policy {summary.policy}, target {summary.target}"),
     ]
     if not summary.changed:
-        rows.append(("", "nothing to lower: the result is the model as it is"))
+        rows.append(("", f"nothing to lower{_why_nothing(summary)}: the result is the model as it is"))
     rows += _node_rows(summary) + _heavy_rows(summary)
     added = summary.casts_after - summary.casts_before
     rows.append(("casts", f"{summary.casts_before:,} -> {summary.casts_after:,} ({added:+,})"))
@@ -63,6 +63,17 @@ def _no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
     measured = any(note["topic"] == "samples" for note in summary.notes)
     return "none fired" if measured or not summary.changed else "none fired; ranges were not measured (see --data)"
+
+
+def _why_nothing(summary: Summary) -> str:
+    """Why nothing is lowered, where no node of float32 is there to give a reason of its own."""
+    if summary.nodes:
+        return ""
+    if not summary.floats:
+        return ", as no node makes floating numbers"
+    kinds = " and ".join(f"{plural(count, 'node')} of {dtype}" for dtype, count in summary.floats.items())
+    hint = "; export the model in float32" if "float64" in summary.floats else ""
+    return f", as only float32 is ({kinds}{hint})"
 
 
 def _node_rows(summary: Summary) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from cli_helpers import COMMAND, MODELS, NAMES, contents, data_model, process
+from onnx_text import parse
 
 
 @pytest.fixture
@@ -97,6 +98,28 @@ def test_data_in_a_file_stays_in_a_file(amp, tmp_path):
     made = onnx.load(tmp_path / "m.O2.onnx")
     assert made.graph.initializer[0].data_type == TensorProto.FLOAT16
     assert made.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+
+
+def test_a_suffix_in_capitals_is_one(amp, tmp_path):
+    data_model(tmp_path / "m.onnx")
+    (tmp_path / "m.onnx").rename(tmp_path / "m.ONNX")
+    assert amp("convert", tmp_path / "m.ONNX")[0] == 0
+    assert (tmp_path / "m.O2.ONNX").exists() and not list(tmp_path.glob("m.ONNX.*"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("double", "as only float32 is (2 nodes of float64; export the model in float32)"),
+        ("float16", "as only float32 is (2 nodes of float16)"),
+        ("int64", "as no node makes floating numbers"),
+    ],
+)
+def test_nothing_to_lower_says_why(amp, tmp_path, kind, why):
+    text = f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ a = MatMul(x, x) y = Mul(a, x) }}"
+    (tmp_path / "m.onnx").write_bytes(parse(text).SerializeToString())
+    code, out, _ = amp("convert", tmp_path / "m.onnx")
+    assert code == 0 and f"nothing to lower, {why}: the result is the model as it is" in out
 
 
 @pytest.mark.parametrize("name", NAMES)

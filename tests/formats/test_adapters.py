@@ -59,6 +59,16 @@ def test_onnx_ir(level: str) -> None:
         assert data(ir.to_proto(result)) == before
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_a_converted_model_can_be_printed(level: str) -> None:
+    """A low tensor shows its type, its shape and its name; its elements are rounded only when they are read."""
+    converted = ampgraph.convert(ir.from_proto(plain()), level)
+    weight = converted.graph.initializers["w"].const_value
+    assert repr(weight) == str(weight) == "RoundedTensor<FLOAT16,[4,4]>(name='w')"
+    for text in (str(converted), repr(converted), str(converted.graph), repr(converted.graph.initializers)):
+        assert "MatMul" in text or "RoundedTensor<FLOAT16" in text
+
+
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_graphsurgeon(level: str) -> None:
     gs = pytest.importorskip("onnx_graphsurgeon")
@@ -92,6 +102,7 @@ def test_torch_program(tmp_path: Path) -> None:
     assert "LayerNormalization" in kinds(result.model_proto)
     result.save(tmp_path / "m.onnx")
     assert low_kinds(onnx.load(tmp_path / "m.onnx"))["Gemm"] == 1
+    assert "Gemm" in str(result) and "Gemm" in repr(result)
     value = torch.from_numpy(x(2, 4))
     assert not difference(layer(value).detach().numpy(), result(value)[0].numpy())
 

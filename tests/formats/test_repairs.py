@@ -98,3 +98,42 @@ def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
 def test_nothing_is_said_of_a_file_without_repairs():
     done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
     assert not [note for note in done.summary.notes if note["topic"] == "repaired"]
+
+
+WRONG = {
+    "a rank": ("float[N, 3, 1] h", "float[N, 3] y", ["'h' is annotated [N,3,1] and is [N,3]: repaired"]),
+    "a size": ("float[N, 7] h", "float[N, 3] y", ["'h' is annotated [N,7] and is [N,3]: repaired"]),
+    "an output": ("float[N, 3] h", "float[7] y", ["'y' is annotated [7] and is [N,3]: left as it is"]),
+    "nothing": ("float[M, 3] h", "float[N, K] y", []),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_shapes_that_cannot_be_are_repaired_and_said(kind):
+    middle, output, said = WRONG[kind]
+    text = f"g (float[N, 4] x) => ({output}) <{middle}> {{ h = MatMul(x, w) y = Relu(h) }}"
+    model = parse(text, w=SHAPE)
+    done = run(Job(model, Recipe(level="O2"), report=True))
+    converted = done.model()
+    assert [note["text"] for note in done.summary.notes if note["topic"] == "repaired"] == [
+        f"the shape of {words}" for words in said
+    ]
+    assert converted.graph.output == model.graph.output
+    ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in converted.graph.value_info}
+    assert ranks["h"] == 2
+    assert ampgraph.verify(model, converted).ok
+    assert ampgraph.convert(converted) == converted
+    assert ampgraph.apply(model, ampgraph.plan(model)) == converted
+
+
+@pytest.mark.parametrize("output", ["float[] y", "float[N, 3] y", "float[M, K] y"])
+def test_the_runtime_sees_the_interface_that_it_saw(output):
+    """Whatever the file says of an output's shape: the runtime infers it."""
+    model = parse(f"g (float[N, 4] x) => ({output}) {{ h = MatMul(x, w) y = Relu(h) }}", w=SHAPE)
+    seen = []
+    for made in (model, ampgraph.convert(model, level="O3")):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        seen.append([(item.name, item.type, len(item.shape)) for item in session.get_outputs()])
+    assert seen[0] == seen[1]

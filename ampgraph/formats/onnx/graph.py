@@ -18,9 +18,9 @@ from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
 from .editor import OnnxEditor
-from .repairs import repairs_of
+from .repairs import doubted_shapes, remember, repairs_of
 from .schemas import schema
-from .shapes import weightless
+from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
 
@@ -64,6 +64,19 @@ class OnnxGraph(EditableGraph):
     def repairs(self) -> list[str]:
         """What was put right when the model was read, as ONNX Runtime does."""
         return repairs_of(self.model)
+
+    def settle_shapes(self) -> None:
+        """Repairs annotated shapes that cannot be, but for those of outputs, which are the model's interface."""
+        said = []
+        for value, shape in contradicted(self.model):
+            written, known = (str(ir.Shape(dims)) for dims in (sizes(value.shape or ()), shape))
+            end = "left as it is" if value.is_graph_output() else "repaired"
+            said.append(f"the shape of '{value.name}' is annotated {written} and is {known}: {end}")
+            if value.is_graph_output():
+                doubted_shapes(self.model).add(value.name or "")
+            else:
+                value.shape = ir.Shape(shape)
+        remember(self.model, said)
 
     def fault(self) -> str:
         """What onnx.checker says against the model, its weights left out; an empty string for a valid one."""

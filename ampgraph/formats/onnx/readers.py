@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ...core.dataflow import Value
 from ...core.graph import UseKey
 from .handles import Handles
+from .repairs import doubted_shapes
 from .types import DTYPES
 
 
@@ -46,6 +47,8 @@ class Readers:
         if old.name == name:
             old.name = self._handles.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
         result.name, result.type, result.shape = name, self._handles.type_of(result), old.shape
+        if name in doubted_shapes(self._handles.model):
+            old.shape = None
         return result
 
     def _identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSet
 
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto
@@ -12,6 +12,16 @@ from .proto import densify
 
 REPAIRS = "ampgraph.repairs"
 """Where the main graph of onnx_ir remembers them."""
+
+
+DOUBTED = "ampgraph.doubted"
+"""Where it remembers the outputs whose shape is annotated wrongly."""
+
+
+def doubted_shapes(model: ir.Model) -> MutableSet[str]:
+    """Names of outputs whose declared shape cannot be: inside the graph it is not repeated."""
+    found: set[str] = model.graph.meta.setdefault(DOUBTED, set())
+    return found
 
 
 def repair(proto: ModelProto, where: str) -> list[str]:
@@ -24,7 +34,7 @@ def repair(proto: ModelProto, where: str) -> list[str]:
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
     """Keeps what was said with the model."""
-    if said := [*repairs_of(model), *said]:
+    if said := list(dict.fromkeys([*repairs_of(model), *said])):
         model.graph.meta[REPAIRS] = said
 
 

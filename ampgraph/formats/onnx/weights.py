@@ -86,6 +86,10 @@ class RoundedTensor(ir.LazyTensor):
         )
         self.source, self.low, self.floor = source, STORED_TYPES[dtype], floor
 
+    def __repr__(self) -> str:
+        """Not what it is made by, which is a method of its own."""
+        return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
+
     def _round(self) -> ir.Tensor[Any]:
         parts = list(self.chunks())
         data = np.concatenate(parts) if parts else np.empty(0, self.low)
