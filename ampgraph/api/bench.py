@@ -14,6 +14,7 @@ from ..core.plan import Plan
 from ..core.progress import Progress
 from ..core.recipe import Recipe
 from ..formats import adapters
+from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
@@ -176,10 +177,8 @@ class Bench:
 
     def _runnable(self, graph: OnnxGraph, name: str) -> Any:
         """A proto, or a file where the weights lie beside the model's."""
-        import onnx_ir as ir
-
         if not self._external:
-            return ir.to_proto(graph.model)
+            return onnx_io.to_proto(graph.model)
         path = self.scratch / f"{name}.onnx"
         graph.save(path)
         return path

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph
@@ -84,6 +83,7 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     def open(self) -> None:
+        from ..formats.onnx.io import to_proto
         from ..numerics.strict.session import StrictSession
         from ..runtime.onnxruntime_session import OnnxSession
 
@@ -91,7 +91,7 @@ class OnnxPair(Pair):
         if self.strict:
             self._found = StrictSession(self._theirs)
         else:
-            source = ir.to_proto(self._theirs.model) if self._path is None else self._path
+            source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:

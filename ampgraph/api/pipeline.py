@@ -41,6 +41,7 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
         )
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io = rewrites, sorted(low_io)
+    plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
     if options.ranges is not None:
         plan.notes += [Note("samples", "", text) for text in options.ranges.notes]
     return plan, flow

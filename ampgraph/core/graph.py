@@ -157,6 +157,10 @@ class Graph(Protocol):
         """Sorts what is unsorted."""
         ...
 
+    def repairs(self) -> list[str]:
+        """What was put right when the model was read."""
+        ...
+
     def fault(self) -> str:
         """What the format's own checker says against the model; an empty string for a valid one."""
         ...

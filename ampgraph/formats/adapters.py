@@ -27,15 +27,15 @@ def load(model: object) -> tuple[Graph, Back]:
     """The graph of a model, and a function that turns a graph back into the caller's kind.
 
     Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
-    onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed it comes back
-    as it was. Raises AmpError AMP104 for anything else.
+    onnx.ModelProto back, or an onnx_ir.Model where the weights are external and no value is a map. Where nothing
+    changed it comes back as it was. Raises AmpError AMP104 for anything else.
     """
     if isinstance(model, (str, os.PathLike)):
         return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
         onnx_io.check_tensors(model, Path("."), "model")
         graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
-        return graph, lambda graph, changed: ir.to_proto(_model(graph)) if changed else _copy(model)
+        return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _copy(model)
     if isinstance(model, ir.Model):
         return OnnxGraph(model.clone()), lambda graph, changed: _model(graph) if changed else model.clone()
     module = type(model).__module__.split(".")[0]
@@ -80,8 +80,10 @@ def _from_path(path: Path) -> tuple[Graph, Back]:
     def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
         model = _model(graph)
         if any(True for _ in onnx_io.external_tensors(model)):
-            return model
-        return ir.to_proto(model) if changed else onnx.load(path)
+            if not onnx_io.holds_maps(model):
+                return model
+            ir.external_data.load_to_model(model)  # onnx_ir has no map types, and a proto no folder
+        return onnx_io.to_proto(model) if changed else onnx.load(path)
 
     return OnnxGraph.load(path), back
 
@@ -90,7 +92,7 @@ def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
     import onnx_graphsurgeon as gs
 
     def back(graph: Graph, changed: bool) -> gs.Graph:
-        return gs.import_onnx(ir.to_proto(_model(graph))) if changed else model.copy()
+        return gs.import_onnx(onnx_io.to_proto(_model(graph))) if changed else model.copy()
 
     return OnnxGraph(onnx_io.deserialize(gs.export_onnx(model.copy()), None)), back
 

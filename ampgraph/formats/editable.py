@@ -33,6 +33,10 @@ class EditableGraph:
         self._given.append(self._made[low, low_io].fork())
         return self._given[-1]
 
+    def repairs(self) -> list[str]:
+        """What was put right when the model was read."""
+        return []
+
     def require_newest(self, flow: Dataflow) -> None:
         """Raises StaleDataflow for a dataflow that is out of date, or of another graph."""
         if not any(flow is given for given in self._given):

@@ -15,6 +15,7 @@ from ..core.graph import LOW
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.shapes import sizes
 from ..formats.onnx.types import declared_type
 from ..runtime.ports import Port
 
@@ -38,7 +39,7 @@ def inlined(graph: OnnxGraph) -> OnnxGraph:
     import onnx.inliner
 
     folder = folder_of(graph)
-    flat = onnx.inliner.inline_local_functions(ir.to_proto(graph.model))
+    flat = onnx.inliner.inline_local_functions(onnx_io.to_proto(graph.model))
     if flat.functions:  # a function of another opset is left alone unless its body may be converted
         flat = onnx.inliner.inline_local_functions(flat, convert_version=True)
     return OnnxGraph(onnx_io.deserialize(flat, Path(folder) if folder else None))
@@ -58,7 +59,7 @@ def folder_of(graph: OnnxGraph) -> str:
 
 def serialized(model: ir.Model) -> bytes:
     """The file of a model, as a runtime takes it; weights in files beside it stay there."""
-    content: bytes = ir.to_proto(model).SerializeToString()
+    content: bytes = onnx_io.to_proto(model).SerializeToString()
     return content
 
 
@@ -87,8 +88,7 @@ def port_of(value: ir.Value) -> Port:
     container, dtype = declared_type(value)
     if container:
         return Port(value.name or "", "", ())
-    sizes = tuple(d if isinstance(d, int) else d.value for d in value.shape or ())
-    return Port(value.name or "", {"string": "object"}.get(dtype, dtype), sizes)
+    return Port(value.name or "", {"string": "object"}.get(dtype, dtype), sizes(value.shape or ()))
 
 
 # -- values and bodies ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import onnx
 from ..core.arrays import Array
 from ..core.errors import AmpError, first_line
 from .devices import choose, import_onnxruntime
-from .ports import Port, check_feeds, numpy_dtype
+from .ports import Port, check_feeds, contradiction, numpy_dtype
 
 NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
@@ -86,7 +86,7 @@ class OnnxSession:
         except AmpError:
             raise
         except Exception as error:
-            raise stopped(error, self.device) from error
+            raise stopped(error, self.device, contradiction(self.inputs, checked)) from error
 
     def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
         """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
@@ -149,12 +149,13 @@ def refused(error: Exception, where: str) -> AmpError:
     return AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", where=where, hint=hint)
 
 
-def stopped(error: Exception, device: str) -> AmpError:
-    """What the runtime says in a run."""
+def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
+    """What the runtime says in a run. ``contradiction``: what does not agree in what was fed."""
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
-    return AmpError("AMP504", f"ONNX Runtime stopped: {message}", hint="look at the shapes of what was fed")
+    hint = f"{contradiction}: feed rows that belong together" if contradiction else "look at the shapes of what was fed"
+    return AmpError("AMP504", f"ONNX Runtime stopped: {message}", hint=hint)
 
 
 def out_of_memory(error: BaseException) -> bool:

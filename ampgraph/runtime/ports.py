@@ -57,12 +57,24 @@ def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: C
     missing = [name for name in ports if name not in feeds]
     if missing:
         raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(ports)}")
+    return {name: _fitting(ports[name], value) if name in ports else value for name, value in feeds.items()}
+
+
+def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Any]) -> str:
+    """Where one symbolic size is two in what is fed; empty if nowhere. Exporters reuse names: it may be no mistake."""
     sizes: dict[str, tuple[int, str]] = {}
-    return {name: _fitting(ports[name], value, sizes) if name in ports else value for name, value in feeds.items()}
+    for name, port in ports.items():
+        given_shape = np.shape(feeds[name]) if port.shape and name in feeds else ()
+        for given, declared in zip(given_shape, port.shape, strict=False):
+            if isinstance(declared, str):
+                held, first = sizes.setdefault(declared, (given, name))
+                if held != given:
+                    return f"'{declared}' is {held} in input '{first}' and {given} in '{name}'"
+    return ""
 
 
-def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
-    """An array of the port's type and shape; a symbolic size is the same wherever its name stands."""
+def _fitting(port: Port, value: Any) -> Any:
+    """An array of the port's type and fixed sizes; symbolic ones are the runtime's affair."""
     if not port.dtype:
         return value  # a sequence or a map: the runtime looks at it
     array = array_of(port, value)
@@ -73,15 +85,8 @@ def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
         hint = f"array.astype('{wanted}') if its values fit"
         raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
     fits = len(array.shape) == len(port.shape) or not port.shape  # ONNX Runtime shows a scalar for an unknown rank
-    for given, declared in zip(array.shape, port.shape, strict=False):
-        if isinstance(declared, str):
-            held, first = sizes.setdefault(declared, (given, port.name))
-            if held != given:
-                message = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
-                raise AmpError("AMP503", message, hint="feed rows that belong together")
-        elif declared is not None and declared != given:
-            fits = False
-    if not fits:
+    pairs = zip(array.shape, port.shape, strict=False)
+    if not fits or any(isinstance(declared, int) and declared != given for given, declared in pairs):
         message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
         raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
     return array

@@ -263,9 +263,38 @@ def test_a_mistake_in_a_later_sample_names_it(tmp_path: Path) -> None:
     refusal("AMP503", model(), tmp_path, "b.npz", "no array for input 'x'")
 
 
-def test_sizes_of_one_name_agree() -> None:
+TWO_SIZES = "g (float[n, 4] x, float[n, 3] z) => (float[n, 3] y, float[n, 3] t) { y = MatMul(x, w) t = Relu(z) }"
+
+
+@pytest.mark.parametrize("name", ["n", "?", -1])
+def test_one_name_may_have_two_sizes_where_the_runtime_does_not_mind(name: str | int) -> None:
+    made = parse(TWO_SIZES, w=(4, 3))
+    for info in (*made.graph.input, *made.graph.output):
+        size = info.type.tensor_type.shape.dim[0]
+        size.dim_param = size.dim_param.replace("n", "?") if name == "?" else size.dim_param
+        if name == -1:
+            size.dim_value = -1
+    data = [{"x": rows(5, 4), "z": rows(2)}]
+    low = ampgraph.convert(made, data=data)
+    assert low != made and ampgraph.verify(made, low, data=data).ok
+    assert ampgraph.run(made, data[0])["t"].shape == (2, 3)
+
+
+def test_where_the_runtime_minds_the_sizes_are_named() -> None:
     made = model("float[n, 3] x, float[n, 3] z", "y = Add(x, z)", "float[n, 3] y")
-    refusal("AMP503", made, {"x": rows(2), "z": rows(3)}, "'n' is 2 in input 'x' and 3 in 'z'")
+    for strict in (False, True):
+        with pytest.raises(AmpError, match="AMP504.*\n.*'n' is 2 in input 'x' and 3 in 'z': feed rows that belong"):
+            ampgraph.run(made, {"x": rows(2), "z": rows(3)}, strict=strict)
+
+
+def test_sizes_without_a_name_are_generated_where_they_stand() -> None:
+    made = parse("g (float[n, 3, n, n] x) => (float[n, 3, n, n] y) { y = Relu(x) }")
+    for size in made.graph.input[0].type.tensor_type.shape.dim:
+        size.dim_param = size.dim_param.replace("n", "?")
+    assert next(iter(load_samples(made)))["x"].shape == (2, 3, 64, 64)
+    for size in made.graph.input[0].type.tensor_type.shape.dim:
+        size.dim_value = -1 if size.dim_param else 3
+    assert next(iter(load_samples(made)))["x"].shape == (2, 3, 64, 64)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
 from .editor import OnnxEditor
+from .repairs import repairs_of
 from .schemas import schema
 from .shapes import weightless
 from .types import declared_type, dtype_name
@@ -59,6 +60,10 @@ class OnnxGraph(EditableGraph):
             graph.sort()
         if unsorted:
             self.edited()
+
+    def repairs(self) -> list[str]:
+        """What was put right when the model was read, as ONNX Runtime does."""
+        return repairs_of(self.model)
 
     def fault(self) -> str:
         """What onnx.checker says against the model, its weights left out; an empty string for a valid one."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from .map_types import is_map, value_info
 from .schemas import ONNX_DOMAINS
 from .types import Type, declared_type, element_type, native_type
 
@@ -21,7 +22,7 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
         version = opsets.get(domain, opsets.get("ai.onnx", 1))
         schema = onnx.defs.get_schema(node.op_type, version, domain)
         read = zip(node.inputs, inputs, strict=True)
-        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None and kind[1]}
+        known = {value.name or "": _proto(value, kind) for value, kind in read if value is not None}
         imports = [onnx.helper.make_opsetid(name, number) for name, number in opsets.items()]
         proto = ir.serde.serialize_node(node)
         found = onnx.shape_inference.infer_node_outputs(schema, proto, known, opset_imports=imports)
@@ -31,7 +32,9 @@ def inferred_types(node: ir.Node, inputs: Sequence[Type], opsets: Mapping[str, i
 
 
 def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
-    """The type of an input, with the shape that the file gives: rules may ask for the rank."""
+    """The type of an input, with the shape that the file gives: rules may ask for the rank. Empty for none."""
+    if not kind[1]:
+        return value_info(value).type
     native = value.type if value.type is not None and declared_type(value) == kind else native_type(*kind)
     proto = onnx.TypeProto()
     ir.serde.serialize_type_into(proto, native)
@@ -41,4 +44,4 @@ def _proto(value: ir.Value, kind: Type) -> onnx.TypeProto:
 
 
 def _read(proto: onnx.TypeProto) -> Type:
-    return element_type(ir.serde.deserialize_type_proto_for_type(proto))
+    return ("other", "") if is_map(proto) else element_type(ir.serde.deserialize_type_proto_for_type(proto))

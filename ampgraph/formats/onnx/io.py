@@ -22,6 +22,8 @@ from ..checks import model_files
 from . import proto as onnx_proto
 from .bounds import check_tensors
 from .external import INLINE_LIMIT, external_holders, external_tensors, put_tensor, tensor_of, write_data
+from .map_types import from_proto, holds_maps, to_proto
+from .repairs import remember, repair
 from .walk import all_graphs
 
 __all__ = [
@@ -31,9 +33,11 @@ __all__ = [
     "copy_unchanged",
     "deserialize",
     "external_tensors",
+    "holds_maps",
     "load",
     "read_proto",
     "save",
+    "to_proto",
 ]
 
 
@@ -95,9 +99,9 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="export the inference graph, or clear training_info",
         )
-    onnx_proto.densify(proto, where)
+    said = repair(proto, where)
     try:
-        model = ir.from_proto(proto)
+        model = from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
         raise AmpError(
             "AMP102",
@@ -105,6 +109,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="onnx.checker.check_model names the fault",
         ) from error
+    remember(model, said)
     for tensor in onnx_proto.tensors(proto):
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
@@ -131,7 +136,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
         try:
             if outside:
                 data_name = write_data(outside, path, temporary("data"), progress)
-            proto = ir.to_proto(model)
+            proto = to_proto(model)
         finally:
             for holder, tensor in originals:
                 put_tensor(holder, tensor)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ...core.errors import AmpError, first_line
 from . import io as onnx_io
 from .graph import OnnxGraph
+from .repairs import remember, repairs_of
 
 
 def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
@@ -26,7 +27,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
     before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
     try:
-        proto = onnx.version_converter.convert_version(ir.to_proto(graph.model), opset)
+        proto = onnx.version_converter.convert_version(onnx_io.to_proto(graph.model), opset)
     except Exception as error:  # the converter raises many kinds for operators it cannot move
         raise AmpError(
             "AMP307",
@@ -34,6 +35,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             hint="leave --opset away, or export the model at that opset",
         ) from error
     moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
+    remember(moved, repairs_of(graph.model))
     layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
     for node in moved.graph.all_nodes():
         if not node.metadata_props and node.name in layers:

@@ -33,17 +33,18 @@ def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
                     yield from _tensors(body)
 
 
-def densify(proto: ModelProto, where: str) -> None:
-    """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none.
+def densify(proto: ModelProto, where: str) -> int:
+    """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none. Their number.
 
     Raises AmpError AMP102 for one that makes no sense.
     """
-    for graph in (proto.graph, *proto.functions):
-        _densify(graph, where)
+    return sum(_densify(graph, where) for graph in (proto.graph, *proto.functions))
 
 
-def _densify(graph: GraphProto | FunctionProto, where: str) -> None:
+def _densify(graph: GraphProto | FunctionProto, where: str) -> int:
+    count = 0
     if isinstance(graph, GraphProto):
+        count = len(graph.sparse_initializer)
         graph.initializer.extend(_dense(sparse, where) for sparse in graph.sparse_initializer)
         del graph.sparse_initializer[:]
     for node in graph.node:
@@ -53,11 +54,12 @@ def _densify(graph: GraphProto | FunctionProto, where: str) -> None:
                 attribute.Clear()
                 attribute.name, attribute.type = "value", AttributeProto.TENSOR
                 attribute.t.CopyFrom(dense)
+                count += 1
             elif attribute.type == AttributeProto.GRAPH:
-                _densify(attribute.g, where)
+                count += _densify(attribute.g, where)
             elif attribute.type == AttributeProto.GRAPHS:
-                for body in attribute.graphs:
-                    _densify(body, where)
+                count += sum(_densify(body, where) for body in attribute.graphs)
+    return count
 
 
 def _dense(sparse: SparseTensorProto, where: str) -> TensorProto:

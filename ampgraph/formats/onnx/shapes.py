@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
+from .map_types import value_info
 from .weights import stored_tensor
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
@@ -22,7 +25,7 @@ class OnnxShapes:
         native: ir.Value = value.native
         shape = native.shape if native.const_value is None else native.const_value.shape
         if shape is not None:
-            return tuple(d if isinstance(d, int) else d.value for d in shape)
+            return sizes(shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
@@ -31,6 +34,11 @@ class OnnxShapes:
         if self._inferred is None:
             self._inferred = infer(self.model)
         return self._inferred.get(value.name) if value.scope == 0 else None
+
+
+def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
+    """Sizes, names and None, which a negative size means as well, as ONNX Runtime reads it."""
+    return tuple((dim if dim >= 0 else None) if isinstance(dim, int) else dim.value for dim in shape)
 
 
 def infer(model: ir.Model) -> dict[str, Shape]:
@@ -43,7 +51,10 @@ def infer(model: ir.Model) -> dict[str, Shape]:
     for info in found.graph.value_info:
         if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
             dims = info.type.tensor_type.shape.dim
-            shapes[info.name] = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
+            shapes[info.name] = tuple(
+                (d.dim_value if d.dim_value >= 0 else None) if d.HasField("dim_value") else d.dim_param or None
+                for d in dims
+            )
     return shapes
 
 
@@ -55,7 +66,7 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
     proto.graph.name = "shapes"
     listed = {value.name for value in model.graph.inputs}
     for value in model.graph.inputs:
-        proto.graph.input.append(ir.serde.serialize_value(value))
+        proto.graph.input.append(value_info(value))
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None:
@@ -66,6 +77,6 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
     proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
-    proto.graph.output.extend(ir.serde.serialize_value(value) for value in model.graph.outputs)
+    proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

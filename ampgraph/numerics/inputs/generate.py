@@ -52,7 +52,7 @@ class Sizes:
         places: dict[str, tuple[GraphInput, int]] = {}
         for port in self.ports:
             for axis, dim in enumerate(port.shape):
-                if isinstance(dim, str):
+                if isinstance(dim, str) and not _is_anonymous(dim):
                     places.setdefault(dim, (port, axis))
         later = [name for name in places if _is_sum(name) or self._is_total(name)]
         for name, (port, axis) in places.items():
@@ -72,9 +72,11 @@ class Sizes:
 
     def shape(self, port: GraphInput) -> tuple[int, ...]:
         """The sizes of an input."""
-        return tuple(
-            self._guess("", port, axis) if dim is None else self.size(dim) for axis, dim in enumerate(port.shape)
-        )
+        return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
+
+    def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
+        unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
+        return self._guess("", port, axis) if unnamed else self.size(dim)
 
     @property
     def past(self) -> int:
@@ -121,6 +123,11 @@ class Sizes:
         if rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past"):
             return IMAGE if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
         return SEQUENCE
+
+
+def _is_anonymous(name: str) -> bool:
+    """Whether a dimension's name is none: paddle2onnx writes ``?`` for every size that is open."""
+    return not any(sign.isalnum() for sign in name)
 
 
 def _is_sum(name: str) -> bool:

@@ -68,7 +68,7 @@ class _Inputs:
             held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
             hint = f"it holds {held}; the model takes {', '.join(ports)}"
             raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=where, hint=hint)
-        feeds = {name: _rounded(_array(name, arrays[name], where), port.dtype) for name, port in ports.items()}
+        feeds = {name: _fed(port, arrays[name], where) for name, port in ports.items()}
         try:
             feeds = check_feeds(ports, feeds, set())
         except AmpError as error:
@@ -317,6 +317,13 @@ def _array(name: str, value: Any, where: str) -> Array:
     except (ValueError, TypeError, RuntimeError) as error:  # ragged rows; a tensor on another device
         message = f"what is given for input '{name}' is no array: {first_line(error)}"
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
+
+
+def _fed(port: Port, value: Any, where: str) -> Any:
+    """What is given for an input as the model takes it; a map for what is no tensor stays one."""
+    if not port.dtype and isinstance(value, Mapping):
+        return value
+    return _rounded(_array(port.name, value, where), port.dtype)
 
 
 def _rounded(array: Array, dtype: str) -> Array:

@@ -39,9 +39,11 @@ class Apart:
 
 
 def apart(reference: Any, result: Any) -> Apart:
-    """Compares two outputs: arrays, sequences of them, or nothing (an empty optional)."""
+    """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
     if isinstance(reference, list) or isinstance(result, list):
         return _sequences(reference, result)
+    if isinstance(reference, dict) or isinstance(result, dict):
+        return _maps(reference, result)
     if reference is None or result is None:
         return Apart(0, 0) if reference is result else _different("one of the two is empty")
     want, got = np.asarray(reference), np.asarray(result)
@@ -59,6 +61,13 @@ def _different(reason: str, floating: bool = False) -> Apart:
 
 def _is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _maps(reference: Any, result: Any) -> Apart:
+    """Maps by their keys: the values of all of them in one array."""
+    if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
+        return _different("maps of different keys")
+    return apart(*(np.asarray([found[key] for key in reference]) for found in (reference, result)))
 
 
 def _sequences(reference: Any, result: Any) -> Apart:

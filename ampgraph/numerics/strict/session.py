@@ -20,10 +20,11 @@ from ...core.arrays import Array
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
+from ...formats.onnx.io import to_proto
 from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import no_memory, out_of_memory
-from ...runtime.ports import Port, check_feeds
+from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
+from ...runtime.ports import Port, check_feeds, contradiction
 from ..graphs import flat_graph, folder_of, port_of, serialized
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
@@ -40,7 +41,7 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return ir.to_proto(graph.model)
+        return to_proto(graph.model)
 
 
 class StrictSession:
@@ -92,7 +93,7 @@ class StrictSession:
         except Exception as error:
             if out_of_memory(error):
                 raise no_memory("in a strict run") from error
-            raise AmpError("AMP504", f"ONNX Runtime stopped: {first_line(error)}") from error
+            raise stopped(error, "cpu", contradiction(ports, checked)) from error
         return {name: _to_low(result, self._low(name)) for name, result in zip(wanted, results, strict=True)}
 
     def _low(self, name: str) -> str:
@@ -115,8 +116,10 @@ def _plain(port: Port) -> Port:
 
 def _to_float32(value: Any, low: str) -> Any:
     """A fed value as the session takes it."""
-    if value is None or isinstance(value, (list, tuple)):
-        return value if value is None else [_to_float32(v, low) for v in value]
+    if value is None or isinstance(value, Mapping):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_to_float32(v, low) for v in value]
     array = np.asarray(value)
     if array.dtype.kind == "V" and array.dtype.names is None and not low:
         return _opaque(array)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.errors import AmpError, is_whole
 from ...runtime.data import first_nan, load_inputs, refuse_missing
-from ...runtime.ports import Port, check_feeds
+from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.class_inputs import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
 from .dataset import Dataset, TrainingData
@@ -91,6 +91,8 @@ def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, 
     arrays = check_feeds(
         ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
     )
+    if different := contradiction(ports, arrays):
+        raise AmpError("AMP503", different, hint="feed rows that belong together")
     empty = next((name for name, array in arrays.items() if not array.size), None)
     if empty is not None:
         raise AmpError("AMP503", f"input '{empty}' is empty", hint="feed at least one sample")

@@ -1,0 +1,66 @@
+"""What ONNX Runtime takes in a file and onnx_ir does not: put right on the way in, and said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import onnx_ir as ir
+from onnx import GraphProto, ModelProto
+
+from .proto import densify
+
+REPAIRS = "ampgraph.repairs"
+"""Where the main graph of onnx_ir remembers them."""
+
+
+def repair(proto: ModelProto, where: str) -> list[str]:
+    """Repairs a proto in place and says what was done. Raises AmpError AMP102 for what makes no sense."""
+    said = _settle_duplicates(proto.graph)
+    count = densify(proto, where)
+    tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
+    return [*said, f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else said
+
+
+def remember(model: ir.Model, said: Iterable[str]) -> None:
+    """Keeps what was said with the model."""
+    if said := [*repairs_of(model), *said]:
+        model.graph.meta[REPAIRS] = said
+
+
+def repairs_of(model: ir.Model) -> list[str]:
+    """What was said when a model was read."""
+    return list(model.graph.meta.get(REPAIRS, ()))
+
+
+def _settle_duplicates(graph: GraphProto) -> list[str]:
+    """One definition for each constant: the one that ONNX Runtime uses, which reads initializers, then Constant nodes,
+    then sparse initializers, and lets the last one win."""
+    constants = [node for node in graph.node if node.op_type == "Constant" and node.domain in ("", "ai.onnx")]
+    names = [
+        *(tensor.name for tensor in graph.initializer),
+        *(node.output[0] for node in constants if node.output),
+        *(sparse.values.name for sparse in graph.sparse_initializer),
+    ]
+    counts = {name: count for name, count in Counter(names).items() if count > 1 and name} if names else {}
+    if counts:
+        last = {name: position for position, name in enumerate(names)}
+        kept = [last[name] == position or name not in counts for position, name in enumerate(names)]
+        _keep(graph, [id(node) for node in constants if node.output], kept)
+    return [
+        f"constant '{name}' is defined {count} times: the last is used, as ONNX Runtime does"
+        for name, count in counts.items()
+    ]
+
+
+def _keep(graph: GraphProto, constants: list[int], kept: list[bool]) -> None:
+    """Removes the definitions that are not kept; ``kept``: of initializers, Constant nodes and sparse initializers."""
+    dense = len(graph.initializer)
+    gone = {node for node, stays in zip(constants, kept[dense:], strict=False) if not stays}
+    flags = kept[dense + len(constants) :]
+    for place in reversed([i for i, stays in enumerate(flags) if not stays]):
+        del graph.sparse_initializer[place]
+    for place in reversed([i for i, node in enumerate(graph.node) if id(node) in gone]):
+        del graph.node[place]
+    for place in reversed([i for i, stays in enumerate(kept[:dense]) if not stays]):
+        del graph.initializer[place]

@@ -1,0 +1,100 @@
+"""Files that ONNX Runtime takes and onnx_ir does not: constants that are defined twice, sparse and odd initializers."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph.api.steps import Job, run
+from ampgraph.core.recipe import Recipe
+from onnx_text import parse
+
+X = np.ones((5, 4), np.float32)
+SHAPE = (4, 3)
+PRODUCT = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
+
+
+def dense(number):
+    """An initializer of one number."""
+    return numpy_helper.from_array(np.full(SHAPE, number, np.float32), "w")
+
+
+def constant(number):
+    """The same as a node."""
+    return helper.make_node("Constant", [], ["w"], value=dense(number))
+
+
+def sparse(number):
+    """The same with only its first column."""
+    filled = np.arange(4, dtype=np.int64) * 3
+    values = numpy_helper.from_array(np.full(4, number, np.float32), "w")
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(filled, "places"), SHAPE)
+
+
+def defined(*definitions, ir=None):
+    """A product whose weight is defined by all of these."""
+    model = parse(PRODUCT, ir=ir)
+    for kind, number, behind in definitions:
+        if kind == "dense":
+            model.graph.initializer.append(dense(number))
+        elif kind == "sparse":
+            model.graph.sparse_initializer.append(sparse(number))
+        else:
+            model.graph.node.insert(len(model.graph.node) if behind else 0, constant(number))
+    return model
+
+
+def of_runtime(model):
+    """What ONNX Runtime makes of a model."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})[0], [item.name for item in session.get_overridable_initializers()]
+
+
+DUPLICATES = {
+    "constants": [("constant", 1, False), ("constant", 2, True)],
+    "constants before": [("constant", 1, False), ("constant", 2, False)],
+    "a constant and an initializer": [("constant", 2, False), ("dense", 3, False)],
+    "initializers": [("dense", 3, False), ("dense", 4, False)],
+    "sparse and dense": [("sparse", 5, False), ("dense", 3, False)],
+    "sparse and a constant": [("sparse", 5, False), ("constant", 2, True)],
+    "all": [("sparse", 5, False), ("constant", 2, True), ("constant", 4, False), ("dense", 3, False)],
+}
+
+
+@pytest.mark.parametrize("kind", DUPLICATES)
+def test_constants_defined_twice_are_what_the_runtime_takes_them_for(kind):
+    model = defined(*DUPLICATES[kind])
+    done = run(Job(model, Recipe(level="O2"), report=True))
+    converted = done.model()
+    wanted, _ = of_runtime(model)
+    found, _ = of_runtime(converted)
+    np.testing.assert_array_equal(found, wanted)
+    assert [t.data_type for t in converted.graph.initializer] == [TensorProto.FLOAT16] or len(converted.graph.node) > 1
+    said = [note["text"] for note in done.summary.notes if note["topic"] == "repaired"]
+    assert f"constant 'w' is defined {len(DUPLICATES[kind])} times" in said[0]
+    assert ampgraph.verify(model, converted).ok
+
+
+@pytest.mark.parametrize("ir", [3, 8])
+def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
+    model = defined(("sparse", 5, False), ir=ir)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))
+    done = run(Job(model, Recipe(level="O2"), report=True))
+    converted = done.model()
+    assert [item.name for item in converted.graph.input] == ["x", "w"]
+    (wanted, optional), (found, still) = of_runtime(model), of_runtime(converted)
+    np.testing.assert_array_equal(found, wanted)
+    assert optional == still == ([] if ir == 3 else ["w"])
+    assert {
+        "topic": "repaired",
+        "where": "",
+        "text": "1 sparse tensor is stored dense, as ONNX Runtime holds them",
+    } in (done.summary.notes)
+
+
+def test_nothing_is_said_of_a_file_without_repairs():
+    done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
+    assert not [note for note in done.summary.notes if note["topic"] == "repaired"]
