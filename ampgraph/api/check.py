@@ -70,7 +70,7 @@ def check(
     count = min(GENERATED if data is None else SAMPLES, measuring.samples or SAMPLES)
     with _file_of(data) as given:
         request = Request(
-            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 4, MEMORY + SLACK
+            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 2, MEMORY + SLACK
         )
         return in_child(request)
 

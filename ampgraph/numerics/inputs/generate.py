@@ -17,6 +17,8 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow
 from ...core.errors import AmpError
+from .likely import LIKELY, Likely, made
+from .numbers import Numbers
 from .roles import InputReader, Reading
 
 BATCH, SEQUENCE, PAST, IMAGE, CHANNELS = 2, 16, 8, 64, 3
@@ -45,6 +47,7 @@ class Sizes:
 
     ports: Sequence[GraphInput]
     given: Mapping[str, int] = field(default_factory=dict)
+    batch: int = BATCH
     known: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +114,7 @@ class Sizes:
         if name and self._is_past(name):
             return PAST
         if "batch" in word:
-            return BATCH
+            return self.batch
         if any(part in word for part in ("seq", "len", "time", "token", "frame", "step")):
             return SEQUENCE
         if "height" in word or "width" in word:
@@ -119,7 +122,7 @@ class Sizes:
         if "channel" in word:
             return CHANNELS
         if axis == 0:
-            return BATCH
+            return self.batch
         if rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past"):
             return IMAGE if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
         return SEQUENCE
@@ -153,32 +156,6 @@ def _evaluate(text: str) -> int | None:
     return total
 
 
-class Numbers:
-    """Random numbers of one input of one sample."""
-
-    def __init__(self, *key: int) -> None:
-        self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
-
-    def _raw(self, count: int) -> Array:
-        return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
-
-    def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
-        """int64 numbers from ``first`` to ``last``, both included."""
-        span = np.uint64(max(last - first, 0) + 1)
-        return (self._raw(math.prod(shape)) % span).astype(np.int64).reshape(shape) + first
-
-    def uniform(self, shape: tuple[int, ...]) -> Array:
-        """float32 numbers in [0, 1), of 24 bits."""
-        return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
-
-    def normal(self, shape: tuple[int, ...]) -> Array:
-        """float32 numbers of about the standard normal distribution: sums of twelve 16-bit numbers, exact."""
-        count = math.prod(shape)
-        words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
-        sums: Array = words.sum(axis=1, dtype=np.int64)
-        return (sums / 65536 - 6 + 6 / 65536).astype(np.float32).reshape(shape)
-
-
 @dataclass(frozen=True)
 class InputFill:
     """How one input is made, in words and in numbers."""
@@ -197,9 +174,15 @@ class Generator:
     """Makes sample after sample for the inputs of a model. Raises AmpError AMP503 for an input that cannot be made."""
 
     def __init__(
-        self, flow: Dataflow, ports: Sequence[GraphInput], seed: int, dims: Mapping[str, int] | None = None
-    ) -> None:
-        self.seed, self.sizes = seed, Sizes(ports, dict(dims or {}))
+        self, flow: Dataflow, ports: Sequence[GraphInput], seed: int, dims: Mapping[str, int] | None = None,
+        likely: bool = False,
+    ) -> None:  # fmt: skip
+        """``likely``: one row, and images, sound and several magnitudes where an input looks as if it took them."""
+        self.seed, self.likely = seed, Likely(flow) if likely else None
+        given = dict(dims or {})
+        if self.likely is not None:
+            given = {**self.likely.lengths(ports), **given}
+        self.sizes = Sizes(ports, given, 1 if likely else BATCH)
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
 
@@ -247,6 +230,8 @@ class Generator:
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
+        if self.likely is not None:
+            return InputFill(port, shape, *self.likely.kind(port.name, port.value, shape))
         return InputFill(port, shape, "normal", "about standard normal")
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
@@ -293,6 +278,8 @@ class Generator:
             array = numbers.uniform(shape) + np.float32(2.0**-25)
         elif kind == "boolean":
             array = numbers.integers(0, 1, shape)
+        elif kind in LIKELY:
+            array = made(kind, numbers, shape, index)
         elif kind in ("mask", "added"):
             kept = self._kept(shape, index) != source.inverted
             array = np.where(kept, 0.0, HIDDEN) if kind == "added" else kept

@@ -92,6 +92,7 @@ def load_samples(
     count: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    likely: bool = False,
 ) -> Samples:
     """The samples to run a model on.
 
@@ -109,6 +110,7 @@ def load_samples(
         count: how many samples at most; all if None, and 8 where they are generated.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
+        likely: generated inputs are images, sound, several magnitudes, where an input looks as if it took them.
 
     Raises:
         AmpError: AMP101 (a path that cannot be read), AMP108 (not an .npz, an empty folder, no samples), AMP310 (a
@@ -121,7 +123,7 @@ def load_samples(
     _check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:
-        return _generated(flow, ports, COUNT if count is None else count, seed, dims)
+        return _generated(flow, ports, COUNT if count is None else count, seed, dims, likely)
     inputs = _Inputs(
         {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p)),
@@ -177,10 +179,10 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
 
 
 def _generated(
-    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int] | None
+    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int] | None, likely: bool
 ) -> Samples:
     needed = [port for port in ports if not _has_default(flow, port)]
-    generator = Generator(flow, needed, seed, dims)
+    generator = Generator(flow, needed, seed, dims, likely)
     return Samples(True, generator.notes(count), count, lambda: map(generator.sample, range(count)))
 
 
