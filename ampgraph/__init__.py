@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from .report.tuning import Tuning
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
-    from .training.gradients.declare import gradient
+    from .training.gradients.user_rules import gradient
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW
@@ -89,7 +89,7 @@ else:  # type checkers do not see this: by it any name would pass
         "convert": "api.convert",
         "explain": "api.explain",
         "export_for_training": "training.forward.torch_export",
-        "gradient": "training.gradients.declare",
+        "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",
         "lists": "api.lists",
         "plan": "api.plan",

@@ -24,7 +24,7 @@ from measure import markdown, number
 import ampgraph
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.runtime.onnxruntime_session import Session
+from ampgraph.runtime.onnxruntime_session import OnnxSession
 
 DIGITS = Path(__file__).resolve().parents[1] / "models" / "digits_transformer.onnx"
 LEAST = 5  # runs of each kind
@@ -43,8 +43,8 @@ def measured(source: Path, work: Path, seconds: float, threads: int) -> dict[str
     ampgraph.convert(source, "O2", output=low)
     data = source.with_suffix(".npz")
     feeds = next(iter(load_samples(source, str(data) if data.exists() else None)))
-    float32, _ = opened(lambda: Session(source, "cpu", threads=threads))
-    plain, plain_open = opened(lambda: Session(low, "cpu", threads=threads))
+    float32, _ = opened(lambda: OnnxSession(source, "cpu", threads=threads))
+    plain, plain_open = opened(lambda: OnnxSession(low, "cpu", threads=threads))
     strict, strict_open = opened(lambda: StrictSession(low, threads=threads))
     sessions = {"float32": float32, "plain": plain, "strict": strict}
     times: dict[str, list[float]] = {name: [] for name in sessions}

@@ -5,44 +5,67 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..core.pass_ import foreign
+from ..core.graph import Editor, Graph
+from ..core.pass_ import Change, foreign
 from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
 
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """Raises AmpError AMP402 when a decision names a node that the model does not have."""
+    """``plan`` names operators by their places in the graph as it is now.
+
+    A graph keeps in mind that a plan was applied, so a second run changes nothing. Raises AmpError AMP402 when a
+    decision names a node that the model does not have."""
 
     plan: Plan
 
-    def __call__(self, graph: Any, flow: Dataflow) -> Any:
-        """Edits ``graph``, of which ``flow`` is a fresh dataflow; returns the editor for the passes that follow."""
+    def __repr__(self) -> str:
+        return f"ApplyPlan({self.plan.level}, {self.plan.dtype}, {len(self.plan.casts)} casts)"
+
+    def __call__(self, graph: Graph) -> Change:
         plan = self.plan
+        if plan.changes_nothing or graph.remembers(self):
+            return Change(0)
+        flow = graph.dataflow(plan.dtype, frozenset(plan.low_io))
         low = _low_units(plan, flow)
-        editor = graph.editor(flow, signatures(plan, flow))
-        values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
-        for value in flow.values:
-            if editor.edits(value.scope) and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
-                if value.unit in low:
-                    editor.retype(value, plan.dtype)
-                elif value.producer != NONE:
-                    _pin(editor, flow, value, low)
-        for edit in plan.weights:
-            value = _find(values, flow, edit)
-            if editor.edits(value.scope):
-                editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
-        for edge in plan.casts:
-            value = _find(values, flow, edge)
-            if editor.edits(value.scope):
-                editor.cast(value, edge.to, edge.uses)
-        for rounding in plan.roundings:
-            value = _find(values, flow, rounding)
-            if editor.edits(value.scope):
-                editor.round(value, plan.dtype, rounding.uses)
-        return editor
+        with graph.editor(flow, signatures(plan, flow)) as editor:
+            count = _retype(editor, flow, plan.dtype, low) + _edit(editor, flow, plan)
+        graph.remember(self)
+        return Change(count)
+
+
+def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
+    """Gives the values of low units their type; how many."""
+    count = 0
+    for value in flow.values:
+        if editor.edits(value.scope) and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
+            if value.unit in low:
+                editor.retype(value, dtype)
+                count += 1
+            elif value.producer != NONE:
+                _pin(editor, flow, value, low)
+    return count
+
+
+def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
+    """Changes stored tensors, and inserts casts and roundings; how many."""
+    values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
+    count = 0
+    edits: tuple[CastEdge | WeightEdit | Rounding, ...] = (*plan.weights, *plan.casts, *plan.roundings)
+    for edit in edits:
+        value = _find(values, flow, edit)
+        if not editor.edits(value.scope):
+            continue
+        count += 1
+        if isinstance(edit, WeightEdit):
+            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
+        elif isinstance(edit, CastEdge):
+            editor.cast(value, edit.to, edit.uses)
+        else:
+            editor.round(value, plan.dtype, edit.uses)
+    return count
 
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
@@ -107,7 +130,7 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
     return value
 
 
-def _pin(editor: Any, flow: Dataflow, value: Value, low: set[int]) -> None:
+def _pin(editor: Editor, flow: Dataflow, value: Value, low: set[int]) -> None:
     """An output that follows its input's type by default must say so when the input goes low and it does not."""
     op: Op = flow.ops[value.producer]
     if any(u in low for u in op.slots.values()):

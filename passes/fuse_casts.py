@@ -1,26 +1,66 @@
-"""Removes given casts that do nothing any more: of a value that is low now, or read by nobody now."""
+"""Removes casts that do nothing: to the type that a value has already, and back from low where nobody reads it."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
-from ..core.dataflow import Dataflow, Op
+from ..core.dataflow import FLOAT32, Dataflow, Op
+from ..core.graph import Graph
 from ..core.pass_ import Change
+from ..oplists.traits import has
 
 
 @dataclass(frozen=True)
 class FuseCasts:
-    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays."""
+    """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays.
+
+    ``keep``: casts that are left alone, as the file had them before anything was edited."""
 
     low: str = "float16"
+    keep: frozenset[Hashable] = frozenset()
 
-    def __call__(self, editor: Any, before: Dataflow) -> Change:
-        casts = [op for op in before.ops if op.role == "Cast" and editor.edits(op.scope)]
-        return Change(sum(self._fuse(editor, before, op) for op in casts))
+    def __repr__(self) -> str:
+        return f"FuseCasts({self.low}{f', {len(self.keep) // 2} kept' if self.keep else ''})"
 
-    def _fuse(self, editor: Any, before: Dataflow, op: Op) -> bool:
-        source, target = before.values[op.inputs[0]], before.values[op.outputs[0]]
-        if source.dtype == "float32" and target.dtype == self.low:
-            return editor.reads(op) == self.low and editor.bypass(op)
-        return target.low_source >= 0 and bool(before.uses[target.id]) and editor.drop_unread(op)
+    def __call__(self, graph: Graph) -> Change:
+        flow = graph.dataflow(self.low)
+        casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
+        same = _in_every_call([op for op in casts if _types(flow, op) == (self.low, self.low)], casts)
+        same = [op for op in same if self._may_go(flow, op)]
+        wide = [op for op in casts if _types(flow, op) == (self.low, FLOAT32) and self._may_go(flow, op)]
+        if not same and all(flow.uses[op.outputs[0]] for op in wide):
+            return Change(0)
+        with graph.editor(flow) as editor:
+            count = sum(editor.bypass(op) for op in same if editor.edits(op.scope))
+            count += sum(editor.remove(op) for op in wide if editor.edits(op.scope))
+        return Change(count)
+
+    def _may_go(self, flow: Dataflow, op: Op) -> bool:
+        return not self.keep or self.keep.isdisjoint(_marks(flow, op))
+
+
+def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
+    """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
+    casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
+    idle = [op for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
+    return frozenset(mark for op in idle for mark in _marks(flow, op))
+
+
+def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:
+    """Those that are among ``some`` in each call of the function that they stand in."""
+    calls = Counter(id(op.native) for op in casts)
+    found = Counter(id(op.native) for op in some)
+    return [op for op in some if found[id(op.native)] == calls[id(op.native)]]
+
+
+def _marks(flow: Dataflow, op: Op) -> tuple[Hashable, Hashable]:
+    """What still tells a cast after edits: itself, as outputs may change names; and in the copy of a function the name
+    of its result, with its scope without the numbers in it."""
+    return op.native, (re.sub(r"/\d+:", "/", flow.scopes[op.scope].path), flow.values[op.outputs[0]].name)
+
+
+def _types(flow: Dataflow, op: Op) -> tuple[str, str]:
+    return flow.values[op.inputs[0]].dtype, flow.values[op.outputs[0]].dtype

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.dataflow import NONE, Dataflow
+from ..core.errors import AmpError
+from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
 from ..core.plan import Rewrite
 
 
 @dataclass(frozen=True)
 class RewriteRegions:
-    """The rewrites of a plan. A standard operator is no region, so a second run finds nothing."""
+    """The rewrites of a plan, which names nodes by their places in the file.
+
+    A graph keeps in mind that they were done, so a second run changes nothing. Raises AmpError AMP402 for nodes that
+    the model does not have, AMP403 for a format that needs no rewrites."""
 
     rewrites: tuple[Rewrite, ...] = ()
+    low: str = "float16"
 
-    def __call__(self, graph: Any, flow: Dataflow) -> Change:
-        if self.rewrites:
-            editor = graph.editor(flow, {})
+    def __repr__(self) -> str:
+        kinds = Counter(item.kind for item in self.rewrites)
+        return f"RewriteRegions({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
+
+    def __call__(self, graph: Graph) -> Change:
+        if not self.rewrites or graph.remembers(self):
+            return Change(0)
+        flow = graph.dataflow(self.low)
+        with graph.editor(flow) as editor:
+            if not isinstance(editor, NodeEditor):
+                hint = "make a plan for this model, or take its rewrites out"
+                kind = self.rewrites[0].kind
+                raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             for item in self.rewrites:
                 _check(item, editor, flow)
-                attributes: dict[str, int | float] = {
-                    "axis": item.axis,
-                    "epsilon": float(item.epsilon),
-                    "stash_type": 1,
-                }
+                attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
                 editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+        graph.remember(self)
         return Change(len(self.rewrites))
 
 
-def _check(item: Rewrite, editor: Any, flow: Dataflow) -> None:
-    ops = [editor.op(item.scope, index) for index in item.nodes]
-    if not ops or None in ops:
+def _check(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    ops = [op for index in item.nodes if (op := editor.op(item.scope, index)) is not None]
+    if not ops or len(ops) < len(item.nodes):
         raise foreign(f"rewrites nodes {list(item.nodes)} of scope '{item.scope}'")
     known = {flow.values[i].name for op in ops for i in op.inputs if i != NONE}
     for name in item.inputs:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.pass_ import Change
 
 
 @dataclass(frozen=True)
 class VerifyTypes:
     """``known``: conflicts that the model had before. Raises AmpError for a new one: AMP901, or AMP402 where the plan
-    was ``given`` and so may contradict itself."""
+    was ``given`` and so may contradict itself. ``low``: what the dataflow is read for."""
 
     known: frozenset[str] = frozenset()
     given: bool = False
+    low: str = "float16"
 
-    def __call__(self, graph: Any) -> Change:
-        new = [conflict for conflict in graph.dataflow().conflicts if conflict not in self.known]
+    def __repr__(self) -> str:
+        return f"VerifyTypes({len(self.known)} known)" if self.known else "VerifyTypes()"
+
+    def __call__(self, graph: Graph) -> Change:
+        new = [conflict for conflict in graph.dataflow(self.low).conflicts if conflict not in self.known]
         if new and self.given:
             raise AmpError(
                 "AMP402",

@@ -1,8 +1,26 @@
 """What the tests of the command line share."""
 
+import signal
+
 import pytest
 
 from ampgraph.cli import app as cli
+from share import share
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is not in the share of a grid that is marked so."""
+    left_out = {item for item in items for mark in item.iter_markers("share") if not share([item.name], *mark.args)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C reaches this process and those it starts, also where pytest runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_lists(amp, folder):
 
 
 def test_help_is_light():
-    probe = "import sys, ampgraph.cli as c\ntry: c.app(['--help'], prog_name='ampgraph')\n"
+    probe = "import sys, ampgraph.cli.app as c\ntry: c.app(['--help'], prog_name='ampgraph')\n"
     probe += "except SystemExit as e: assert not e.code\n"
     probe += "print([m for m in ('onnx', 'numpy', 'onnx_ir', 'rich', 'networkx') if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

@@ -232,6 +232,7 @@ def _listens(pid: int) -> bool:
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["early", "writing"])
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_behind(tmp_path, sent, code, moment):
     data_model(tmp_path / "m.onnx", count=4096 * 1500)  # 98 MB
     before = sorted(os.listdir(tmp_path))

@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -15,9 +14,10 @@ from ampgraph import AmpError
 from ampgraph.core.ranges import Ranges
 from ampgraph.runtime.data import save_npz
 from cli_helpers import MODELS, contents, process, refused
+from onnx_text import parse
 
 pytest.importorskip("onnxruntime")
-CHAIN = """<ir_version: 9, opset_import: ["" : 17]>
+CHAIN = """
 g (float[2, 4] x) => (float[2, 4] y) { [one] a = MatMul(x, w)  [two] b = MatMul(a, big)  [three] c = MatMul(b, small)
     [four] y = MatMul(c, w) }"""
 
@@ -26,10 +26,7 @@ g (float[2, 4] x) => (float[2, 4] y) { [one] a = MatMul(x, w)  [two] b = MatMul(
 def folder(tmp_path):
     """A model that overflows on its data, a folder of samples, and the models of the repository."""
     eye = np.eye(4, dtype=np.float32)
-    made = onnx.parser.parse_model(CHAIN)
-    for name, array in (("w", eye), ("big", eye * 40000), ("small", eye / 40000)):
-        made.graph.initializer.append(numpy_helper.from_array(array, name))
-    onnx.save(made, tmp_path / "m.onnx")
+    onnx.save(parse(CHAIN, w=eye, big=eye * 40000, small=eye / 40000), tmp_path / "m.onnx")
     (tmp_path / "data").mkdir()
     for number in range(3):
         np.savez(tmp_path / "data" / f"{number}.npz", x=np.full((2, 4), number, np.float32), label=np.array(number))
@@ -110,8 +107,8 @@ def test_the_models_of_the_repository_pass_nothing(amp, folder):
 
 
 def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
-    made = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]> g (float[1, 4] x) => (float[1, 100] y) {'
+    made = parse(
+        "g (float[1, 4] x) => (float[1, 100] y) {"
         + " ".join(f"y{k} = MatMul(x, w{k})" for k in range(6))
         + " y = Sum(y0, y1, y2, y3, y4, y5) }"
     )

@@ -15,11 +15,13 @@ from ..core.progress import Progress
 from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.tune.search import BUDGET, Point, Search
+from ..numerics.tune.search import BUDGET, Point, PromotionSearch
+from ..oplists.traits import has
 from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from . import pipeline
+from .kinds import Model, PathLike
 from .steps import moved
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from ..planner.promotions import Promotion
 
 
-def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
+def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """A fresh graph of an ONNX model, in the opset that the recipe names."""
     graph = moved(adapters.load(model)[0], recipe)
     assert isinstance(graph, OnnxGraph)
@@ -40,7 +42,7 @@ def loaded(model: Any, recipe: Recipe) -> OnnxGraph:
 class Bench:
     """Converts candidates of one model and runs them."""
 
-    model: Any
+    model: Model
     options: Options
     low_io: frozenset[str]
     samples: Samples
@@ -56,7 +58,7 @@ class Bench:
     _local: Any = None
     _low: Any = None
 
-    def search(self, tolerance: float) -> Search:
+    def search(self, tolerance: float) -> PromotionSearch:
         """Runs the reference, finds the groups, and readies the search."""
         from ..numerics.strict.session import StrictSession
         from ..planner.promotions import find_groups, low_values
@@ -70,14 +72,16 @@ class Bench:
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
-        self.nodes = sum(1 for op in flow.ops if op.slots and op.role != "Cast")
+        self.nodes = sum(1 for op in flow.ops if op.slots and not has(op.role, "casts"))
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)
             groups = find_groups(judge(Context(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
-        self._search = Search([g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure)
+        self._search = PromotionSearch(
+            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure
+        )
         return self._search
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
@@ -103,7 +107,7 @@ class Bench:
                 return graph, plan, flow
             held += more
 
-    def write(self, best: Point, output: str | os.PathLike[str]) -> None:
+    def write(self, best: Point, output: PathLike) -> None:
         graph, plan, flow = self.convert(best.promoted)
         pipeline.applied(graph, plan, flow)
         graph.save(output)
@@ -133,7 +137,7 @@ class Bench:
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
         """Measures how errors grow in a candidate; every group's contribution."""
-        from ..numerics.strict.protos import load_proto
+        from ..numerics.graphs import load_onnx
         from ..numerics.tune.contributions import Measured, contributions
         from ..numerics.tune.shadow import GrownErrors
 
@@ -143,18 +147,17 @@ class Bench:
             grown.add(session.measured(feeds))
         lists = self.options.lists
         exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
-        outputs = [v.name for v in load_proto(self._reference).graph.output]
+        outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
-        from ..numerics.strict.protos import load_proto
-        from ..numerics.strict.session import inlined
+        from ..numerics.graphs import inlined, load_onnx
         from ..numerics.trace.sites import read_sites
 
-        given = load_proto(self._reference)
+        given = load_onnx(self._reference)
         return read_sites(given, inlined(given))
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import AmpError, is_number
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..planner.options import Options, resolve
 from ..training.forward.read import read_forward
-from ..training.step.build import Joint, begin
+from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.optimizers import Optimizer, as_optimizer, spelled
 from ..training.step.training_step import TrainingStep
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
+from .kinds import Model, PathLike
 from .steps import moved
 
 if TYPE_CHECKING:
@@ -30,19 +30,18 @@ DEFAULT = "default"
 
 @takes_recipe
 def build_training_step(
-    model: Any,
+    model: Model,
     *,
     loss: str | None = None,
     optimizer: str | Optimizer,
     recipe: Recipe | str | None = None,
-    level: str | None = None,
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
     freeze: str | Sequence[str] = (),
-    output: str | os.PathLike[str] | None = None,
+    output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
-    **fields: Unpack[OtherFields],
+    **fields: Unpack[RecipeFields],
 ) -> TrainingStep:
     """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
 
@@ -54,7 +53,6 @@ def build_training_step(
         optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``.
         recipe: an `ampgraph.Recipe`, or the short text of one. It holds for forward and backward. Parameters and all
             other state are float32, but for O3, which stores parameters low.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
         loss_scale: a policy of `ampgraph.training.step.loss_scale`, its command-line form, or None for neither scale
             nor skipped steps. By default dynamic at O1, O2 and auto with float16, else None.
         clip_norm: the largest L2 norm of all unscaled gradients together.
@@ -74,19 +72,19 @@ def build_training_step(
             gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe and ``freeze``, AMP320 for
             the loss scale, AMP322 for optimizer and clip_norm.
     """
-    wanted = _for_training(recipe_for(build_training_step, recipe, {"level": level, **fields}))
+    wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
-    optimizer, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
+    chosen, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
         joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed)
         joint.differentiate(policy)
         _lower_precision(joint, options)
-        message: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
-        message |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(optimizer)}
-        message |= {"loss_scale": "none" if policy is None else str(policy)}
-        step = joint.finish(optimizer, clip_norm, message)
+        steering: dict[str, object] = {"level": options.level.name, "dtype": wanted.dtype, "target": options.target}
+        steering |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(chosen)}
+        steering |= {"loss_scale": "none" if policy is None else str(policy)}
+        step = joint.finish(chosen, clip_norm, steering)
     if output is not None:
         step.save(output)
     return step
@@ -102,7 +100,7 @@ def _for_training(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _moved(model: Any, recipe: Recipe) -> Any:
+def _moved(model: Model, recipe: Recipe) -> Any:
     """The model in the opset that the recipe names."""
     if recipe.opset is None:
         return model
@@ -110,7 +108,7 @@ def _moved(model: Any, recipe: Recipe) -> Any:
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 
-def _lower_precision(joint: Joint, options: Options) -> None:
+def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.renamed import renamed_keywords
-from ..numerics.ranges.calibrate import calibrate as measured
+from ..formats import adapters
+from ..formats.checks import faults_reported
+from ..formats.onnx.graph import OnnxGraph, quiet_collector
+from ..numerics.inputs.samples import load_samples
+from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.ranges.segments import LIMIT
-from .measuring import Data
+from .kinds import Data, Model, is_graph, path_of
 
 
 @renamed_keywords("0.3", told="progress")
 def calibrate(
-    model: Any,
+    model: Model | Graph,
     data: Data = None,
     *,
     count: int | None = None,
@@ -31,7 +36,7 @@ def calibrate(
     Scan the extremes are recorded alone; what could not be measured is counted in ``notes``.
 
     Args:
-        model: an ONNX model as `convert` takes it. It is not changed.
+        model: an ONNX model as `convert` takes it, or a Graph. It is not changed.
         data: an .npz file, a folder of them, an iterable of mappings, or None: inputs are generated.
         count: samples at most; 8 where they are generated.
         seed: for generated samples.
@@ -43,4 +48,11 @@ def calibrate(
     Raises:
         AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
     """
-    return measured(model, data, count=count, seed=seed, dims=dims, device=device, limit=limit, progress=progress)
+    with quiet_collector(), faults_reported(path_of(model)):
+        graph = model if is_graph(model) else adapters.load(model)[0]
+        if not isinstance(graph, OnnxGraph):
+            why = f"ranges of {graph.format} models are not measured: MindSpore shows the outputs alone"
+            raise AmpError("AMP304", why, hint="measure the ONNX model, or name nodes with --fp32")
+        graph.prepare()
+        samples = load_samples(graph, data, count, seed, dims)
+        return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import AmpError
+from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .kinds import Data, Model, PathLike
+from .measuring import Measuring
 from .steps import Job, run
 
 if TYPE_CHECKING:
@@ -20,14 +22,16 @@ if TYPE_CHECKING:
 
 @takes_recipe
 def convert(
-    model: Any,
+    model: Model,
     level: str | None = None,
     *,
     recipe: Recipe | str | None = None,
     plan: Plan | None = None,
     data: Data = None,
-    output: str | os.PathLike[str] | None = None,
-    progress: Progress = silent,
+    output: PathLike | None = None,
+    passes: Sequence[Pass] = (),
+    check_passes: bool = False,
+    progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Any:
     """Converts a model to mixed precision; the caller's object is never changed.
@@ -40,6 +44,8 @@ def convert(
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
             passes the limit of the low type stays float32.
         output: write the result there, whole or not at all, and return the path.
+        passes: your own, which run behind the conversion's: functions of a graph that return a Change.
+        check_passes: verify the graph behind each pass; the error names the pass.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -54,8 +60,9 @@ def convert(
     if plan is not None and (wanted.fp32 or wanted.low or wanted.io or _measures(wanted, data)):
         message = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
         raise AmpError("AMP404", message, hint="make the plan with them")
-    job = Job(model, wanted, plan, Measuring(data), None if output is None else Path(output))
-    done = run(job, progress)
+    place = None if output is None else Path(output)
+    job = Job(model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes)
+    done = run(job, progress or silent)
     return done.model() if output is None else output
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
@@ -14,7 +13,8 @@ from ..report.explain import Explanation, replaced_nodes
 from ..report.explain import explain as explained
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .kinds import Data, Model, path_of
+from .measuring import Measuring
 from .steps import ready
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @takes_recipe
 def explain(
-    model: Any,
+    model: Model,
     node: str,
     level: str | None = None,
     *,
     recipe: Recipe | str | None = None,
     data: Data = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Explanation:
     """One node's decisions, as `convert` with this recipe makes them.
@@ -46,11 +46,12 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    hear = progress or silent
     wanted = recipe_for(explain, recipe, {"level": level, **fields})
-    source = model if isinstance(model, (str, os.PathLike)) else None
+    source = path_of(model)
     with quiet_collector(), faults_reported(source):
-        graph, options, low_io = ready(model, wanted, Measuring(data), progress)
-        progress("planning", 0, 0)
+        graph, options, low_io = ready(model, wanted, Measuring(data), hear)
+        hear("planning", 0, 0)
         graph.prepare()
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
 from ..oplists.operators import load_op_lists
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
 from .keywords import recipe_for, takes_recipe
+from .kinds import Model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -19,14 +20,13 @@ if TYPE_CHECKING:
 @renamed_keywords("0.3", told="progress")
 @takes_recipe
 def inspect(
-    model: Any,
-    against: Any = None,
+    model: Model,
+    against: Model | None = None,
     *,
     recipe: Recipe | str | None = None,
-    level: str | None = None,
     fusions: bool = True,
     progress: Callable[[str], None] | None = None,
-    **fields: Unpack[OtherFields],
+    **fields: Unpack[RecipeFields],
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
 
@@ -42,6 +42,6 @@ def inspect(
     Raises:
         AmpError: for a file that is missing or no model.
     """
-    wanted = recipe_for(inspect, recipe, {"level": level, **fields})
+    wanted = recipe_for(inspect, recipe, fields)
     lists = load_op_lists(wanted.policy, wanted.lists)
     return inspected(model, against, lists=lists, fusions=fusions, progress=progress)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ..core.recipe import DEFAULTS, OPTIONS, Recipe, recipe_of
+from ..core.recipe import DEFAULTS, OPTIONS, Recipe, RecipeFields, recipe_of
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -15,24 +16,29 @@ def takes_recipe(verb: Verb) -> Verb:
     """Shows what stands behind a verb's ``**fields``: in its signature, and in its docstring, a line for each field."""
     signature = inspect.signature(verb)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    names = {p.name for p in own}
-    types = Recipe.__annotations__
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=types[name])
-        for name in OPTIONS
-        if name not in names
-    ]
-    verb.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    more = [name for name in OPTIONS if name not in signature.parameters]
+    verb.__signature__ = signature.replace(parameters=[*own, *map(_parameter, more)])  # type: ignore[attr-defined]
     if verb.__doc__ is not None:  # None under python -OO
         head, mark, rest = verb.__doc__.partition("        **fields:")
         line, _, tail = rest.partition("\n")
-        lines = "".join(f"            {name}: {OPTIONS[name].doc}\n" for name in OPTIONS)
-        verb.__doc__ = f"{head}{mark}{line}\n{lines}{tail}" if mark else verb.__doc__
+        verb.__doc__ = "\n".join([f"{head}{mark}{line}", *map(_documented, more), tail]) if mark else verb.__doc__
     return verb
 
 
+def _parameter(name: str) -> inspect.Parameter:
+    given = RecipeFields.__annotations__[name]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=DEFAULTS[name], annotation=getattr(given, "__forward_arg__", given))
+
+
+def _documented(name: str) -> str:
+    indent = " " * 12
+    text = f"{name}: {OPTIONS[name].doc}"
+    return textwrap.fill(text, 120, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
+
+
 def recipe_for(verb: Callable[..., Any], recipe: Recipe | str | None, fields: Mapping[str, Any]) -> Recipe:
-    """The recipe that a verb was given. A level of None is none.
+    """The recipe that a verb was given; a level of None was not given.
 
     Raises UnknownKeyword for what is neither a field nor the verb's own.
     """

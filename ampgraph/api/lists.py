@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..oplists.levels import load_level
 from ..planner.options import DEFAULT_LEVEL
 from ..report.listing import ListRow, listed
@@ -18,22 +18,20 @@ if TYPE_CHECKING:
 def lists(
     operator: str | None = None,
     *,
-    level: str | None = None,
     recipe: Recipe | str | None = None,
-    **fields: Unpack[OtherFields],
+    **fields: Unpack[RecipeFields],
 ) -> list[ListRow]:
     """What the lists say of operators: class, what the level does with it, why, and which line says so.
 
     Args:
         operator: a name or a glob; all if not given.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one; its policy, level and lists count.
         **fields: of the recipe; each replaces the recipe's own:
 
     Raises:
         AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
     """
-    wanted = recipe_for(lists, recipe, {"level": level, **fields})
+    wanted = recipe_for(lists, recipe, fields)
     chosen = load_level(level_of(wanted), wanted.lists)
     return listed(wanted.policy, chosen, wanted.lists, operator or "")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -14,8 +11,8 @@ from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..planner.options import Options
+from .kinds import Data
 
-Data: TypeAlias = str | PathLike[str] | Iterable[Mapping[str, Any]] | None
 MOST_SAMPLES = 1_000_000
 
 
@@ -60,7 +57,7 @@ class Measuring:
             raise AmpError("AMP304", message, hint=hint)
         ranges = Ranges.read(Path(given)) if isinstance(given, str) else given
         if ranges is None:
-            from ..numerics.ranges.calibrate import calibrate
+            from .calibrate import calibrate
 
             ranges = calibrate(graph, self.data, count=self.samples, dims=options.dims, progress=progress)
         graph.prepare()

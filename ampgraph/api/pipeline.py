@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.graph import Graph
+from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan, Rewrite
-from ..passes.apply_plan import ApplyPlan
-from ..passes.fuse_casts import FuseCasts
+from ..passes.pipeline import default_pipeline
 from ..passes.rewrite_regions import RewriteRegions
-from ..passes.verify_types import VerifyTypes
 from ..planner.guards.weights import exceeds
 from ..planner.options import Options, largest
 from ..planner.steps import find_rewrites, make_plan
@@ -22,7 +23,7 @@ def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dat
     flow = graph.dataflow(options.dtype, low_io)
     rewrites = find_rewrites(flow, options)
     if rewrites:
-        RewriteRegions(tuple(rewrites))(graph, flow)
+        RewriteRegions(tuple(rewrites), options.dtype)(graph)
         flow = graph.dataflow(options.dtype, low_io)
     return flow, rewrites
 
@@ -59,7 +60,7 @@ def followed(plan: Plan, graph: Graph) -> Dataflow:
     flow = graph.dataflow(plan.dtype, low_io)
     _refuse_other_weights(plan, flow)
     if plan.rewrites:
-        RewriteRegions(tuple(plan.rewrites))(graph, flow)
+        RewriteRegions(tuple(plan.rewrites), plan.dtype)(graph)
         flow = graph.dataflow(plan.dtype, low_io)
     return flow
 
@@ -78,16 +79,12 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
             )
 
 
-def applied(graph: Graph, plan: Plan, flow: Dataflow, given: bool = False) -> bool:
+def applied(
+    graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False
+) -> bool:
     """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is.
 
-    ``given``: somebody else made the plan, so that its faults are not ours."""
-    if plan.changes_nothing:
-        return False
-    known = frozenset(flow.conflicts)
-    graph.before_edits()
-    editor = ApplyPlan(plan)(graph, flow)
-    FuseCasts(plan.dtype)(editor, flow)
-    editor.finish()
-    VerifyTypes(known, given)(graph)
-    return True
+    ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours."""
+    pipeline = default_pipeline(plan, flow, more=passes, given=given)
+    changes = run(pipeline, graph, check=check)
+    return not plan.changes_nothing or any(change.count for change in changes)

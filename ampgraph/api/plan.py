@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from ..core.plan import Plan
@@ -12,7 +11,8 @@ from ..formats.onnx.graph import quiet_collector
 from . import pipeline
 from .convert import convert
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .kinds import Data, Model, PathLike, path_of
+from .measuring import Measuring
 from .steps import ready
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @takes_recipe
 def plan(
-    model: Any,
+    model: Model,
     level: str | None = None,
     *,
     recipe: Recipe | str | None = None,
@@ -41,12 +41,12 @@ def plan(
         AmpError: for every mistake in the input or the arguments.
     """
     wanted = recipe_for(plan, recipe, {"level": level, **fields})
-    source = model if isinstance(model, (str, os.PathLike)) else None
+    source = path_of(model)
     with quiet_collector(), faults_reported(source):
         graph, options, low_io = ready(model, wanted, Measuring(data))
         return pipeline.planned(graph, options, low_io)[0]
 
 
-def apply(model: Any, plan: Plan, *, output: str | os.PathLike[str] | None = None) -> Any:
+def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> Any:
     """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
     return convert(model, plan=plan, output=output)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
+
+from onnx import ModelProto
 
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
+from ..runtime.session import Session
+from .kinds import Feeds, PathLike
 
 ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "ascend")
 
 
-def run(model: Any, data: Any, *, device: str = "auto", strict: bool = False) -> dict[str, Any]:
+def run(
+    model: PathLike | ModelProto, data: PathLike | Feeds, *, device: str = "auto", strict: bool = False
+) -> dict[str, Any]:
     """Runs a model once.
 
     Args:
@@ -31,10 +36,10 @@ def run(model: Any, data: Any, *, device: str = "auto", strict: bool = False) ->
     return session.run(feeds_of(data, session))
 
 
-def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
-    """A session of the runtime that a model belongs to; it has ``run(feeds) -> outputs``."""
-    if is_mindir(model):
-        from ..runtime.mindspore_session import Session as MindsporeSession
+def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
+    """A session of the runtime that a model belongs to."""
+    if not isinstance(model, ModelProto) and is_mindir(model):
+        from ..runtime.mindspore_session import MindsporeSession
 
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         return MindsporeSession(model, device)
@@ -44,10 +49,10 @@ def opened(model: Any, device: str = "auto", strict: bool = False) -> Any:
             raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
         from ..numerics.strict.session import StrictSession
 
-        return StrictSession(model)
-    from ..runtime.onnxruntime_session import Session
+        return StrictSession(model if isinstance(model, ModelProto) else os.fspath(model))
+    from ..runtime.onnxruntime_session import OnnxSession
 
-    return Session(model, device)
+    return OnnxSession(model, device)
 
 
 def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
@@ -57,16 +62,10 @@ def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
         raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")
 
 
-def feeds_of(data: Any, session: Any) -> Mapping[str, Any]:
+def feeds_of(data: PathLike | Feeds, session: Session) -> Feeds:
     """The arrays that a session is fed: of a file, those that are inputs (labels may lie beside them)."""
     if not isinstance(data, (str, os.PathLike)):
         return data
-    from ..runtime.data import load_npz
+    from ..runtime.data import load_inputs
 
-    arrays = load_npz(data)
-    missing = [name for name in session.required if name not in arrays]
-    if missing:
-        hint = f"it holds {', '.join(list(arrays)[:8]) or 'nothing'}; the model takes {', '.join(session.required)}"
-        raise AmpError("AMP503", f"no array for input '{missing[0]}'", where=str(data), hint=hint)
-    known = set(session.inputs)
-    return {name: array for name, array in arrays.items() if name in known}
+    return load_inputs(data, session.inputs, session.required, "the model")

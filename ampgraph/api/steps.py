@@ -16,6 +16,7 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.files import same_file, sources_of, text_file
 from ..core.graph import Census, Graph, is_mindir
+from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
@@ -27,6 +28,7 @@ from ..planner.options import Options, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .interface import check_dims, low_interface
+from .kinds import Model, PathLike
 from .measuring import Measuring
 
 
@@ -44,10 +46,12 @@ class Job:
         plan_out: a file for the plan.
         dry_run: nothing is written but the plan.
         report: whether the result has a summary, which takes a look at every node.
+        passes: the user's own, which run behind the conversion's.
+        check_passes: the graph is verified behind each pass.
         option: what the caller's users call ``output``.
     """
 
-    model: Any
+    model: Model
     recipe: Recipe
     plan: Plan | str | None = None
     measuring: Measuring = Measuring()
@@ -56,10 +60,12 @@ class Job:
     plan_out: str | None = None
     dry_run: bool = False
     report: bool = False
+    passes: tuple[Pass, ...] = ()
+    check_passes: bool = False
     option: str = "output="
 
     @property
-    def source(self) -> str | os.PathLike[str] | None:
+    def source(self) -> PathLike | None:
         """The model's file, None for one in memory."""
         return self.model if isinstance(self.model, (str, os.PathLike)) else None
 
@@ -103,14 +109,14 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
-        changed = edit(graph, decided, progress) or job.recipe.opset is not None
+        changed = edit(job, graph, decided, progress) or job.recipe.opset is not None
         summary = report(job, decided, output, graph, changed, before, made)
         write(job, decided.plan, options, output, graph, changed, progress)
     return Conversion(graph, back, decided.plan, changed, output, summary)
 
 
 def ready(
-    model: Any, recipe: Recipe, measuring: Measuring, progress: Progress = silent
+    model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
 ) -> tuple[Graph, Options, frozenset[str]]:
     """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
     options = resolve(recipe, format_of(model))
@@ -135,7 +141,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
     return plan, options
 
 
-def format_of(model: Any) -> str:
+def format_of(model: Model) -> str:
     """The format that a model is in."""
     return "MindIR" if is_mindir(model) else "ONNX"
 
@@ -199,10 +205,11 @@ def decide(
     return Decided(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
 
 
-def edit(graph: Graph, decided: Decided, progress: Progress = silent) -> bool:
+def edit(job: Job, graph: Graph, decided: Decided, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
-    return pipeline.applied(graph, decided.plan, decided.flow, decided.given)
+    plan, flow = decided.plan, decided.flow
+    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes)
 
 
 def report(

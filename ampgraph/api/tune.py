@@ -7,7 +7,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError, is_number
 from ..core.files import sources_of, try_folder
@@ -17,12 +17,13 @@ from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..formats.onnx.graph import quiet_collector
-from ..numerics.tune.search import Point, Search
+from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.options import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
-from .measuring import Data, Measuring
+from .kinds import Data, Model, PathLike, path_of
+from .measuring import Measuring
 from .steps import interface
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @renamed_keywords("0.3", told="progress")
 @takes_recipe
 def tune(
-    model: Any,
+    model: Model,
     level: str | None = None,
     *,
     recipe: Recipe | str | None = None,
@@ -41,7 +42,7 @@ def tune(
     metric: str = "l2",
     samples: int | None = None,
     seed: int = 0,
-    output: str | os.PathLike[str] | None = None,
+    output: PathLike | None = None,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Tuning:
@@ -68,12 +69,8 @@ def tune(
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
-    if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
-        raise AmpError("AMP312", f"tolerance {tolerance!r} is no positive number", hint="for example 1e-2")
-    if is_mindir(model):
-        hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
-        raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
-    source = model if isinstance(model, (str, os.PathLike)) else None
+    _check(model, tolerance)
+    source = path_of(model)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         from ..numerics.inputs.samples import load_samples
         from ..numerics.metrics.verdict import Judge
@@ -87,21 +84,33 @@ def tune(
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
         options = Measuring().steer(options, graph)
-        bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
-        search = bench.search(tolerance)
-        best = search.run()
-        found = _tuning(bench, search, best, tolerance, source)
-        if best is None or output is None:
-            return found
-        bench.write(best, output)
-        return replace(found, output=os.fspath(output))
+        return _searched(Bench(model, options, low_io, drawn, judge, Path(scratch), progress), tolerance, output)
 
 
-def _tuning(bench: Bench, search: Search, best: Point | None, tolerance: float, source: Any) -> Tuning:
+def _check(model: Model, tolerance: float) -> None:
+    if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
+        raise AmpError("AMP312", f"tolerance {tolerance!r} is no positive number", hint="for example 1e-2")
+    if is_mindir(model):
+        hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
+        raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
+
+
+def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning:
+    """The search, and the model written where it has found one."""
+    search = bench.search(tolerance)
+    best = search.run()
+    found = _tuning(bench, search, best, tolerance)
+    if best is None or output is None:
+        return found
+    bench.write(best, output)
+    return replace(found, output=os.fspath(output))
+
+
+def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
         return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
 
-    notes = list(bench.samples.notes)
+    source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
         notes.append(f"not compared, as they have no classes: {', '.join(bench.judge.skipped)}")
     return Tuning(

@@ -10,36 +10,44 @@ from ..core.recipe import Given, flags, recipe_of
 from .console import done, progress, show, show_json, signals_wait
 from .options import JsonOption, ModelArgument, recipe_options
 
+OutputOption = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
+]
+PlanInOption = Annotated[
+    str | None, typer.Option("--plan-in", metavar="FILE", help="Apply this plan; it says all the options above.")
+]
+PlanOutOption = Annotated[
+    str | None, typer.Option("--plan-out", metavar="FILE", help="Write the plan as JSON, in a dry run too.")
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DIR|FILE.npz", help="Measure ranges on these samples: what would overflow stays float32."
+    ),
+]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option("--samples", metavar="N", help="Measure on N samples at most; generated without --data."),
+]
+RangesOutOption = Annotated[
+    str | None,
+    typer.Option("--ranges-out", metavar="FILE", help="Write what was measured, for --ranges; not in a dry run."),
+]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")]
+
 
 @recipe_options()
 def convert(
     model: ModelArgument,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
-    ] = None,
+    output: OutputOption = None,
     *,
     fields: Given,
-    plan_in: Annotated[
-        str | None, typer.Option("--plan-in", metavar="FILE", help="Apply this plan; it says all the options above.")
-    ] = None,
-    plan_out: Annotated[
-        str | None, typer.Option("--plan-out", metavar="FILE", help="Write the plan as JSON, in a dry run too.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", metavar="DIR|FILE.npz", help="Measure ranges on these samples: what would overflow stays float32."
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option("--samples", metavar="N", help="Measure on N samples at most; generated without --data."),
-    ] = None,
-    ranges_out: Annotated[
-        str | None,
-        typer.Option("--ranges-out", metavar="FILE", help="Write what was measured, for --ranges; not in a dry run."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and report; write no model.")] = False,
+    plan_in: PlanInOption = None,
+    plan_out: PlanOutOption = None,
+    data: DataOption = None,
+    samples: SamplesOption = None,
+    ranges_out: RangesOutOption = None,
+    dry_run: DryOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.

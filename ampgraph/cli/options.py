@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.recipe import OPTIONS, Option
+from ..core.recipe import OPTIONS
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
@@ -64,11 +64,6 @@ def recipe_options(*names: str, but: tuple[str, ...] = ()) -> Callable[[Callable
 
 def _parameter(name: str) -> inspect.Parameter:
     option = OPTIONS[name]
-    annotation = Annotated[_kind(option), typer.Option(option.flag, metavar=option.metavar, help=option.help)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _kind(option: Option) -> Any:
-    """What typer makes of the option's words."""
-    kind: Any = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
-    return kind | None
+    kind = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
+    shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=kind | None)

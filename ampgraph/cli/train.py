@@ -101,7 +101,7 @@ def build_step(
         from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
-        from ..training.forward.joint import parse_gradients
+        from ..training.forward.exported_backward import parse_gradients
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -163,18 +163,11 @@ def train(
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(
-                data,
-                epochs=epochs,
-                batch_size=batch_size,
-                validate=validate,
-                lr_schedule=lr_schedule,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                resume=resume,
-                seed=seed,
+                data, epochs=epochs, batch_size=batch_size, validate=validate, lr_schedule=lr_schedule,
+                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
                 on_step=lambda count, total, result: bar.part("training", count, total),
                 on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
-            )
+            )  # fmt: skip
         done()
     if plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-import numpy as np
+from .arrays import Array
 
 FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
@@ -112,13 +112,20 @@ class WeightReader(Protocol):
     """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
 
     def size(self, value: Value) -> int: ...
-    def array(self, value: Value, limit: int = ...) -> np.ndarray | None: ...
-    def chunks(self, value: Value) -> Iterator[np.ndarray]: ...
+    def array(self, value: Value, limit: int = ...) -> Array | None: ...
+    def chunks(self, value: Value) -> Iterator[Array]: ...
     def key(self, value: Value) -> object: ...
 
 
+class StaleDataflow(RuntimeError):
+    """A dataflow was used after an edit of its model, which is a mistake of the program."""
+
+    def __init__(self) -> None:
+        super().__init__("the model was edited since this dataflow was made: ask the graph for another")
+
+
 class Dataflow:
-    """Values, operators and units of one model. Using it after an edit of the model is an error of the caller."""
+    """Values, operators and units of one model. Using it after an edit of the model raises StaleDataflow."""
 
     def __init__(
         self,
@@ -147,9 +154,38 @@ class Dataflow:
         self._read_shape = read_shape
         self._parent: list[int] = []
 
-    def new_unit(self, op: int, slot: str, admits: frozenset[str], **more: Any) -> int:
+    def fork(self) -> Dataflow:
+        """The same snapshot for another reader: ties that one makes are not seen in the other."""
+        view = Dataflow.__new__(Dataflow)
+        view.__dict__.update(self.__dict__, _parent=list(self._parent))
+        return view
+
+    def expire(self) -> None:
+        """The model was edited: whoever goes on reading gets a StaleDataflow."""
+        self.__dict__.clear()
+
+    if not TYPE_CHECKING:  # a name that the class does not have is a mistake of the caller's
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__") or "values" in self.__dict__:
+                raise AttributeError(name)
+            raise StaleDataflow
+
+    def new_unit(
+        self,
+        op: int,
+        slot: str,
+        admits: frozenset[str],
+        *,
+        fixed: str = "",
+        fixed_low: bool = False,
+        version: int = 0,
+        opset: int = 0,
+        border: bool = False,
+    ) -> int:
+        """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, **more))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border))
         self._parent.append(unit)
         return unit
 

@@ -1,13 +1,17 @@
-"""Files that are written: what is refused before the work begins, and text that appears whole or not at all."""
+"""Files that are written: what is refused before the work begins, and what appears whole or not at all.
+
+A file is written beside its place under a name that nobody else has, and renamed when it is whole: the rename is the
+commit. What is left of one that failed is removed; what a killed process left is removed by `sweep`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from .errors import AmpError
 
@@ -31,7 +35,7 @@ def refuse_output(path: Path, sources: Iterable[Path] = (), option: str = "") ->
         raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
 
 
-def sources_of(*given: Any) -> list[Path]:
+def sources_of(*given: object) -> list[Path]:
     """The files behind arguments: of a path itself, of a folder its samples, of a list each; objects have none."""
     found: list[Path] = []
     for item in given:
@@ -53,12 +57,8 @@ def same_file(one: Path, other: Path) -> bool:
 
 def try_folder(path: Path, option: str = "") -> None:
     """Raises AmpError AMP105 where no file can be made beside ``path``: before long work, not after it."""
-    temporary = _temporary(path)
-    try:
-        temporary.touch()
-        temporary.unlink()
-    except OSError as error:
-        raise unwritable(path, error, option) from error
+    with refusals_reported(path, option), temporaries(path) as temporary:
+        temporary("").touch()
 
 
 @contextlib.contextmanager
@@ -72,20 +72,115 @@ def text_file(path: str | os.PathLike[str] | None, text: Callable[[], str], opti
         return
     target = Path(path)
     refuse_output(target, option=option)
-    temporary = _temporary(target)
+    with temporaries(target) as temporary:
+        with refusals_reported(target, option):
+            temporary("").write_text(text(), encoding="utf-8")
+        yield  # an error in here is not of this file
+        with refusals_reported(target, option):
+            os.replace(temporary(""), target)
+
+
+@contextlib.contextmanager
+def whole_file(
+    path: str | os.PathLike[str], option: str = "", *, suffix: str = "", durable: bool = False
+) -> Iterator[Path]:
+    """A temporary file beside ``path`` to write to, which takes its place when what is done inside has succeeded.
+
+    Args:
+        option: the flag by which a user names the place, for the hint of an error.
+        suffix: how the temporary name ends, for a writer that looks at it.
+        durable: the file is forced to the disk before it is renamed, and the rename after it.
+
+    Raises AmpError AMP105 for a place that can be no file, and for what the system refuses inside.
+    """
+    target = Path(path)
+    with whole_files(target, option, suffix=suffix) as temporary:
+        beside = temporary("")
+        yield beside
+        if durable:
+            _force(beside, os.O_RDWR)
+        os.replace(beside, target)
+        if durable:
+            with contextlib.suppress(OSError):  # where a folder cannot be opened for that
+                _force(target.parent, os.O_RDONLY)
+
+
+@contextlib.contextmanager
+def whole_files(path: Path, option: str = "", *, suffix: str = "") -> Iterator[Callable[[str], Path]]:
+    """As `whole_file` for a file in several parts, a temporary name for each word; whoever writes renames them.
+
+    Raises AmpError AMP105 as `whole_file` does.
+    """
+    refuse_output(path, option=option)
+    with refusals_reported(path, option), temporaries(path, suffix) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def temporaries(path: Path, suffix: str = "") -> Iterator[Callable[[str], Path]]:
+    """Names beside ``path`` that nobody else has, one for each word; what is still there at the end is removed."""
+    stem = f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}"
+    made: dict[str, Path] = {}
+
+    def temporary(part: str) -> Path:
+        if part not in made:
+            made[part] = path.with_name(f"{stem}.{part}.tmp{suffix}" if part else f"{stem}.tmp{suffix}")
+            _being_written.add(made[part].name)
+        return made[part]
+
     try:
-        try:
-            temporary.write_text(text(), encoding="utf-8")
-        except OSError as error:
-            raise unwritable(target, error, option) from error
-        yield
-        try:
-            os.replace(temporary, target)
-        except OSError as error:
-            raise unwritable(target, error, option) from error
+        yield temporary
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        for leftover in made.values():
+            with contextlib.suppress(OSError):  # most often it is not there any more
+                leftover.chmod(0o600)  # Windows keeps what is read-only
+                leftover.unlink()
+            _being_written.discard(leftover.name)
+
+
+_being_written: set[str] = set()  # names of temporary files of this process
+
+
+def sweep(path: Path) -> None:
+    """Removes what processes that were killed while they wrote ``path`` have left beside it."""
+    start = f".{path.name}."
+    for found in sorted(path.parent.glob(f"{glob.escape(start)}*-*.tmp")):
+        number = found.name.removeprefix(start).partition("-")[0]
+        if found.name not in _being_written and number.isdecimal() and not _alive(int(number)):
+            with contextlib.suppress(OSError):
+                found.unlink()
+
+
+def _alive(process: int) -> bool:
+    if process == os.getpid():
+        return False  # not this one: a container gives the same number to every run
+    if os.name == "nt":
+        return True  # a signal, even none, would end it there
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # of another user
+    return True
+
+
+def _force(path: Path, mode: int) -> None:
+    """What was written reaches the disk."""
+    handle = os.open(path, mode)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def refusals_reported(path: Path, option: str = "") -> Iterator[None]:
+    """Turns what the system says against writing ``path`` into AmpError AMP105."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, option) from error
 
 
 def unwritable(path: Path, error: OSError, option: str = "") -> AmpError:
@@ -94,7 +189,3 @@ def unwritable(path: Path, error: OSError, option: str = "") -> AmpError:
     message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
     hint = f"choose another place with {option}" if option else "choose another place"
     return AmpError("AMP105", message, where=str(path), hint=f"free some space, or {hint}" if full else hint)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from .arrays import Array
 from .dataflow import Dataflow, Op, Value
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LOW = ("float16", "bfloat16")
 Progress = Callable[[str, int, int], None]  # what is written, how much of it is done, of how much
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Array
 UseKey = tuple[str, int, int]  # scope, index of the node or -1 for an output of the scope, position
 
 
@@ -38,18 +43,25 @@ class Census:
 
 
 class Editor(Protocol):
-    """The verbs that passes use, on handles of the dataflow that the editor was made over."""
+    """The verbs of every format, on handles of the dataflow that the editor was opened over.
+
+    Used in a `with` statement, which finishes the edits. A dataflow is out of date after them: ask for another."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
     def edits(self, scope: int) -> bool:
         """Whether edits of a scope are made through it: of calls that share a function, one does it for all."""
         ...
 
-    def op(self, scope: str, index: int) -> Op | None: ...
-    def reads(self, op: Op) -> str:
-        """The element type that an operator's first input has now."""
+    def op(self, scope: str, index: int) -> Op | None:
+        """The operator at a place, or None."""
         ...
 
-    def retype(self, value: Value, dtype: str) -> None: ...
+    def retype(self, value: Value, dtype: str) -> None:
+        """The value has this element type from now on; attributes of its operator that name the type follow."""
+        ...
+
     def keep_type(self, op: Op, dtype: str) -> None:
         """Pins an output type that would otherwise follow an input that changes."""
         ...
@@ -63,48 +75,105 @@ class Editor(Protocol):
         ...
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy, ``float32`` only floors."""
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
         ...
 
     def bypass(self, op: Op) -> bool:
-        """Removes a one-input operator that does nothing any more; its readers read its input."""
+        """Removes a one-input operator; its readers read its input. False where a border needs its result."""
         ...
 
-    def drop_unread(self, op: Op) -> bool:
-        """Removes an operator whose only result is read by nobody."""
+    def remove(self, op: Op) -> bool:
+        """Removes an operator; False where somebody reads one of its results."""
+        ...
+
+
+@runtime_checkable
+class NodeEditor(Editor, Protocol):
+    """An editor that also adds and rewires operators."""
+
+    def add(
+        self,
+        kind: str,
+        inputs: Sequence[Value | None],
+        dtypes: Sequence[str],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        scope: int = -1,
+        behind: Op | None = None,
+        name: str = "",
+    ) -> list[Value]:
+        """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
+
+        Its results, which every verb takes, have the types ``dtypes``, and are called ``name`` or what is left of it.
+        ``scope``: where it stands; by default where its first input does."""
+        ...
+
+    def give(self, value: Value, uses: Iterable[UseKey]) -> None:
+        """``value`` is read at the given uses, in the place of what was read there."""
         ...
 
     def replace(
-        self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: dict[str, int | float]
+        self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
         """Puts one operator in the place of several."""
         ...
 
-    def finish(self) -> None:
-        """Called once, after the last edit."""
+    def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
+        """Sets attributes of an operator."""
+        ...
+
+    def expose(self, value: Value) -> str:
+        """Makes a value of the main graph an output of the model; the name under which it comes out."""
         ...
 
 
 class Graph(Protocol):
     """The native model, never rebuilt."""
 
-    format: str  # "ONNX" or "MindIR"
-    suffix: str  # of its files
+    @property
+    def format(self) -> str:
+        """``ONNX`` or ``MindIR``."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its files end in."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """Grows with every edit."""
+        ...
+
+    def remember(self, done: object) -> None:
+        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
+        ...
+
+    def remembers(self, done: object) -> bool:
+        """Whether something equal was kept in mind."""
+        ...
 
     def prepare(self) -> None:
         """Sorts what is unsorted."""
+        ...
+
+    def fault(self) -> str:
+        """What the format's own checker says against the model; an empty string for a valid one."""
         ...
 
     def refuse_training(self) -> None:
         """Raises AmpError AMP205 for a graph that updates its own weights: it is not for `convert`."""
         ...
 
-    def before_edits(self) -> None:
-        """Makes the model fit to hold a Cast."""
+    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
+        """A snapshot; no work where nothing was edited since the last one. Ties made in it stay in it."""
         ...
 
-    def dataflow(self, low: str = ..., low_io: frozenset[str] = ...) -> Dataflow: ...
-    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> Editor: ...
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> Editor:
+        """Opens an editor over the newest dataflow. ``signature``: what is done in each function scope, so that calls
+        with equal ones share a function. Raises StaleDataflow for a dataflow from before an edit."""
+        ...
+
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
         ...
@@ -121,7 +190,10 @@ class Graph(Protocol):
         """Names of symbolic dimensions."""
         ...
 
-    def census(self) -> Census: ...
+    def census(self) -> Census:
+        """What the model holds."""
+        ...
+
     def data_files(self) -> list[Path]:
         """Files beside the model's that hold its weights."""
         ...
@@ -135,6 +207,6 @@ class Graph(Protocol):
         ...
 
 
-def is_mindir(path: Any) -> bool:
+def is_mindir(path: object) -> bool:
     """Whether a path names a MindIR file."""
     return isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".mindir")

@@ -1,10 +1,13 @@
-"""A pass is a frozen dataclass: its fields are its options, valid graph in and out, a second run changes nothing."""
+"""What a pass is, and how a pipeline of them runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from .errors import AmpError
+from .graph import Graph
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,43 @@ class Change:
 
     count: int
     notes: tuple[str, ...] = field(default=())
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose fields are its options, or any function of this type.
+
+    Valid graph in, valid graph out; a second run changes nothing."""
+
+    def __call__(self, graph: Graph) -> Change: ...
+
+
+def run(passes: Sequence[Pass], graph: Graph, *, check: bool = False) -> list[Change]:
+    """Runs passes in order; what each changed. ``check``: the graph is verified behind each of them.
+
+    Raises AmpError AMP901 in the name of a pass that leaves an invalid graph, or miscounts."""
+    known = _faults(graph) if check else frozenset()
+    changes = []
+    for step in passes:
+        before = graph.revision
+        changes.append(step(graph))
+        if check:
+            _verify(step, graph, changes[-1].count, graph.revision - before, known)
+    return changes
+
+
+def _faults(graph: Graph) -> frozenset[str]:
+    """What is wrong with a graph: types that do not agree, and what the format's checker says."""
+    return frozenset([*graph.dataflow().conflicts, *filter(None, [graph.fault()])])
+
+
+def _verify(step: Pass, graph: Graph, count: int, edits: int, known: frozenset[str]) -> None:
+    """What a pass promises: a graph that is valid as it was before, and a count that is 0 where nothing is edited."""
+    problems = sorted(_faults(graph) - known)
+    if not problems and (count > 0) != (edits > 0):
+        problems = [f"it counts {count} changes and " + ("edits the graph" if edits else "edits nothing")]
+    if problems:
+        hint = "this is a defect of the pass"
+        raise AmpError("AMP901", f"{step!r} leaves what it must not: {problems[0]}", hint=hint)
 
 
 def foreign(text: str, verb: str = "does not have") -> AmpError:

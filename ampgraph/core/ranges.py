@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import Array
 from .dataflow import NONE, Dataflow
 from .errors import AmpError
 from .files import text_file
@@ -79,7 +80,7 @@ class Range:
             self.exponents[exponent] = self.exponents.get(exponent, 0) + count
 
 
-def measure(array: np.ndarray) -> Range:
+def measure(array: Array) -> Range:
     """The range of one float32 array of any shape, in one pass over pieces of it."""
     found = Range()
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
@@ -88,7 +89,7 @@ def measure(array: np.ndarray) -> Range:
     return found
 
 
-def _measure(part: np.ndarray) -> Range:
+def _measure(part: Array) -> Range:
     fields = (part.view(np.uint32) >> np.uint32(23)) & np.uint32(255)
     counts = np.bincount(fields.astype(np.intp), minlength=256)
     nonfinite = int(counts[INFINITE])
@@ -120,7 +121,7 @@ class Ranges:
     values: dict[str, Range] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def add(self, key: str, array: np.ndarray) -> None:
+    def add(self, key: str, array: Array) -> None:
         """Takes in one array of a value."""
         self.values.setdefault(key, Range()).add(measure(array))
 

@@ -43,7 +43,7 @@ class OtherFields(TypedDict, total=False):
     low: str | Iterable[str]
     io: str | Iterable[str]
     target: str | None
-    dims: Mapping[str, int] | Iterable[str] | None
+    dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
     opset: int | None
     ranges: Ranges | str | os.PathLike[str] | None
@@ -103,11 +103,11 @@ class Recipe:
         doc="TOML files merged over the policy's lists.")
     fp32: tuple[str, ...] = option(
         "--fp32", "PATTERN", "Keep these nodes in float32; repeatable.", read.words("fp32"), repeats=True,
-        doc="patterns of nodes to keep in float32: a node name glob, ``op:Kind``, ``scope:layers.3.*`` or "
+        doc="Patterns of nodes to keep in float32: a node name glob, ``op:Kind``, ``scope:layers.3.*`` or "
         "``value:NAME``.")
     low: tuple[str, ...] = option(
         "--low", "PATTERN", "Make these nodes low; repeatable.", read.words("low"), repeats=True,
-        doc="patterns of nodes to make low.")
+        doc="Patterns of nodes to make low.")
     io: tuple[str, ...] = option(
         "--io", "keep|low|NAME=low", "Types of graph inputs and outputs; keep if not given; repeatable.", read.io,
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
@@ -117,7 +117,7 @@ class Recipe:
         read.optional_word("target"))
     dims: tuple[tuple[str, int], ...] = option(
         "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,
-        doc="sizes of symbolic dimensions by name, for costs and generated inputs.")
+        doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
     store_weights: str | None = option(
         "--store-weights", "low|keep",
         "low: weights that only low operators read are stored low; keep: cast when it runs; low if not given.",
@@ -127,10 +127,10 @@ class Recipe:
     opset: int | None = option("--opset", "N", "Move the model to this opset first.", read.opset, kind=int)
     ranges: Ranges | str | None = option(
         "--ranges", "FILE", "Ranges that were measured before, instead of a run.", read.ranges, hash=False,
-        doc="what `calibrate` measured before, or a file of it, instead of data.")
+        doc="What `calibrate` measured before, or a file of it, instead of data.")
     range_margin: float | None = option(
         "--range-margin", "X", "Float32 for what X times over would overflow; 2 if not given.", read.range_margin,
-        kind=float, doc="a value is held that would overflow this many times over; 2 if not given.")
+        kind=float, doc="A value is held that would overflow this many times over; 2 if not given.")
     # fmt: on
 
     # -- making -------------------------------------------------------------------------------------------------------

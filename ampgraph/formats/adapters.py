@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import onnx
 import onnx_ir as ir
@@ -15,34 +15,34 @@ from ..core.graph import Graph, is_mindir
 from .onnx import io as onnx_io
 from .onnx.graph import OnnxGraph
 
-Back = Callable[[Any, bool], Any]
-"""Turns a graph into the caller's kind of model; told whether anything changed."""
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+    from torch.onnx import ONNXProgram
+
+Back = Callable[[Graph, bool], object]
+"""Turns a graph into the caller's kind of model. It takes whether anything changed."""
 
 
-def load(model: Any) -> tuple[Graph, Back]:
+def load(model: object) -> tuple[Graph, Back]:
     """The graph of a model, and a function that turns a graph back into the caller's kind.
 
     Takes a path, onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch.onnx.ONNXProgram. A path gives an
     onnx.ModelProto back, or an onnx_ir.Model where the weights are external. Where nothing changed it comes back
     as it was. Raises AmpError AMP104 for anything else.
     """
-    if is_mindir(model):
-        from .mindir.graph import MindirGraph
-
-        return MindirGraph.load(model), lambda graph, changed: graph
     if isinstance(model, (str, os.PathLike)):
-        return OnnxGraph.load(model), lambda graph, changed: _of_path(graph.model, Path(model), changed)
+        return _from_path(Path(model)) if not is_mindir(model) else _from_mindir(model)
     if isinstance(model, onnx.ModelProto):
         onnx_io.check_tensors(model, Path("."), "model")
         graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
-        return graph, lambda graph, changed: ir.to_proto(graph.model) if changed else _copy(model)
+        return graph, lambda graph, changed: ir.to_proto(_model(graph)) if changed else _copy(model)
     if isinstance(model, ir.Model):
-        return OnnxGraph(model.clone()), lambda graph, changed: graph.model if changed else model.clone()
+        return OnnxGraph(model.clone()), lambda graph, changed: _model(graph) if changed else model.clone()
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
-        return _from_graphsurgeon(model)
+        return _from_graphsurgeon(cast("gs.Graph", model))
     if type(model).__name__ == "ONNXProgram":
-        return _from_torch(model)
+        return _from_torch(cast("ONNXProgram", model))
     raise AmpError(
         "AMP104",
         f"cannot convert a {type(model).__name__}",
@@ -65,25 +65,38 @@ def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _of_path(model: ir.Model, path: Path, changed: bool) -> Any:
-    if any(True for _ in onnx_io.external_tensors(model)):
-        return model
-    return ir.to_proto(model) if changed else onnx.load(path)
+def _model(graph: Graph) -> ir.Model:
+    assert isinstance(graph, OnnxGraph)
+    return graph.model
 
 
-def _from_graphsurgeon(model: Any) -> tuple[OnnxGraph, Back]:
+def _from_mindir(path: str | os.PathLike[str]) -> tuple[Graph, Back]:
+    from .mindir.graph import MindirGraph
+
+    return MindirGraph.load(path), lambda graph, changed: graph
+
+
+def _from_path(path: Path) -> tuple[Graph, Back]:
+    def back(graph: Graph, changed: bool) -> onnx.ModelProto | ir.Model:
+        model = _model(graph)
+        if any(True for _ in onnx_io.external_tensors(model)):
+            return model
+        return ir.to_proto(model) if changed else onnx.load(path)
+
+    return OnnxGraph.load(path), back
+
+
+def _from_graphsurgeon(model: gs.Graph) -> tuple[Graph, Back]:
     import onnx_graphsurgeon as gs
 
-    proto = gs.export_onnx(model.copy())
+    def back(graph: Graph, changed: bool) -> gs.Graph:
+        return gs.import_onnx(ir.to_proto(_model(graph))) if changed else model.copy()
 
-    def back(graph: OnnxGraph, changed: bool) -> Any:
-        return gs.import_onnx(ir.to_proto(graph.model)) if changed else model.copy()
-
-    return OnnxGraph(onnx_io.deserialize(proto, None)), back
+    return OnnxGraph(onnx_io.deserialize(gs.export_onnx(model.copy()), None)), back
 
 
-def _from_torch(program: Any) -> tuple[OnnxGraph, Back]:
-    def back(graph: OnnxGraph, changed: bool) -> Any:
-        return type(program)(graph.model if changed else program.model.clone(), program.exported_program)
+def _from_torch(program: ONNXProgram) -> tuple[Graph, Back]:
+    def back(graph: Graph, changed: bool) -> ONNXProgram:
+        return type(program)(_model(graph) if changed else program.model.clone(), program.exported_program)
 
     return OnnxGraph(program.model.clone()), back

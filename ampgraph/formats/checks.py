@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import AmpError, first_line
-from ..core.files import refuse_output
+from ..core.files import refusals_reported, refuse_output, temporaries
 from ..core.graph import Graph, is_mindir
 
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
     """As `refuse_output`, the model's data files among the sources."""
     refuse_output(output, [*sources, *graph.data_files()], option)
+
+
+@contextlib.contextmanager
+def model_files(path: Path) -> Iterator[Callable[[str], Path]]:
+    """Names of temporary files beside a model that is written, removed at the end whatever happens.
+
+    Raises AmpError AMP105 for a place that can be no file, and for what the system refuses inside."""
+    with refusals_reported(path, "-o"), temporaries(path) as temporary:
+        refuse_output(path)
+        yield temporary
 
 
 @contextlib.contextmanager

@@ -27,6 +27,9 @@ class MindsporeRules:
     auto_black: frozenset[str]
     auto_promote: frozenset[str]
     follow_cells: frozenset[str]
+    norms: frozenset[str]
+    scaled: frozenset[str]
+    number_functions: frozenset[str]
 
 
 @cache
@@ -45,4 +48,7 @@ def load_mindspore_rules() -> MindsporeRules:
         auto_black=frozenset(data["auto"]["black"]),
         auto_promote=frozenset(data["auto"]["promote"]),
         follow_cells=frozenset(data["follow"]["cells"]),
+        norms=frozenset(data["O3"]["norms"]),
+        scaled=frozenset(data["numbers"]["scaled"]),
+        number_functions=frozenset(data["numbers"]["functions"]),
     )

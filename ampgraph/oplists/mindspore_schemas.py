@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.errors import AmpError
 from .files import data_folder
+from .traits import has
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -131,7 +132,7 @@ def _operator(name: str, entry: dict[str, Any]) -> Operator:
         raise _mistake(name, "inputs and outputs are needed")
     inputs, variadic_input = _entries(name, entry["inputs"], fixed=False)
     outputs, variadic_output = _entries(name, entry["outputs"], fixed=True)
-    _check_slots(name, inputs, outputs)
+    _check_slots(name, entry.get("role", ""), inputs, outputs)
     order = tuple(entry.get("order", ()))
     if len(set(order)) != len(order) or any(not 0 <= place < len(inputs) for place in order):
         raise _mistake(name, f"order {list(order)} does not fit {len(inputs)} operands")
@@ -162,10 +163,10 @@ def _entries(name: str, given: list[str], fixed: bool) -> tuple[tuple[str, ...],
     return entries, variadic
 
 
-def _check_slots(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+def _check_slots(name: str, role: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
     """A slot without an operand cannot be cast into; Cast alone names its result itself."""
     for slot in outputs:
-        if is_slot(slot) and slot not in inputs and name != "Cast":
+        if is_slot(slot) and slot not in inputs and not has(role, "casts"):
             raise _mistake(name, f"no operand has the slot '{slot}' of an output")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import Plan
 from ..core.sites import Site
+from ..oplists.traits import has
 from .costs import Costs, CutTask
 from .decisions import Decisions
 from .options import Options
@@ -84,7 +85,9 @@ def float32_size(plan: Plan, flow: Dataflow, options: Options) -> tuple[int, int
     """(nodes, bytes) that stay float32: nodes with a float32 tensor to decide on, what they write and their weights."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
-        op for op in flow.ops if op.slots and op.role != "Cast" and (flow.scopes[op.scope].path, op.index) not in low
+        op
+        for op in flow.ops
+        if op.slots and not has(op.role, "casts") and (flow.scopes[op.scope].path, op.index) not in low
     ]
     weights = {v for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
     made = sum(op_bytes(flow, costs, op, weights=False) for op in ops)
@@ -128,7 +131,7 @@ def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:
         return op
 
     for op in flow.ops:
-        if not op.slots or op.role == "Cast":
+        if not op.slots or has(op.role, "casts"):
             continue
         parent[op.id] = op.id
         for key in (*decisions.units_of(op), *([op.name] if op.name else [])):

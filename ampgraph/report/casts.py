@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW
 from ..oplists.operators import OpLists
+from ..oplists.traits import has
 
 NAMED = 2  # readers named in a reason; the others are counted
 
@@ -29,8 +30,8 @@ def cast_reports(flow: Dataflow, lists: OpLists, original: Dataflow | None = Non
     """The Casts in order. With ``original``, those that it has already are marked."""
     before = set()
     if original is not None:
-        before = {original.values[op.outputs[0]].name for op in original.ops if op.role == "Cast" and op.outputs}
-    return tuple(_report(flow, lists, op, before) for op in flow.ops if op.role == "Cast" and op.outputs)
+        before = {original.values[op.outputs[0]].name for op in original.ops if has(op.role, "casts") and op.outputs}
+    return tuple(_report(flow, lists, op, before) for op in flow.ops if has(op.role, "casts") and op.outputs)
 
 
 def _report(flow: Dataflow, lists: OpLists, op: Op, before: set[str]) -> CastReport:
@@ -57,7 +58,7 @@ def _maker(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, str]:
     if producer is None:
         main = flow.scopes[item.scope].kind == "main"
         return (f"graph input '{item.name}'", "input") if main else (f"input '{item.name}' of its body", "between")
-    if producer.role == "Cast":
+    if has(producer.role, "casts"):
         started = flow.values[producer.inputs[0]].dtype
         rounded = started == FLOAT32 and item.dtype in LOW
         return f"after Cast '{label(flow, producer)}'", "rounding" if rounded else "between"
@@ -88,7 +89,8 @@ def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
     listing = lists.of(op.role)
     classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
     message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
-    unlisted = " (in no list)" if listing is None and dtype == FLOAT32 and op.slots and op.role != "Cast" else ""
+    missing = listing is None and dtype == FLOAT32 and op.slots and not has(op.role, "casts")
+    unlisted = " (in no list)" if missing else ""
     return f"{op.kind} '{label(flow, op)}'{message}{unlisted}"
 
 

@@ -13,6 +13,7 @@ from ..core.graph import LOW, Census, Graph, Stored
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph, quiet_collector
 from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.traits import has
 from .casts import CastReport, cast_reports
 from .fusions import Fusions, Runnable, fused_operators
 
@@ -162,7 +163,7 @@ def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspecti
     heavy: Counter[str] = Counter()
     layers = Layer("")
     for op in flow.ops:
-        if op.role in ("Cast", "Constant"):
+        if has(op.role, "uncounted"):
             continue
         found = precision(flow, op)
         nodes[found] += 1
@@ -220,7 +221,7 @@ def _named(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
     borne = Counter((op.kind, op.name) for op in flow.ops)
     found = {}
     for op in flow.ops:
-        if op.role in ("Cast", "Constant"):
+        if has(op.role, "uncounted"):
             continue
         first = flow.values[op.outputs[0]].name if op.outputs else ""
         name = op.name if op.name and borne[op.kind, op.name] == 1 else first

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import AmpError
+from ..core.files import whole_file
 
 KINDS = (".png", ".svg", ".pdf")
 WINDOW = 50  # of how many points a smoothed curve consists at least
@@ -53,18 +52,9 @@ def draw_losses(
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     axes.legend()
-    temporary = place.parent / f".{place.stem}.{os.getpid()}.tmp{place.suffix}"
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "ampgraph"}):
-            figure.savefig(temporary, metadata=_dateless(place.suffix.lower()))
-        os.replace(temporary, place)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        raise AmpError("AMP105", message, where=str(path), hint="choose another place with --plot") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "ampgraph"}), whole_file(place, "--plot") as temporary:
+        kind = place.suffix.lower()
+        figure.savefig(temporary, format=kind[1:], metadata=_dateless(kind))
 
 
 def _dateless(suffix: str) -> dict[str, Any]:

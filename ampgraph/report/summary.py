@@ -11,6 +11,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.plan import Decision, Plan, Why
 from ..oplists.operators import OpLists
+from ..oplists.traits import has
 from .casts import label
 
 ORDINARY = {
@@ -119,7 +120,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, given, other = [], 0, 0
     for op in flow.ops:
-        if op.role == "Cast":
+        if has(op.role, "casts"):
             continue
         if not op.slots:
             listing = lists.of(op.role)

@@ -56,7 +56,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     for node in step.model.graph:
         dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
-        if dtype and node.op_type != "Cast":
+        if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
             if has(node.op_type, "products"):
                 heavy[part][dtype] += 1
@@ -77,9 +77,9 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
 
 def _frozen(step: TrainingStep) -> list[str]:
     """Parameters of the forward graph that are not trained."""
-    from ..training.forward.read import parameter_names
+    from ..training.forward.parameters import parameter_names
     from ..training.run.evaluation import trained_model
-    from ..training.step.packing import FORWARD
+    from ..training.step.packed_forward import FORWARD
 
     if FORWARD not in step.model.metadata_props:
         return []

@@ -11,7 +11,7 @@ from .lines import in_rows
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
-    from ..numerics.trace.suspects import Operand, Suspect
+    from ..numerics.trace.suspects import Suspect, TracedValue
 
 REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
 
@@ -152,7 +152,7 @@ def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
     return rows
 
 
-def _operand(operand: Operand) -> str:
+def _operand(operand: TracedValue) -> str:
     message = f"{operand.name}  {operand.dtype}  {_span(operand.range)}"
     if operand.reference is not None and _span(operand.reference) != _span(operand.range):
         message += f"; reference {_span(operand.reference)}"

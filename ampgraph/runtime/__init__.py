@@ -1,1 +1,1 @@
-"""Running models: MindSpore's graph executor, and arrays from and to files."""
+"""Sessions of ONNX Runtime and MindSpore behind one protocol, devices, and arrays from and to files."""

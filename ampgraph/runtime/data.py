@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from ..core.arrays import Array
 from ..core.errors import AmpError, first_line
-from ..core.files import refuse_output, unwritable
+from ..core.files import whole_file
 
 _HOW = "np.savez('data.npz', x=array) makes one"
 
 
-def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def load_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of an .npz file by name, in the order of the file.
 
     Raises AmpError AMP101 (no such file), AMP108 (no .npz, damaged, or pickled Python objects, which are never loaded).
@@ -56,7 +56,7 @@ def _not_npz(path: Path) -> str:
     return "is empty" if not start else "is not an .npz file, or is cut short"
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
     """One member, after its header was compared with its size: a header alone must not allocate."""
     try:
         with archive.open(info) as member:
@@ -72,19 +72,48 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> np.nd
             if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
                 raise ValueError("its size is not what its header says")
         with archive.open(info) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
+            array: Array = np.lib.format.read_array(member, allow_pickle=False)  # type: ignore[no-untyped-call]
+            return array
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error, NotImplementedError, RuntimeError) as e:
         message = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
         raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(member)
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(member)
+    shape, _, dtype = read(member)  # type: ignore[no-untyped-call]
     return shape, dtype
+
+
+def load_inputs(
+    path: str | os.PathLike[str], names: Collection[str], required: Collection[str], reader: str
+) -> dict[str, Array]:
+    """The arrays of an .npz file that are inputs of some ``names``; what lies beside them (labels) is left out.
+
+    Raises AmpError as `load_npz`, AMP503 where one that is required is missing from it.
+    """
+    arrays = load_npz(path)
+    refuse_missing(required, arrays, reader, str(path))
+    return {name: array for name, array in arrays.items() if name in names}
+
+
+def refuse_missing(required: Iterable[str], arrays: Collection[str], reader: str, where: str = "") -> None:
+    """Raises AmpError AMP503 where an input has no array. ``reader`` is who takes them: "the model"."""
+    required = list(required)
+    missing = next((name for name in required if name not in arrays), None)
+    if missing is not None:
+        held = ", ".join(map(str, list(arrays)[:8])) or "nothing"
+        hint = f"it holds {held}; {reader} takes {', '.join(required)}"
+        raise AmpError("AMP503", f"no array for input '{missing}'", where=where, hint=hint)
+
+
+def first_nan(array: Array) -> list[int] | None:
+    """Where the first NaN of an array of floats stands; None where there is none."""
+    bad = np.isnan(array) if array.dtype.kind in "fc" else np.zeros(1, np.bool_)
+    return [int(index) for index in np.argwhere(bad)[0]] if bad.any() else None
 
 
 def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
@@ -93,21 +122,12 @@ def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        refuse_output(path)
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, value in arrays.items():
-                array = np.asarray(value)
-                if array.dtype.hasobject:
-                    raise AmpError("AMP105", f"'{name}' holds Python objects", where=str(path), hint="give numbers")
-                if array.dtype.name == "bfloat16":
-                    array = array.astype(np.float32)
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, value in arrays.items():
+            array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise AmpError("AMP105", f"'{name}' holds Python objects", where=str(path), hint="give numbers")
+            if array.dtype.name == "bfloat16":
+                array = array.astype(np.float32)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from ..core.errors import AmpError, nearest
 
@@ -24,13 +24,14 @@ _INSTALL = {
 }
 
 
-def import_onnxruntime() -> Any:
+def import_onnxruntime() -> ModuleType:
     """The onnxruntime module. Raises AmpError AMP501 where it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
         raise AmpError("AMP501", "onnxruntime is not installed", hint=_INSTALL["cpu"]) from error
-    return onnxruntime
+    module: ModuleType = onnxruntime
+    return module
 
 
 def choose(device: str) -> tuple[str, tuple[str, ...]]:

@@ -13,154 +13,23 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..core.arrays import Array
 from ..core.errors import AmpError, first_line, nearest
-from ..formats.mindir import io as mindir_io
-from ..formats.mindir.schema import ELEMENT_TYPES, TENSOR, TENSORS
+from .mindir_ports import MindirPorts, Tensor, read_ports
+from .ports import numpy_dtype
 
 DEVICES = {"cpu": "CPU", "ascend": "Ascend", "auto": ""}
-UNKNOWN_RANK = (-2,)  # how MindSpore writes a shape of which nothing is known
-TENSOR_KINDS = (TENSOR, TENSORS)
 DUMPS = "MS_OM_PATH"  # a graph that does not compile is written there, or beside the user's files
 LOG_LEVEL = "GLOG_v"  # 4: what ends the process, nothing else
 
 
-@dataclass(frozen=True)
-class Port:
-    """A tensor at the border of a graph: its element type as numpy and MindIR call it, and its sizes, -1 for any."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    def admits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of that shape may be fed."""
-        if self.shape == UNKNOWN_RANK:
-            return True
-        return len(shape) == len(self.shape) and all(w in (-1, g) for w, g in zip(self.shape, shape, strict=True))
-
-    def __str__(self) -> str:
-        sizes = "of any shape" if self.shape == UNKNOWN_RANK else str(["any" if d == -1 else d for d in self.shape])
-        return f"{self.dtype} {sizes}".replace("'", "")
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What a file takes and gives. Inputs bear the names of the arguments that were exported, in their order; outputs,
-    which have no names of their own in MindIR, are ``output0``, ``output1``, ... (a tuple counts by its elements)."""
-
-    inputs: dict[str, Port]
-    outputs: dict[str, Port]
-    prefix: str  # what the file writes before every name
-    low: frozenset[str]  # float16, bfloat16: those that occur among the stored and computed tensors
-
-    def check(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The feeds as arrays, or Tensors as they are, in the order of the file. Raises AmpError AMP503."""
-        given: dict[str, Any] = {}
-        for word, value in feeds.items():
-            name = word.removeprefix(self.prefix)
-            if name not in self.inputs:
-                hint = nearest(name, list(self.inputs)) or f"there are: {', '.join(self.inputs)}"
-                raise AmpError("AMP503", f"no input '{word}'", hint=hint)
-            if name in given:
-                raise AmpError("AMP503", f"input '{name}' is given twice", hint="by its short or its full name")
-            given[name] = value
-        missing = [name for name in self.inputs if name not in given]
-        if missing:
-            raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(self.inputs)}")
-        return {name: _fitting(port, given[name]) for name, port in self.inputs.items()}
-
-
-def _fitting(port: Port, value: Any) -> Any:
-    """The value as an array of the port's type; a mindspore Tensor stays where it is."""
-    if hasattr(value, "asnumpy"):
-        found, shape = str(value.dtype).lower(), tuple(value.shape)
-    else:
-        value = _array(port, value)
-        found, shape = value.dtype.name, value.shape
-    if found != port.dtype:
-        hint = f"array.astype('{port.dtype}') if its values fit"
-        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {found} was fed", hint=hint)
-    if not port.admits(shape):
-        message = f"input '{port.name}' takes {port} but the array fed has shape {list(shape)}"
-        raise AmpError("AMP503", message, hint="export with Tensor(shape=[None, ...]) for sizes that vary")
-    return value
-
-
-def _array(port: Port, value: Any) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        message = f"what was fed as '{port.name}' is no array: {first_line(error)}"
-        raise AmpError("AMP503", message, hint=f"feed {port}") from None
-    if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
-        return array.view(np.uint16).view(dtype_of("bfloat16"))  # numpy files and MindSpore have types of their own
-    return array
-
-
-def dtype_of(name: str) -> np.dtype:
-    """The numpy type of a MindIR element type."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
-
-
-def read_signature(path: str | os.PathLike[str]) -> tuple[Signature, Any]:
-    """What a file takes and gives, and its ModelProto.
-
-    Raises AmpError AMP1xx for the file, AMP502 for an input that is no tensor.
-    """
-    model = mindir_io.load(path).model
-    prefix = f"{model.graph.name}:"
-    inputs = [_input(value, value.name.removeprefix(prefix), path) for value in model.graph.input]
-    found: list[Any] = []
-    for value in model.graph.output:
-        found += value.tensor or _leaves(value.attr_info)
-    outputs = [
-        Port(f"output{index}", ELEMENT_TYPES.get(tensor.data_type, "other"), tuple(tensor.dims))
-        for index, tensor in enumerate(found)
-    ]
-    low = _low_types(model)
-    return Signature({p.name: p for p in inputs}, {p.name: p for p in outputs}, prefix, low), model
-
-
-def _low_types(model: Any) -> frozenset[str]:
-    graphs = (model.graph, *model.functions)
-    kinds = {tensor.data_type for graph in graphs for tensor in graph.parameter}
-    nodes = (node for graph in graphs for node in graph.node)
-    kinds |= {tensor.data_type for node in nodes for entry in node.attribute for tensor in entry.tensors}
-    return frozenset({ELEMENT_TYPES.get(kind, "") for kind in kinds} & {"float16", "bfloat16"})
-
-
-def _leaves(info: Any) -> Iterator[Any]:
-    """The tensors of a tuple, however deep."""
-    if info.type in TENSOR_KINDS:
-        yield from info.tensors
-    for value in info.values:
-        yield from _leaves(value)
-
-
-def _input(value: Any, name: str, path: Any) -> Port:
-    if len(value.tensor) != 1:
-        hint = "export a network whose arguments are tensors"
-        raise AmpError("AMP502", f"input '{name}' is a tuple or a number, not a tensor", where=str(path), hint=hint)
-    kind = ELEMENT_TYPES.get(value.tensor[0].data_type, "")
-    if not kind or kind == "string":
-        raise AmpError("AMP502", f"'{name}' has a type that cannot be fed", where=str(path), hint="export numbers")
-    return Port(name, kind, tuple(value.tensor[0].dims))
-
-
-# -- MindSpore itself -------------------------------------------------------------------------------------------------
-
-
-def import_mindspore() -> Any:
+def import_mindspore() -> ModuleType:
     """The mindspore module. Raises AmpError AMP501 where it is not installed.
 
     Whoever imports it first decides how much it logs: ours is silent, for its errors are raised as well.
@@ -179,10 +48,11 @@ def import_mindspore() -> Any:
     finally:
         if quiet:
             os.environ.pop(LOG_LEVEL, None)
-    return mindspore
+    module: ModuleType = mindspore
+    return module
 
 
-def select_device(ms: Any, device: str) -> str:
+def select_device(ms: ModuleType, device: str) -> str:
     """Makes ``cpu``, ``ascend`` or whatever is there (``auto``) the device of this process; returns MindSpore's name.
 
     On Ascend the types in the file are kept (precision mode must_keep_origin_dtype). Raises AmpError AMP321 for an
@@ -214,7 +84,7 @@ def _what_is_there(error: BaseException) -> str:
     return "it runs on " + found[1].replace("'", "") + " only" if found else fault(error)
 
 
-def _keep_types(ms: Any) -> None:
+def _keep_types(ms: ModuleType) -> None:
     try:
         ms.device_context.ascend.op_precision.precision_mode("must_keep_origin_dtype")
     except RuntimeError as error:
@@ -223,7 +93,7 @@ def _keep_types(ms: Any) -> None:
 
 
 @contextlib.contextmanager
-def graph_mode(ms: Any) -> Iterator[None]:
+def graph_mode(ms: ModuleType) -> Iterator[None]:
     """GRAPH mode inside, the caller's mode afterwards."""
     before = ms.get_context("mode")
     if before == ms.GRAPH_MODE:
@@ -245,7 +115,7 @@ def fault(error: BaseException) -> str:
     return first_line(error)
 
 
-def load_cell(ms: Any, path: str | os.PathLike[str]) -> Any:
+def load_cell(ms: ModuleType, path: str | os.PathLike[str]) -> Any:
     """The nn.GraphCell of a file. Raises AmpError AMP502."""
     if Path(path).suffix != ".mindir":
         hint = "rename it, with its data folder"
@@ -258,7 +128,7 @@ def load_cell(ms: Any, path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def stops_reported(signature: Signature, device: str) -> Iterator[None]:
+def stops_reported(ports: MindirPorts, device: str) -> Iterator[None]:
     """Turns an error of MindSpore while it compiles or runs into an AmpError AMP504; what it dumps then goes away."""
     dumps_elsewhere = DUMPS in os.environ
     os.environ.setdefault(DUMPS, _dump_folder().name)
@@ -268,7 +138,7 @@ def stops_reported(signature: Signature, device: str) -> Iterator[None]:
         raise
     except Exception as error:  # RuntimeError, TypeError, ValueError: as it comes
         hint = "GLOG_v=1 shows what MindSpore did"
-        if "bfloat16" in signature.low and device == "CPU":
+        if "bfloat16" in ports.low and device == "CPU":
             hint = "MindSpore's CPU has few bfloat16 kernels: run it on Ascend, or convert with --dtype float16"
         raise AmpError("AMP504", f"MindSpore stopped: {fault(error)}", hint=hint) from error
     finally:
@@ -277,22 +147,22 @@ def stops_reported(signature: Signature, device: str) -> Iterator[None]:
 
 
 @functools.cache
-def _dump_folder() -> Any:
+def _dump_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="ampgraph-")  # goes with the process
 
 
-def tensors_of(ms: Any, arrays: Mapping[str, Any]) -> list[Any]:
+def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Tensor]:
     """Checked feeds as MindSpore takes them."""
     return [a if hasattr(a, "asnumpy") else ms.Tensor(np.asarray(a, order="C")) for a in arrays.values()]
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
+def to_numpy(tensor: Tensor) -> Array:
     """A tensor as an array; bfloat16 as ml_dtypes has it."""
     array = np.asarray(tensor.asnumpy())
-    return array.view(np.uint16).view(dtype_of("bfloat16")) if array.dtype.name == "bfloat16" else array
+    return array.view(np.uint16).view(numpy_dtype("bfloat16")) if array.dtype.name == "bfloat16" else array
 
 
-class Session:
+class MindsporeSession:
     """A .mindir file, loaded once and run often.
 
     State that the file updates (a whole training step) is kept from run to run.
@@ -301,26 +171,34 @@ class Session:
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str = "auto") -> None:
-        self.signature, _ = read_signature(path)
-        self.inputs = self.signature.inputs
+        self.ports, _ = read_ports(path)
+        self.inputs, self.outputs = self.ports.inputs, self.ports.outputs
         self.required = list(self.inputs)
         self._ms = import_mindspore()
         self.device = select_device(self._ms, device)
         self._cell = load_cell(self._ms, path)
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The outputs by name. Raises AmpError AMP503 for feeds that do not fit, AMP504 when MindSpore stops."""
-        arrays = self.signature.check(feeds)
-        with stops_reported(self.signature, self.device), graph_mode(self._ms):
+    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """The outputs by name, all or some.
+
+        Raises AmpError AMP503 for feeds that do not fit and an output that is not there, AMP504 when MindSpore stops.
+        """
+        arrays = self.ports.check(feeds)
+        with stops_reported(self.ports, self.device), graph_mode(self._ms):
             results = self._cell(*tensors_of(self._ms, arrays))
             found = [to_numpy(tensor) for tensor in _flat(results)]
-        names = list(self.signature.outputs)
+        names = list(self.outputs)
         if len(names) != len(found):
             names = [f"output{index}" for index in range(len(found))]
-        return dict(zip(names, found, strict=True))
+        made = dict(zip(names, found, strict=True))
+        for name in outputs or ():
+            if name not in made:
+                hint = nearest(name, names) or f"there are: {', '.join(names)}"
+                raise AmpError("AMP503", f"no output '{name}'", hint=hint)
+        return made if outputs is None else {name: made[name] for name in outputs}
 
 
-def _flat(results: Any) -> Iterator[Any]:
+def _flat(results: Any) -> Iterator[Tensor]:
     if isinstance(results, (tuple, list)):
         for result in results:
             yield from _flat(result)

@@ -8,14 +8,16 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import onnx
 
-from ..core.errors import AmpError, first_line, nearest
+from ..core.arrays import Array
+from ..core.errors import AmpError, first_line
 from .devices import choose, import_onnxruntime
+from .ports import Port, check_feeds, numpy_dtype
 
 NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
@@ -26,22 +28,27 @@ CRASHING = ["FuseFp16InitializerToFp32NodeTransformer"]
 optimizer of its CPU has widened."""
 
 
-@dataclass(frozen=True)
-class Port:
-    """An input or output: its element type, ``""`` for what is no tensor, and its sizes, a name or None for any."""
+class OrtTensor(Protocol):
+    """A tensor of ONNX Runtime, on the host or on a device (onnxruntime.OrtValue, which has no types)."""
 
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
+    def numpy(self) -> Array: ...
+    def shape(self) -> Sequence[int]: ...
+    def data_type(self) -> str: ...
+    def data_ptr(self) -> int: ...
+    def tensor_size_in_bytes(self) -> int: ...
 
 
-class Session:
+class OnnxSession:
     """A model, opened once and run often. Low values that a CPU runs are hidden in float32: see StrictSession."""
 
-    def __init__(self, model: Any, device: str = "auto", *, threads: int = 0, profile: bool = False) -> None:
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | onnx.ModelProto,
+        device: str = "auto",
+        *,
+        threads: int = 0,
+        profile: bool = False,
+    ) -> None:
         """``model``: a path or onnx.ModelProto. Raises AmpError AMP501, AMP505 (device), AMP502 (model refused)."""
         ort = import_onnxruntime()
         self.device, providers = choose(device)
@@ -62,7 +69,7 @@ class Session:
                 disabled_optimizers=CRASHING if self.device == "cpu" else None,
             )
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, self.where) from error
+            raise refused(error, self.where) from error
         self.inputs = {item.name: _port(item) for item in self._session.get_inputs()}
         self.outputs = {item.name: _port(item) for item in self._session.get_outputs()}
         self.required = list(self.inputs)
@@ -79,18 +86,16 @@ class Session:
         except AmpError:
             raise
         except Exception as error:
-            raise _stopped(error, self.device) from error
+            raise stopped(error, self.device) from error
 
     def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
         """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
-        from onnx import TensorProto
-
         ort = import_onnxruntime()
         values = {}
         for name, array in feeds.items():
             if self.inputs[name].dtype == "bfloat16":
                 words = array.view(np.uint16)
-                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
+                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, onnx.TensorProto.BFLOAT16)
             else:
                 values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         found = self._session.run_with_ort_values(wanted, values)
@@ -115,14 +120,12 @@ class Session:
         return found
 
 
-def as_numpy(value: Any) -> np.ndarray:
+def as_numpy(value: OrtTensor) -> Array:
     """A copy of a runtime's tensor; one of bfloat16, which it cannot make an array of, must lie on the host."""
     if value.data_type() != "tensor(bfloat16)":
         return np.array(value.numpy())
-    import ml_dtypes
-
     words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(words, ml_dtypes.bfloat16).reshape(value.shape()).copy()
+    return np.frombuffer(words, numpy_dtype("bfloat16")).reshape(value.shape()).copy()
 
 
 def _port(item: Any) -> Port:
@@ -133,52 +136,8 @@ def _port(item: Any) -> Port:
     return Port(item.name, NUMPY_TYPES.get(name, name), tuple(item.shape))
 
 
-def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: set[str]) -> dict[str, Any]:
-    """The feeds as contiguous arrays. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
-    for name in feeds:
-        if name not in ports and name not in optional:
-            hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
-            raise AmpError("AMP503", f"no input '{name}'", hint=hint)
-    missing = [name for name in ports if name not in feeds]
-    if missing:
-        raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(ports)}")
-    sizes: dict[str, tuple[int, str]] = {}
-    return {name: _fitting(ports[name], value, sizes) if name in ports else value for name, value in feeds.items()}
-
-
-def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
-    """An array of the port's type and shape; a symbolic size is the same wherever its name stands."""
-    if not port.dtype:
-        return value  # a sequence or a map: the runtime looks at it
-    try:
-        array = np.asarray(value, order="C")
-    except ValueError as error:
-        message = f"what was fed as '{port.name}' is no array: {first_line(error)}"
-        raise AmpError("AMP503", message, hint=f"feed {port}") from None
-    wanted = port.dtype
-    if wanted == "bfloat16" and array.dtype.kind == "V":
-        import ml_dtypes
-
-        array = array.view(ml_dtypes.bfloat16)  # how numpy files keep it
-    if wanted != "object" and array.dtype.name != wanted:
-        hint = f"array.astype('{wanted}') if its values fit"
-        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
-    fits = len(array.shape) == len(port.shape) or not port.shape  # the runtime tells no unknown rank from a scalar
-    for given, declared in zip(array.shape, port.shape, strict=False):
-        if isinstance(declared, str):
-            held, first = sizes.setdefault(declared, (given, port.name))
-            if held != given:
-                message = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
-                raise AmpError("AMP503", message, hint="feed rows that belong together")
-        elif declared is not None and declared != given:
-            fits = False
-    if not fits:
-        message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
-        raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
-    return array
-
-
-def _refused(error: Exception, where: str) -> AmpError:
+def refused(error: Exception, where: str) -> AmpError:
+    """What the runtime says against a model."""
     message = first_line(error)
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
@@ -190,7 +149,8 @@ def _refused(error: Exception, where: str) -> AmpError:
     return AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", where=where, hint=hint)
 
 
-def _stopped(error: Exception, device: str) -> AmpError:
+def stopped(error: Exception, device: str) -> AmpError:
+    """What the runtime says in a run."""
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")

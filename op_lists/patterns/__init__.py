@@ -26,12 +26,12 @@ A file stands for one region, ``shared.toml`` for what all of them use::
     '''
 
 The text of a variant is what ``onnx.parser`` reads between the braces of a function. Operators are named by role, the
-standard operator (``mindspore.Rsqrt`` and ``com.microsoft.Gelu`` where the standard has none). Every name is a part that
-a match binds; code asks for ``x`` (what goes in), ``scale``, ``bias`` and ``eps``, so these mean the same everywhere.
-A name that no line of the text writes, and that is neither number nor stored, is any tensor.
+standard operator (``mindspore.Rsqrt`` and ``com.microsoft.Gelu`` where the standard has none). Every name is a part
+that a match binds; code asks for ``x`` (what goes in), ``scale``, ``bias`` and ``eps``, so these mean the same
+everywhere. A name that no line of the text writes, and that is neither number nor stored, is any tensor.
 
-- ``@axes``: an attribute that must be the same wherever the name stands; ``<axes = [-1]>``: that very value. Whether the
-  axes are an attribute or an operand (``[operand_attributes]`` of the shared file) is no matter.
+- ``@axes``: an attribute that must be the same wherever the name stands; ``<axes = [-1]>``: that very value. Whether
+  the axes are an attribute or an operand (``[operand_attributes]`` of the shared file) is no matter.
 - What ``shared.toml`` says need not be written again: operands of a commutative operator swapped; casts from float32 to
   float32 and identities on the way; functions, such as ``Square``, for which each way stands there once. A node of the
   text may stand twice in a model, with the same operands: one difference computed for the square and for the quotient.
@@ -39,6 +39,7 @@ A name that no line of the text writes, and that is neither number nor stored, i
   after the anchor is read by the region alone: where others read an end, the region ends there.
 - Variants are tried in the order of the files' names and lines; the first that is found counts.
 
-A test for a new variant stands in tests/planner/test_regions.py and fails without its text. `oplists.patterns.mismatches`
+A test for a new variant stands in tests/planner/test_regions.py and fails without its text.
+`oplists.patterns.mismatches`
 says for a node why each variant is not there.
 """

@@ -13,12 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
+from ampgraph.core.sites import Site
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.trace.sites import Site
 from ampgraph.numerics.tune.contributions import Measured, contributions
-from ampgraph.numerics.tune.search import BUDGET, Point, Search
+from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
 from ampgraph.planner.promotions import literal
 from hard_models import HARD_MODELS
 
@@ -37,7 +37,7 @@ def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
         error = math.inf if set(overflow) - promoted else math.sqrt(sum(left) + floor**2)
         return Point(step, promoted, error, len(promoted), sum(costs[i] for i in promoted))
 
-    search = Search(costs, tolerance, evaluate, lambda: overflow, lambda promoted: squares)
+    search = PromotionSearch(costs, tolerance, evaluate, lambda: overflow, lambda promoted: squares)
     return search.run(), search
 
 
@@ -211,10 +211,15 @@ def counting(kind, opened):
     return opener
 
 
+@pytest.mark.slow
 def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     """Counted from outside: each candidate opens one session and each measuring pass one."""
     opened = []
-    for module, name in (("strict", "StrictSession"), ("shadow", "LocalErrors"), ("shadow", "GrownErrors")):
+    for module, name in (
+        ("strict.session", "StrictSession"),
+        ("tune.shadow", "LocalErrors"),
+        ("tune.shadow", "GrownErrors"),
+    ):
         home = __import__(f"ampgraph.numerics.{module}", fromlist=[name])
         monkeypatch.setattr(home, name, counting(getattr(home, name), opened))
     hard = HARD_MODELS["llama"]

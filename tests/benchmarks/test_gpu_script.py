@@ -9,6 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from onnx_text import parse
+
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnxruntime")
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -83,7 +87,7 @@ def test_failures_name_what_is_wrong():
 
 
 def test_facts_count_casts_and_low_heavy_nodes_at_any_depth(tmp_path):
-    model = onnx.parser.parse_model(
+    model = parse(
         """
         <ir_version: 9, opset_import: ["": 20, "local": 1, "com.microsoft": 1]>
         g (float[4,4] x, bool c) => (float[4,4] y) {

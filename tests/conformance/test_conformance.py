@@ -16,7 +16,7 @@ from conformance.checks import LEVELS
 from conformance.pool import Outcome, run_cases
 from conformance.run import CONVERTER, effectiveness, sample, summary, table
 
-CHUNKS = 12
+CHUNKS = 4  # each starts a process
 SPEC = os.environ.get("AMPGRAPH_CONFORMANCE_CONVERTER", CONVERTER)
 
 
@@ -31,9 +31,9 @@ def _fail_on(outcomes: list[Outcome]) -> None:
 
 
 def test_sample() -> None:
-    outcomes = _run(sample(80), jobs=2)
+    outcomes = _run(sample(40), jobs=2)
     # Some of the sample the runtime cannot reproduce; most must be there for this to mean anything.
-    assert sum(not o.skipped for o in outcomes) >= 60
+    assert sum(not o.skipped for o in outcomes) >= 30
     _fail_on(outcomes)
 
 

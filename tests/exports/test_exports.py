@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 import pytest
@@ -11,22 +13,29 @@ from ampgraph.numerics.strict.session import run_strict
 from ampgraph.report.inspect import inspect
 from exports.architectures import architectures
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("decoder", "vision", "residual", "branching")
 LEVELS = ("O1", "O2", "O3", "auto")
 
 
-@pytest.fixture(scope="module")
-def exported() -> dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray]]]:
+@functools.cache
+def exported(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model and its inputs."""
     import torch
 
-    models = {}
-    for name, (module, example, feed, opset) in architectures().items():
-        program = torch.onnx.export(
-            module.eval(), (example,), dynamo=True, input_names=[feed], output_names=["out"], opset_version=opset,
-            verbose=False,
-        )  # fmt: skip
-        models[name] = (program.model_proto, {feed: example.numpy()})
-    return models
+    module, example, feed, opset = architectures()[name]
+    program = torch.onnx.export(
+        module.eval(), (example,), dynamo=True, input_names=[feed], output_names=["out"], opset_version=opset,
+        verbose=False,
+    )  # fmt: skip
+    return program.model_proto, {feed: example.numpy()}
+
+
+@functools.cache
+def expected(name: str) -> np.ndarray:
+    """What the float32 model gives."""
+    return run_strict(*exported(name))["out"]
 
 
 def casts(model: onnx.ModelProto) -> int:
@@ -45,11 +54,11 @@ def heavy_in_float32(model: onnx.ModelProto, level: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", LEVELS)
-def test_valid_and_right(exported, name: str, level: str) -> None:
-    model, feeds = exported[name]
+def test_valid_and_right(name: str, level: str) -> None:
+    model, feeds = exported(name)
     low = ampgraph.convert(model, level=level)
     onnx.checker.check_model(low, full_check=True)
-    want, got = run_strict(model, feeds)["out"], run_strict(low, feeds)["out"]
+    want, got = expected(name), run_strict(low, feeds)["out"]
     assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
     again = ampgraph.convert(low, level=level)
     assert again.SerializeToString(deterministic=True) == low.SerializeToString(deterministic=True)
@@ -57,23 +66,23 @@ def test_valid_and_right(exported, name: str, level: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_product_is_low(exported, name: str, level: str) -> None:
-    assert heavy_in_float32(exported[name][0], level) == []
+def test_every_product_is_low(name: str, level: str) -> None:
+    assert heavy_in_float32(exported(name)[0], level) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_more_casts_at_o3_than_the_runtimes_own_converter(exported, name: str) -> None:
+def test_no_more_casts_at_o3_than_the_runtimes_own_converter(name: str) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model, _ = exported[name]
+    model, _ = exported(name)
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     peer = convert_float_to_float16(copy, keep_io_types=True)
     assert casts(ampgraph.convert(model, level="O3")) <= casts(peer)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_auto_halves_the_weights(exported, name: str) -> None:
-    model, _ = exported[name]
+def test_auto_halves_the_weights(name: str) -> None:
+    model, _ = exported(name)
     before, after = (_float_bytes(m) for m in (model, ampgraph.convert(model, level="auto")))
     assert 0.49 <= after / before <= 0.51
 
@@ -84,21 +93,21 @@ def _float_bytes(model: onnx.ModelProto) -> int:
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
-def test_a_decomposed_norm_costs_at_most_two_casts(exported, level: str) -> None:
-    model, _ = exported["decoder"]
+def test_a_decomposed_norm_costs_at_most_two_casts(level: str) -> None:
+    model, _ = exported("decoder")
     norms, border = 5, 1  # two in each of two layers and the last; the logits
     assert casts(ampgraph.convert(model, level=level)) <= casts(model) + 2 * norms + border
 
 
 @pytest.mark.parametrize("name", ["vision", "branching"])
-def test_auto_casts_nothing_around_kernels_that_keep_float32_inside(exported, name: str) -> None:
-    model, _ = exported[name]
+def test_auto_casts_nothing_around_kernels_that_keep_float32_inside(name: str) -> None:
+    model, _ = exported(name)
     plan = ampgraph.plan(model, level="auto", target="cuda")
     kept = [d.kind for d in plan.decisions if d.kind in ("LayerNormalization", "Softmax") and d.dtype == "float32"]
     assert kept == []
 
 
-def test_embeddings_are_low_at_auto(exported) -> None:
-    plan = ampgraph.plan(exported["decoder"][0], level="auto")
+def test_embeddings_are_low_at_auto() -> None:
+    plan = ampgraph.plan(exported("decoder")[0], level="auto")
     gathers = [d.dtype for d in plan.decisions if d.kind == "Gather"]
     assert gathers and set(gathers) == {"float16"}

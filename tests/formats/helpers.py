@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,39 +9,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import Tolerance, difference
-from ampgraph.numerics.strict import value_types as vt
-from ampgraph.numerics.strict.session import StrictSession, inlined
+from ampgraph.numerics.strict.session import StrictSession
+from onnx_text import array
+from typed import bodies, typed_nodes
 
 ort = pytest.importorskip("onnxruntime")
 
 LEVELS = ("O1", "O2", "O3", "auto")
 Feeds = dict[str, Any]
-
-
-def model(
-    text: str, *, opset: int = 17, ir: int = 8, domains: str = "", functions: str = "", **weights: Any
-) -> ModelProto:
-    """A model from ONNX's text form. ``weights``: initializers by name, arrays or shapes of seeded small numbers."""
-    imports = f'"" : {opset}' if opset else ""
-    imports += (", " if imports and domains else "") + domains
-    parsed = onnx.parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]>\n{text}\n{functions}")
-    for name, value in weights.items():
-        parsed.graph.initializer.append(numpy_helper.from_array(array(value, name), name))
-    return parsed
-
-
-def array(value: Any, seed: str = "") -> np.ndarray:
-    """An array as it is; a tuple of ints is a shape, filled with small numbers that depend on ``seed`` alone."""
-    if isinstance(value, np.ndarray):
-        return value
-    number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest(), "little")
-    return (np.random.default_rng(number).standard_normal(value) * 0.3).astype(np.float32)
 
 
 def x(*shape: int) -> np.ndarray:
@@ -176,18 +155,15 @@ def agrees(
 
 def low_kinds(proto: ModelProto, low: int = TensorProto.FLOAT16) -> Counter[str]:
     """Operators with an input or output of the low type, functions expanded, bodies included; Casts do not count."""
-    plain = inlined(proto)
-    found: Counter[str] = Counter()
-    for node, ins, outs in vt.typed_nodes(plain.graph, vt.infer(plain)):
-        if node.op_type != "Cast" and any(vt.low_of(t) == low for t in (*ins, *outs)):
-            found[node.op_type] += 1
-    return found
+    name = TensorProto.DataType.Name(low).lower()
+    low_nodes = [n.native.op_type for n in typed_nodes(proto) if any(dtype == name for _, dtype in n.all)]
+    return Counter(kind for kind in low_nodes if kind != "Cast")
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     yield graph
     for node in graph.node:
-        for body in vt.bodies(node):
+        for body in bodies(node):
             yield from graphs(body)
 
 
@@ -197,7 +173,7 @@ def nodes(proto: ModelProto) -> list[NodeProto]:
     for function in proto.functions:
         for node in function.node:
             found.append(node)
-            found += [inner for body in vt.bodies(node) for graph in graphs(body) for inner in graph.node]
+            found += [inner for body in bodies(node) for graph in graphs(body) for inner in graph.node]
     return found
 
 

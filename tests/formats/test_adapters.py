@@ -13,13 +13,14 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
-from formats.helpers import code, data, kinds, low_kinds, model, run_plain, x
+from formats.helpers import code, data, kinds, low_kinds, run_plain, x
+from onnx_text import parse
 
 TEXT = "g (float[N,4] x) => (float[N,4] y) { a = MatMul (x, w)  b = Add (a, v)  y = Softmax (b) }"
 
 
 def plain() -> ModelProto:
-    return model(TEXT, w=(4, 4), v=(4,))
+    return parse(TEXT, w=(4, 4), v=(4,))
 
 
 def near(converted: ModelProto) -> None:

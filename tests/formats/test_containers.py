@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from formats.helpers import LEVELS, casts, convert_everywhere, low_kinds, model, nodes, x
+from formats.helpers import LEVELS, casts, convert_everywhere, low_kinds, nodes, x
+from onnx_text import parse
 
 SEQUENCES = {
     "construct, insert, erase, at, concat": """ <int64 i = {0}, int64 j = {1}> {
@@ -41,12 +42,12 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("body", SEQUENCES.values(), ids=SEQUENCES.keys())
 def test_sequences(body: str) -> None:
-    given = model("g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + body, w=(4, 4))
+    given = parse("g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + body, w=(4, 4))
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
 
 
 def test_elements_of_a_sequence_are_low_with_it() -> None:
-    given = model(f"g (float[2,4] x) => (float[2,4] y, float[4,4] z){next(iter(SEQUENCES.values()))}", w=(4, 4))
+    given = parse(f"g (float[2,4] x) => (float[2,4] y, float[4,4] z){next(iter(SEQUENCES.values()))}", w=(4, 4))
     converted = convert_everywhere(given, {"x": x(2, 4)}, levels=("O3",), bfloat16=False)["O3"]
     low = low_kinds(converted)
     assert casts(converted) == 3, "one for the input, one for each output"
@@ -54,7 +55,7 @@ def test_elements_of_a_sequence_are_low_with_it() -> None:
 
 
 def test_sequences_at_the_border_stay_float32() -> None:
-    given = model(
+    given = parse(
         """g (seq(float[2,4]) s, float[2,4] x) => (seq(float[2,4]) t, float[2,4] y, seq(float[1,4]) u) <int64 i = {0}> {
         a = SequenceAt (s, i)  b = MatMul (a, w)  t = SequenceInsert (s, b)
         u = SplitToSequence <axis = 0> (b)  y = ConcatFromSequence <axis = 0> (u) }""",
@@ -64,7 +65,7 @@ def test_sequences_at_the_border_stay_float32() -> None:
 
 
 def test_an_empty_sequence_takes_the_type_of_what_it_will_hold() -> None:
-    given = model(
+    given = parse(
         "g (float[2,4] x) => (float[2,4] y, float[4,4] z)" + SEQUENCES["a sequence that a loop fills"], w=(4, 4)
     )
     converted = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])["O3"]
@@ -73,7 +74,7 @@ def test_an_empty_sequence_takes_the_type_of_what_it_will_hold() -> None:
 
 
 def test_a_sequence_of_another_type_is_none_of_ours() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (int64 n, float[2,4] y) {
         e = SequenceEmpty <dtype = 11> ()  n = SequenceLength (e)  y = MatMul (x, w) }""",
         w=(4, 4),
@@ -84,7 +85,7 @@ def test_a_sequence_of_another_type_is_none_of_ours() -> None:
 
 
 def test_optionals() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,4] y, bool z) {
         a = MatMul (x, w)  o = Optional (a)  z = OptionalHasElement (o)
         k = OptionalGetElement (o)  y = MatMul (k, w) }""",
@@ -94,7 +95,7 @@ def test_optionals() -> None:
 
 
 def test_an_empty_optional_names_its_type() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x, bool c) => (bool z, float[2,4] y) {
         a = MatMul (x, w)
         y = Relu (a)
@@ -115,7 +116,7 @@ def test_an_empty_optional_names_its_type() -> None:
 
 
 def test_optional_sequences_at_the_border() -> None:
-    given = model(
+    given = parse(
         """g (optional(seq(float[2,4])) o, float[2,4] x) => (float[2,4] y) <int64 i = {0}> {
         s = OptionalGetElement (o)  a = SequenceAt (s, i)  b = MatMul (a, w)  y = Add (b, x) }""",
         w=(4, 4),
@@ -125,7 +126,7 @@ def test_optional_sequences_at_the_border() -> None:
 
 
 def test_the_element_of_what_is_no_optional() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,4] y) {
         e = Exp (x)  s = OptionalGetElement (e)  b = MatMul (s, w)  y = Add (b, x) }""",
         w=(4, 4),

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from formats.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, model, nodes, stored, x
+from formats.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, nodes, stored, x
+from onnx_text import parse
 
 BRANCHES = [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)]
 STATE = "<int64 n = {3}, bool t = {1}>"
@@ -81,7 +82,7 @@ IFS = {
 @pytest.mark.parametrize("body", IFS.values(), ids=IFS.keys())
 def test_if(body: str) -> None:
     convert_everywhere(
-        model(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4)), BRANCHES, low=["MatMul"]
+        parse(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4)), BRANCHES, low=["MatMul"]
     )
 
 
@@ -135,14 +136,14 @@ LOOPS = {
 
 @pytest.mark.parametrize("body", LOOPS.values(), ids=LOOPS.keys())
 def test_loop(body: str) -> None:
-    given = model(
+    given = parse(
         "g (float[2,4] x) => (float[2,4] y, float[2,4] z) " + body.replace("{STATE}", STATE), w=(4, 4), k=(2, 4)
     )
     convert_everywhere(given, {"x": x(2, 4) * 0.5}, low=["MatMul"])
 
 
 def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
-    given = model(
+    given = parse(
         f"""g (float[600,600] x) => (float[600,600] y, float[600,600] z) {STATE} {{
         y = Loop (n, t, k) <body = b (int64 i, bool go, float[600,600] a) => (bool on, float[600,600] next) {{
             on = Identity (go)  m = MatMul (a, x)  next = Tanh (m) }} >
@@ -155,7 +156,7 @@ def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
 
 
 def test_scan() -> None:
-    given = model(
+    given = parse(
         """g (float[5,4] x, float[4] s) => (float[4] y, float[5,4] z) {
         h = MatMul (x, w)
         y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
@@ -168,7 +169,7 @@ def test_scan() -> None:
 
 def test_scan_8_with_its_batches_and_lengths() -> None:
     """ONNX Runtime has no Scan-8: the checker says whether it is right."""
-    given = model(
+    given = parse(
         """g (float[2,4] s, float[2,5,4] x, float[4,4] w) => (float[2,4] y, float[2,5,4] z) {
         y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] e) => (float[4] next, float[4] out) {
             m = MatMul (a, w)  k = Add (m, e)  next = Tanh (k)  out = Exp (next) }> (, s, x)
@@ -182,7 +183,7 @@ def test_scan_8_with_its_batches_and_lengths() -> None:
 
 
 def test_a_formal_that_shadows_an_outer_name() -> None:
-    given = model(
+    given = parse(
         f"""g (float[2,4] x) => (float[2,4] y) {STATE} {{
         h = MatMul (x, w)
         l = Loop (n, t, h) <body = b (int64 i, bool go, float[2,4] st) => (bool on, float[2,4] next) {{
@@ -198,7 +199,7 @@ def test_a_formal_that_shadows_an_outer_name() -> None:
 
 
 def _returns_outer(w: Sequence[int]) -> ModelProto:
-    return model(
+    return parse(
         """g (float[2,4] x, bool c) => (float[2,4] y) {
         h = MatMul (x, w)
         b = If (c) <
@@ -222,7 +223,7 @@ def test_a_branch_that_is_an_outer_value_stays_as_it_is() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
     for body in IFS.values():
-        given = model(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4))
+        given = parse(f"g (float[2,4] x, bool c) => (float[2,4] y) {{ {body} }}", w=(4, 4))
         for target in ("cpu", "cuda"):
             for node in nodes(convert_twice(given, level, target=target)):
                 for attribute in node.attribute:
@@ -232,7 +233,7 @@ def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
 
 
 def test_a_weight_is_cast_once_for_bodies_at_every_depth() -> None:
-    given = model(
+    given = parse(
         """g (float[2,600] x, bool c) => (float[2,600] y) {
         a = CumSum (w, axis)
         b = If (c) <

@@ -79,13 +79,12 @@ def test_rounding_pairs_share_their_casts_with_low_readers() -> None:
     graph = graph_of(model)
     flow = graph.dataflow()
     value = next(value for value in flow.values if value.name == "main:a")
-    editor = graph.editor(flow, {})
-    product, exponent = flow.ops[1], flow.ops[2]
-    editor.retype(flow.values[product.outputs[0]], "float16")
-    editor.cast(value, "float16", [("", product.index, 0), ("", product.index, 1)])
-    editor.round(value, "float16", [("", exponent.index, 0)])
-    editor.cast(flow.values[product.outputs[0]], "float32", [("", -1, 0)])
-    editor.finish()
+    with graph.editor(flow) as editor:
+        product, exponent = flow.ops[1], flow.ops[2]
+        editor.retype(flow.values[product.outputs[0]], "float16")
+        editor.cast(value, "float16", [("", product.index, 0), ("", product.index, 1)])
+        editor.round(value, "float16", [("", exponent.index, 0)])
+        editor.cast(flow.values[product.outputs[0]], "float32", [("", -1, 0)])
     assert dump(graph.file.model).splitlines()[1:] == [
         "  %1: f32[4,4] = Log(x)",
         "  %2: f16[4,4] = Cast(%1, f16)  Default/Cast-amp",
@@ -114,10 +113,9 @@ def test_a_parameter_itself_is_cast_behind_its_load_where_that_stands_before(beh
     graph = graph_of(model)
     flow = graph.dataflow()
     weight = next(value for value in flow.values if value.parameter)
-    editor = graph.editor(flow, {})
-    editor.cast(weight, "float16", [("", flow.ops[0].index, 0), ("", -1, 1), ("", -1, 2)])
-    editor.retype(flow.values[flow.ops[0].outputs[0]], "float16")
-    editor.finish()
+    with graph.editor(flow) as editor:
+        editor.cast(weight, "float16", [("", flow.ops[0].index, 0), ("", -1, 1), ("", -1, 2)])
+        editor.retype(flow.values[flow.ops[0].outputs[0]], "float16")
     names = view.primitives(graph.file.model)
     sources = [node.input[0] for node in graph.file.model.graph.node if view.kind_of(node, names) == "Cast"]
     assert sorted(sources) == (["main:a"] if behind else ["main:a", "main:w"])
@@ -135,10 +133,9 @@ def test_a_value_that_changed_its_name_is_still_found() -> None:
     graph = graph_of(model)
     flow = graph.dataflow()
     a = flow.values[flow.ops[0].outputs[0]]
-    editor = graph.editor(flow, {})
-    editor.cast(a, "float16", [("", -1, 0)])
-    editor.round(a, "float16", [("", 1, 0)])
-    editor.finish()
+    with graph.editor(flow) as editor:
+        editor.cast(a, "float16", [("", -1, 0)])
+        editor.round(a, "float16", [("", 1, 0)])
     lines = dump(graph.file.model).splitlines()
     assert lines[2:4] == [
         "  %2: f16[4,4] = Cast(%1, f16)  Default/Cast-amp",
@@ -161,9 +158,8 @@ def test_a_moved_cast_takes_what_stands_behind_it_along_once() -> None:
     """)
     graph = graph_of(model)
     flow = graph.dataflow()
-    editor = graph.editor(flow, {})
-    editor.round(flow.values[flow.ops[0].outputs[0]], "float16", [("", flow.ops[1].index, 0)])
-    editor.finish()
+    with graph.editor(flow) as editor:
+        editor.round(flow.values[flow.ops[0].outputs[0]], "float16", [("", flow.ops[1].index, 0)])
     names = [node.output[0] for node in graph.file.model.graph.node]
     assert len(names) == len(set(names)) and faults(graph.file.model, model) == []
 

@@ -1,4 +1,4 @@
-"""Damaged and foreign MindIR files: they are converted, or refused by an AmpError, in about a second. Nothing else.
+"""Damaged and foreign MindIR files: they are converted, or refused by an AmpError, with little work. Nothing else.
 
 Bytes are changed in a real file and in small ones, and fields through the schema, so that what still parses is reached.
 """
@@ -6,7 +6,6 @@ Bytes are changed in a real file and in small ones, and fields through the schem
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ from hypothesis import strategies as st
 import ampgraph
 from ampgraph.formats.mindir import schema
 from ampgraph.models import digits
+from effort import lines_run
 from formats.mindir_parse import data, dump, parse
 from formats.mindir_random import random_texts
 
 SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 REAL = Path(digits.__file__).parent / "digits_cnn.mindir"
-SECONDS = 2.0  # a real file takes a few hundredths
+LINES = 300_000  # of Python, that reading and converting the small file may run: five times what it takes
 
 SMALL = """
     main(x: f32[4,4], c: bool[])
@@ -63,9 +63,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def survives(path: Path, content: bytes, **options: Any) -> bool:
-    """Whether a file is converted; False where it is refused. Anything but an AmpError is a failure, and so is time."""
+    """Whether a file is converted; False where it is refused. Anything but an AmpError is a failure."""
     path.write_bytes(content)
-    start = time.process_time()
     done = True
     for step in (lambda: ampgraph.inspect(path), lambda: ampgraph.convert(path, **options)):
         try:
@@ -74,7 +73,6 @@ def survives(path: Path, content: bytes, **options: Any) -> bool:
             assert error.code != "AMP901", error  # a defect of ours
             assert error.message and len(str(error)) < 2000
             done = False
-    assert time.process_time() - start < SECONDS
     return done
 
 
@@ -338,7 +336,12 @@ TAKEN: dict[str, Callable[[Any], None]] = {
 def test_is_refused(path: Path, name: str) -> None:
     model = parse(SMALL)
     REFUSED[name](model)
-    assert not survives(path, data(model)), dump(model, True)
+
+    def refused() -> None:
+        assert not survives(path, data(model)), dump(model, True)
+
+    refused()
+    lines_run(refused, most=LINES)
     assert not survives(path, data(model), io="low")
 
 

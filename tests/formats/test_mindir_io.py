@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
-from ampgraph.formats.mindir import schema
+from ampgraph.formats.mindir import kinds, schema
 from ampgraph.formats.mindir import weights as mindir_weights
 from formats import mindir_build
 from formats.mindir_build import Build, write, write_split
@@ -231,8 +231,8 @@ def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
     """An exception's frames, say, may hold a piece of the mapped file: closing the map under them would fail."""
     path, kept = tmp_path / "cut.mindir", []
     path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
-    looks_like = mindir_io._looks_like
-    monkeypatch.setattr(mindir_io, "_looks_like", lambda data: kept.append(data[:10]) or looks_like(data))
+    looks_like = kinds.looks_like
+    monkeypatch.setattr(kinds, "looks_like", lambda data: kept.append(data[:10]) or looks_like(data))
     with pytest.raises(AmpError, match="AMP102"):
         mindir_io.load(path)
     assert kept

@@ -3,12 +3,13 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto
 
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.opset import at_opset
 from formats.helpers import run_plain
+from onnx_text import parse
 
 X = {"x": np.arange(7, dtype=np.float32).reshape(1, 1, 1, 7)}
 
@@ -21,7 +22,7 @@ def resize(operator: str, opset: int, scale: float, mode: str) -> ModelProto:
     else:
         body, constant = f'y = {operator} <mode = "{mode}"> (x, s)', f"<float[4] s = {scales}>"
     text = f"g (float[1,1,1,7] x) => (float[1,1,1,W] y) {constant} {{ {body} }}"
-    return parser.parse_model(f'<ir_version: 5, opset_import: ["" : {opset}]> {text}')
+    return parse(text, opset=opset, ir=5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -41,6 +42,6 @@ def test_an_old_resize_that_rounds_in_two_directions_is_refused():
         "g (float[1,1,4,7] x) => (float[1,1,H,W] y) <float[4] s = {1, 1, 1.5, 0.6}> "
         '{ y = Resize <mode = "nearest"> (x, s) }'
     )
-    model = parser.parse_model(f'<ir_version: 5, opset_import: ["" : 10]> {text}')
+    model = parse(text, opset=10, ir=5)
     with pytest.raises(AmpError, match="AMP307.*Resize, which writes 'y'"):
         at_opset(OnnxGraph(ir.from_proto(model)), 18)

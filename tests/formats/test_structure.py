@@ -21,12 +21,12 @@ from formats.helpers import (
     data,
     kinds,
     low_kinds,
-    model,
     nodes,
     stored,
     types,
     x,
 )
+from onnx_text import parse
 
 MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
 
@@ -35,7 +35,7 @@ MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a
 
 
 def test_unsorted_nodes_in_every_graph() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x, bool c) => (float[2,4] y) {
         a = MatMul (x, w)  b = Exp (a)
         y = If (c) <
@@ -56,7 +56,7 @@ def test_unsorted_nodes_in_every_graph() -> None:
 
 def test_new_names_are_new_in_every_scope() -> None:
     """Everything that a cast of x or a would be called is taken: by a value, a node, a body's value, an initializer."""
-    given = model(
+    given = parse(
         """g (float[2,4] x, bool c) => (float[2,4] y, float[2,4] x_float16_1) {
         [x_to_float16] a = MatMul (x, w)
         a_float32 = Exp (a)
@@ -99,7 +99,7 @@ print(hashlib.sha256(b"".join(m.SerializeToString(deterministic=True) for m in m
 
 
 def busy_model() -> ModelProto:
-    return model(
+    return parse(
         """g (float[2,4] x, bool c) => (float[2,4] y, float[2,4] z) {
         a = MatMul (x, w)  b = Exp (a)  d = loc.f (b, w)  e = loc.f (d, w)  s = Softmax (e)
         y = If (c) <
@@ -107,7 +107,7 @@ def busy_model() -> ModelProto:
             else_branch = e () => (float[2,4] q) { q = Mul (s, k) } >
         z = loc.f (y, w) }""",
         functions='<domain: "loc", opset_import: ["" : 17]> f (a, w) => (b) { h = MatMul (a, w)  b = Exp (h) }',
-        domains='"loc" : 1',
+        domains=["loc"],
         w=(4, 4),
         k=(2, 4),
     )
@@ -130,19 +130,19 @@ BORDERS = {
 
 @pytest.mark.parametrize("rest", BORDERS.values(), ids=BORDERS.keys())
 def test_borders(rest: str) -> None:
-    convert_everywhere(model(f"g (float[2,4] x) => {rest}", w=(4, 4)), {"x": x(2, 4)}, low=["MatMul"])
+    convert_everywhere(parse(f"g (float[2,4] x) => {rest}", w=(4, 4)), {"x": x(2, 4)}, low=["MatMul"])
 
 
 def test_an_output_listed_twice() -> None:
     """The checker and the runtime have their doubts; the names stay what they were."""
-    given = model("g (float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=(4, 4))
+    given = parse("g (float[2,4] x) => (float[2,4] y, float[2,4] y) { y = MatMul (x, w) }", w=(4, 4))
     result = convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
     assert kinds(result["O2"]) == ["Cast", "MatMul", "Cast"]
 
 
 @pytest.mark.parametrize(("ir", "opset"), [(3, 8), (8, 17)])
 def test_initializers_listed_as_inputs_stay_float32_inputs(ir: int, opset: int) -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) {
         h = MatMul (x, w)  i = Add (h, b)  y = Softmax <axis = 1> (i) }""",
         ir=ir,
@@ -161,11 +161,11 @@ def test_graphs_with_little_in_them() -> None:
         "g () => () { }",
         "g () => (float[2] y) { y = Constant <value_floats = [1.0, 2.0]> () }",
     ):
-        convert_everywhere(model(text), None, run=False)
+        convert_everywhere(parse(text), None, run=False)
 
 
 def test_an_unchanged_model_comes_back_as_it_was() -> None:
-    given = model("g (float[2,4] x) => (float[2,4] y) { y = CumSum (x, axis) }", axis=np.array(1))
+    given = parse("g (float[2,4] x) => (float[2,4] y) { y = CumSum (x, axis) }", axis=np.array(1))
     given.graph.node[0].doc_string = "kept"
     assert all(data(ampgraph.convert(given, level)) == data(given) for level in ("O0", "O1", "auto"))
     busy = busy_model()
@@ -173,7 +173,7 @@ def test_an_unchanged_model_comes_back_as_it_was() -> None:
 
 
 def test_empty_tensors_and_scalars() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,0] z, float q, float[0] u) <float s = {2.0}> {
         a = MatMul (x, w)  b = Mul (a, s)  y = Add (b, s)  z = MatMul (x, empty)
         q = ReduceSum <keepdims = 0> (a)  u = Identity (none) }""",
@@ -185,7 +185,7 @@ def test_empty_tensors_and_scalars() -> None:
 
 
 def test_strings() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x, string[2] s) => (float[2,4] y, string[2] t, string[2] u) <string[2] k = {"a", "bé"}> {
         y = MatMul (x, w)  t = Identity (s)  u = Identity (k) }""",
         w=(4, 4),
@@ -198,7 +198,7 @@ def test_sparse_tensors_become_dense(form: str) -> None:
     sparse = onnx.SparseTensorProto(dims=[2, 4])
     sparse.values.CopyFrom(numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "sp"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.array([[0, 1], [1, 2]], np.int64), "places"))
-    given = model("g (float[2,4] x) => (float[2,4] y) { a = Add (x, sp)  y = MatMul (a, w) }", w=(4, 4))
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = Add (x, sp)  y = MatMul (a, w) }", w=(4, 4))
     if form == "initializer":
         given.graph.sparse_initializer.append(sparse)
     else:
@@ -215,21 +215,21 @@ def test_sparse_tensors_become_dense(form: str) -> None:
 
 
 def test_only_the_ml_domain() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,1] y) {
         y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0, 4.0], intercepts = [0.5]> (x) }""",
         opset=0,
-        domains='"ai.onnx.ml" : 1',
+        domains=["ai.onnx.ml"],
     )
     result = convert_everywhere(given, {"x": x(2, 4)})
     assert data(result["O3"]) == data(given)
 
 
 def test_casts_bring_the_default_domain() -> None:
-    given = model(
+    given = parse(
         "g (float[2,4] x) => (float[2,4] y) { a = com.microsoft.FusedMatMul (x, w)  y = com.microsoft.Gelu (a) }",
         opset=0,
-        domains='"com.microsoft" : 1',
+        domains=["com.microsoft"],
         w=(4, 4),
     )
     result = convert_everywhere(given, {"x": x(2, 4)}, target="cuda", checked=False, low=["FusedMatMul", "Gelu"])
@@ -237,16 +237,16 @@ def test_casts_bring_the_default_domain() -> None:
 
 
 def test_com_microsoft_without_an_import() -> None:
-    given = model("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = com.microsoft.Gelu (a) }", w=(4, 4))
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = com.microsoft.Gelu (a) }", w=(4, 4))
     convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
 
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_a_custom_domain_stays_float32_and_is_named(annotated: bool) -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,4] z) {
         a = MatMul (x, w)  b, c = my.Thing (a, w)  y = MatMul (b, w)  z = Exp (a) }""",
-        domains='"my" : 1',
+        domains=["my"],
         w=(4, 4),
     )
     if annotated:
@@ -268,7 +268,7 @@ def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
     ir = 3 if opset < 9 else 8 if opset < 19 else 10 if opset < 24 else 11
     weights = {"w1": (4, 8), "b1": (8,), "w2": (8, 8), "k": (3, 1, 3, 3)}
     listed = "".join(f", float[{','.join(map(str, shape))}] {name}" for name, shape in weights.items() if ir == 3)
-    given = model(
+    given = parse(
         f"""g (float[2,4] x, float[1,1,6,6] i{listed}) => (float[2,8] y, float[1,3,6,6] z) {{
         a = Gemm (x, w1, b1)  r = Relu (a)  m = MatMul (r, w2)  y = Softmax <axis = 1> (m)
         c = Conv <pads = [1, 1, 1, 1]> (i, k)  z = Sigmoid (c) }}""",
@@ -287,7 +287,7 @@ def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
 
 
 def test_another_opset_when_asked() -> None:
-    given = model(MATMUL.replace("Softmax", "Softmax <axis = 1>"), opset=11, w=(4, 4))
+    given = parse(MATMUL.replace("Softmax", "Softmax <axis = 1>"), opset=11, w=(4, 4))
     given.doc_string = "kept"
     converted = ampgraph.convert(given, "O2", opset=21, target="cpu")
     onnx.checker.check_model(converted, full_check=True)
@@ -301,7 +301,7 @@ def test_another_opset_when_asked() -> None:
 
 
 def test_words_are_kept() -> None:
-    given = model(
+    given = parse(
         "g (float[N,4] x) => (float[N,4] y) { [n1] a = MatMul (x, w)  [n2] b = Softmax (a)  y = Add (b, k) }",
         w=(4, 4),
         k=np.arange(4, dtype=np.int64),
@@ -339,7 +339,7 @@ def test_words_are_kept() -> None:
 
 
 def test_training_information_is_refused() -> None:
-    given = model(MATMUL, w=(4, 4))
+    given = parse(MATMUL, w=(4, 4))
     given.training_info.add().algorithm.name = "step"
     assert code(lambda: ampgraph.convert(given)) == "AMP107"
 
@@ -362,7 +362,7 @@ CACHE = """g (float[2,4] x, float[2,4] past_k) => (float[2,4] y, float[2,4] past
     ],
 )
 def test_io(io: str | list[str], low: str) -> None:
-    given = model(CACHE, w=(4, 4))
+    given = parse(CACHE, w=(4, 4))
     result = convert_everywhere(given, None, run=False, io=io)
     for level in LEVELS:
         graph = result[level].graph
@@ -375,7 +375,7 @@ def test_io(io: str | list[str], low: str) -> None:
 
 def test_io_never_takes_a_name_from_another_border() -> None:
     """wide and y become low: they are what l and n are already, under names of their own."""
-    given = model(
+    given = parse(
         """g (float16[2,4] l) => (float16[2,4] l, float[2,4] wide, float[2,4] y, float16[2,4] n) {
         wide = Cast <to = 1> (l)  y = MatMul (wide, w)  n = Cast <to = 10> (y) }""",
         w=(4, 4),
@@ -387,7 +387,7 @@ def test_io_never_takes_a_name_from_another_border() -> None:
 
 
 def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
-    given = model(
+    given = parse(
         "g (float[2,4] x) => (float[2,4] h, float16[2,4] z) { h = Exp (x)  c = Cast <to = 10> (h)  z = Relu (c) }"
     )
     convert_everywhere(given, None, run=False, io="keep")
@@ -398,7 +398,7 @@ def test_io_keeps_the_shape_where_a_given_cast_takes_over() -> None:
 
 @pytest.mark.parametrize("name", ["", "ai.onnx"])
 def test_both_names_of_the_default_domain(name: str) -> None:
-    given = model(MATMUL, functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }', w=(4, 4))
+    given = parse(MATMUL, functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Exp (a) }', w=(4, 4))
     for holder in (given, given.functions[0]):
         holder.opset_import[0].domain = name
     for node in nodes(given):
@@ -410,12 +410,12 @@ def test_both_names_of_the_default_domain(name: str) -> None:
 
 
 def test_io_mistakes() -> None:
-    given = model(CACHE, w=(4, 4))
+    given = parse(CACHE, w=(4, 4))
     for wrong in (["nothing*=low"], ["x=bfloat16"], ["x"]):
         assert code(lambda wrong=wrong: ampgraph.convert(given, io=wrong)) == "AMP305"
 
 
 def test_the_number_of_casts_of_a_chain() -> None:
-    given = model("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }", w=(4, 4))
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }", w=(4, 4))
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Relu"])
     assert {casts(result[level]) for level in LEVELS} == {2}

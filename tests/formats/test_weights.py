@@ -14,7 +14,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
-from formats.helpers import LEVELS, Feeds, array, convert_everywhere, data, model, nodes, run_plain, stored, x
+from formats.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
+from onnx_text import array, parse
 
 SIDE = 600  # a square of this side passes 1 MB
 TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
@@ -29,7 +30,7 @@ PATTERNS: list[tuple[str, ...]] = [(), ("gather",), ("head",), ("turn",), ("op:G
 @pytest.mark.parametrize("fp32", PATTERNS)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], target: str) -> None:
-    given = model(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
+    given = parse(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
     result = convert_everywhere(given, None, run=False, bfloat16=False, fp32=fp32, target=target)
     for level in LEVELS:
         held = list(result[level].graph.initializer)
@@ -39,12 +40,12 @@ def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], t
 
 
 def test_a_tied_weight_gives_the_same_results() -> None:
-    given = model(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
+    given = parse(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
     convert_everywhere(given, {"ids": np.array([[1, 2, 3]])}, bfloat16=False, levels=("O2",), fp32=("gather",))
 
 
 def test_a_small_weight_read_in_both_types_is_stored_twice() -> None:
-    given = model(
+    given = parse(
         "g (float[2,4] x) => (float[2,4] y, float[4,4] z) { y = MatMul (x, w)  z = CumSum (w, axis) }",
         w=(4, 4),
         axis=np.array(0),
@@ -55,7 +56,7 @@ def test_a_small_weight_read_in_both_types_is_stored_twice() -> None:
 
 
 def large_in_both_types() -> ModelProto:
-    return model(
+    return parse(
         f"""g (float[2,{SIDE}] x) => (float[2,{SIDE}] y, float[{SIDE},{SIDE}] z) {{
         y = MatMul (x, w)  z = CumSum (w, axis) }}""",
         w=(SIDE, SIDE),
@@ -73,7 +74,7 @@ def test_a_large_weight_read_in_both_types_is_named() -> None:
 
 
 def test_constants_in_nodes_are_rounded_too() -> None:
-    given = model(
+    given = parse(
         """g (float[2,4] x) => (float[2,4] y) {
         k = Constant <value = float[4] {1, 2, 3, 4}> ()  f = Constant <value_float = 0.5> ()
         l = Constant <value_floats = [0.25, 0.5, 1.0, 2.0]> ()
@@ -131,7 +132,7 @@ def near(path: Path, expected: dict) -> None:
 )
 @pytest.mark.parametrize("level", ["O1", "O3"])
 def test_external_data_goes_to_another_folder(tmp_path: Path, places: dict, level: str) -> None:
-    given = model(CHAIN, **WEIGHTS)
+    given = parse(CHAIN, **WEIGHTS)
     expected = run_plain(given, FEEDS)
     save_external(given, tmp_path / "in" / "m.onnx", places)
     before = {p.name: p.read_bytes() for p in (tmp_path / "in").iterdir()}
@@ -147,7 +148,7 @@ def test_external_data_goes_to_another_folder(tmp_path: Path, places: dict, leve
 
 
 def test_small_external_tensors_that_stay_float32_come_along(tmp_path: Path) -> None:
-    given = model(CHAIN.replace("Mul (b, k)", "Mod <fmod = 1> (b, k)"), **WEIGHTS)
+    given = parse(CHAIN.replace("Mul (b, k)", "Mod <fmod = 1> (b, k)"), **WEIGHTS)
     save_external(given, tmp_path / "in" / "m.onnx", {"k": ("small.data", 5)})
     (tmp_path / "out").mkdir()
     ampgraph.convert(tmp_path / "in" / "m.onnx", "O1", target="cpu", output=tmp_path / "out" / "m.onnx")
@@ -158,7 +159,7 @@ def test_small_external_tensors_that_stay_float32_come_along(tmp_path: Path) -> 
 def test_external_constants_in_nodes(tmp_path: Path, kind: str) -> None:
     text = CHAIN if kind == "float" else CHAIN.replace("Mul (b, k)", "Gather <axis = 1> (b, k)")
     values = array((64,), "k") if kind == "float" else np.arange(64, dtype=np.int64)[::-1].copy()
-    given = model(text, w=(64, 64), v=(64, 64))
+    given = parse(text, w=(64, 64), v=(64, 64))
     given.graph.node.insert(0, helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(values, "k")))
     expected = run_plain(given, FEEDS)
     save_external(given, tmp_path / "in" / "m.onnx", {"k": ("k.data", 0), "w": ("w.data", 0)})
@@ -168,10 +169,10 @@ def test_external_constants_in_nodes(tmp_path: Path, kind: str) -> None:
 
 
 def test_external_constants_in_functions(tmp_path: Path) -> None:
-    given = model(
+    given = parse(
         "g (float[2,64] x) => (float[2,64] y) { a = MatMul (x, w)  y = loc.f (a) }",
         functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { k = Constant ()  b = MatMul (a, k) }',
-        domains='"loc" : 1',
+        domains=["loc"],
         w=(64, 64),
     )
     tensor = numpy_helper.from_array(array((64, 64), "k"), "k")
@@ -219,7 +220,7 @@ def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
     names = [f"w{i}" for i in range(count)]
     total = " ".join(f"a{i} = MatMul (x, {name})" for i, name in enumerate(names))
     sums = ", ".join(f"a{i}" for i in range(count))
-    given = model(f"g (float[1,{rows}] x) => (float[1,{columns}] y) {{ {total}  y = Sum ({sums}) }}")
+    given = parse(f"g (float[1,{rows}] x) => (float[1,{columns}] y) {{ {total}  y = Sum ({sums}) }}")
     size = rows * columns * 4
     for i, name in enumerate(names):
         tensor = given.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=[rows, columns])

@@ -22,6 +22,8 @@ from ampgraph.numerics.strict.session import StrictSession
 
 from . import HARD_MODELS, SAMPLES, decoder, encoders, measure
 
+pytestmark = pytest.mark.slow
+
 LEVELS = ("O2", "auto")
 FINITE = [name for name in HARD_MODELS if name != "t5"]  # in float16, with nothing measured
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "hard_models.json"

@@ -9,6 +9,8 @@ from ampgraph.numerics.tune.search import BUDGET
 from hard_models import HARD_MODELS
 from hard_models.measure import figures, reference
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnxruntime")
 
 

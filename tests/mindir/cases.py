@@ -1,5 +1,9 @@
 """What the parity tests run, by name; needs no mindspore. The networks stand in ``nets``."""
 
+from collections.abc import Iterable
+
+from share import FULL
+
 LEVELS = ("O1", "O2", "O3", "auto")
 
 ESSENTIAL = ("mlp", "cnn", "residual", "block", "lstm", "gru", "if", "while", "dynamic")
@@ -75,7 +79,19 @@ MORE_CASTS = {
 """(network, level) -> why policy ``ampgraph`` takes more casts than MindSpore; of all networks, no other does."""
 
 
-def comparable(names: tuple[str, ...] = NAMES) -> list[tuple[str, str]]:
-    """Every (network, level) in which a converted file must equal MindSpore's own."""
-    pairs = [(name, level) for name in names for level in LEVELS]
+Pair = tuple[str, str]
+
+
+def every(names: Iterable[str]) -> list[Pair]:
+    return [(name, level) for name in names for level in LEVELS]
+
+
+def half(names: Iterable[str]) -> list[Pair]:
+    """Each network at two levels, those next to each other at different ones; at all levels in a full run."""
+    levels = [LEVELS] * 2 if FULL else [LEVELS[::2], LEVELS[1::2]]
+    return [(name, level) for place, name in enumerate(names) for level in levels[place % 2]]
+
+
+def comparable(pairs: Iterable[Pair]) -> list[Pair]:
+    """The (network, level) in which a converted file must equal MindSpore's own."""
     return [pair for pair in pairs if pair not in {**REFUSED, **UNDECIDABLE, **DIFFERENT}]

@@ -31,10 +31,10 @@ def shared(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def exported(shared):
-    """``<name>/<level>.mindir`` with inputs and outputs, of every network that the tests read."""
+    """``<name>/<level>.mindir`` with inputs and outputs, and ``<level>-bfloat16.mindir``: all that the tests read."""
     with once(shared / "exported.done") as done:
         if not done:
-            parity.export(shared, [*parity.of_names(parity.NAMED), *parity.USED])
+            parity.export(shared, parity.of_names([*parity.NAMED, *parity.USED, *parity.LOW]))
     return shared
 
 
@@ -48,12 +48,3 @@ def converted(exported):
                 parity.convert(exported, name, level, "mindspore")
             parity.run(exported, pairs, "mindspore")
     return exported
-
-
-@pytest.fixture(scope="session")
-def low_exported(shared):
-    """``<name>/<level>-bfloat16.mindir`` of the essential networks."""
-    with once(shared / "bfloat16.done") as done:
-        if not done:
-            parity.export(shared / "bfloat16", cases.ESSENTIAL, ["fp32", *(f"{x}-bfloat16" for x in cases.LEVELS)])
-    return shared / "bfloat16"

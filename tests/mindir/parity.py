@@ -2,7 +2,8 @@
 
 ``python -m mindir.parity [NAME ...] [--all] [--folder FOLDER]`` (with ``tests`` on the path) exports networks of
 ``nets``, converts each at every level with the policy ``mindspore``, runs both files, and prints what differs; it ends
-with 1 if something does that ``cases`` does not name. Without names: those that the tests use; ``--all``: all of them.
+with 1 if something does that ``cases`` does not name. Without names: the networks that the tests use; ``--all``: all
+of them.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from mindir import cases
 from mindir.compare import Comparison, compare
 
 TESTS = Path(__file__).parents[1]
-USED = (*cases.ESSENTIAL, "encoder", "casts", "branches", "promotion", "exact_values", "raw_parameters")
-"""The networks that the tests compare at every level: the essential ones, and what rules of their own go by."""
+CORNERS = ("encoder", "casts", "branches", "promotion", "exact_values", "raw_parameters")
+"""Networks that rules of their own go by."""
+
+LOW = [(name, f"{level}-bfloat16") for name, level in cases.half(cases.ESSENTIAL)]
+"""What the tests compare in bfloat16."""
+
+USED = [*cases.every(cases.ESSENTIAL), *cases.half(CORNERS)]
+"""What the tests compare."""
 
 NAMED = sorted({**cases.REFUSED, **cases.UNDECIDABLE, **cases.DIFFERENT})
 """What cannot match; of these networks no other level."""
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,13 @@ def export(folder: Path, words: Sequence[str], levels: Sequence[str] = ()) -> No
         list(pool.map(lambda job: python(*job, cwd=folder), jobs))
 
 
-def errors(folder: Path) -> set[Pair]:
+def errors(folder: Path) -> set[cases.Pair]:
     """What MindSpore could not export, of all that was asked of it."""
     texts = [file.read_text() for file in folder.glob("errors_*.json")]
     return {tuple(key.split("/")) for text in texts for key in json.loads(text)}
 
 
-def of_names(pairs: Iterable[Pair]) -> list[str]:
+def of_names(pairs: Iterable[cases.Pair]) -> list[str]:
     """Pairs as words for ``export``, each network with its float32."""
     levels: dict[str, list[str]] = {}
     for name, level in pairs:
@@ -89,9 +94,9 @@ def of_names(pairs: Iterable[Pair]) -> list[str]:
     return [f"{name}:{','.join(found)}" for name, found in levels.items()]
 
 
-def convertible(names: Iterable[str]) -> list[Pair]:
-    """Every (network, level) of which MindSpore makes a file."""
-    return [(name, level) for name in names for level in cases.LEVELS if (name, level) not in cases.REFUSED]
+def convertible(pairs: Iterable[cases.Pair]) -> list[cases.Pair]:
+    """The (network, level) of which MindSpore makes a file."""
+    return [pair for pair in pairs if pair not in cases.REFUSED]
 
 
 def convert(folder: Path, name: str, level: str, policy: str, **options) -> Path:
@@ -99,7 +104,7 @@ def convert(folder: Path, name: str, level: str, policy: str, **options) -> Path
     return ampgraph.convert(folder / name / "fp32.mindir", level, policy=policy, output=file, **options)
 
 
-def run(folder: Path, pairs: Iterable[Pair], policy: str) -> None:
+def run(folder: Path, pairs: Iterable[cases.Pair], policy: str) -> None:
     """Runs converted files, all in one process."""
     jobs = []
     for name, level in pairs:
@@ -127,11 +132,11 @@ def judge(folder: Path, name: str, level: str) -> Verdict:
 
 def table(folder: Path, names: Sequence[str]) -> bool:
     """Prints every (network, level); whether exactly those match that should."""
-    pairs, good = convertible(names), True
+    pairs, good = convertible(cases.every(names)), True
     for name, level in pairs:
         convert(folder, name, level, "mindspore")
     run(folder, pairs, "mindspore")
-    expected = set(cases.comparable(tuple(names)))
+    expected = set(cases.comparable(pairs))
     for pair in pairs:
         verdict = judge(folder, *pair)
         as_said = verdict.equal == (pair in expected) and len(verdict.comparison.mixed) == cases.MIXED.get(pair, 0)
@@ -147,7 +152,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the files, and use the exports that are there")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    names = options.names or list(cases.NAMES if options.all else USED)
+    names = options.names or list(cases.NAMES if options.all else (*cases.ESSENTIAL, *CORNERS))
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
         missing = [name for name in names if not (folder / name / "fp32.mindir").exists()]

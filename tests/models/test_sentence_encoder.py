@@ -17,6 +17,8 @@ import pytest
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
 
+pytestmark = pytest.mark.slow
+
 PAIRS = (
     ("A man is playing a guitar on stage.", "A musician plays the guitar at a concert."),
     ("The cat sleeps on the warm windowsill.", "A cat is asleep by the window."),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
-import onnx.parser
 from onnx import ModelProto
 
-HEAD = '<ir_version: 10, opset_import: ["" : 21DOMAINS]>\n'
+import onnx_text
 
-
-def parse(text: str, functions: str = "", domains: str = "") -> ModelProto:
-    """A model from text, with the types of its values noted; nodes are named by ``[name]`` in front of the operator."""
-    return onnx.parser.parse_model(HEAD.replace("DOMAINS", domains) + text + functions)
+parse = partial(onnx_text.parse, opset=21)
 
 
 def chain() -> ModelProto:
@@ -69,8 +67,8 @@ def in_function() -> ModelProto:
             [call_two] c = own.squares (b)
             [last] y = Sqrt (c)
         }""",
-        FUNCTION,
-        ', "own" : 1',
+        functions=FUNCTION,
+        domains=["own"],
     )
 
 

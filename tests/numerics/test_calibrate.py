@@ -10,30 +10,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 from hypothesis import HealthCheck, given, settings
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import ampgraph
+from ampgraph.api.calibrate import calibrate
 from ampgraph.core.errors import AmpError
 from ampgraph.core.ranges import Range, Ranges, measure
 from ampgraph.numerics.inputs.samples import load_samples
-from ampgraph.numerics.ranges.calibrate import calibrate
+from onnx_text import parse
 from planner.graphs import random_models
 
 pytest.importorskip("onnxruntime")
 MODELS = Path(__file__).resolve().parents[2] / "models"
 X = np.arange(12, dtype=np.float32).reshape(3, 4) - 3
-
-
-def model(text: str, weights: dict[str, Any] | None = None, opset: int = 17, functions: str = "") -> ModelProto:
-    own = ', "own" : 1' if functions else ""
-    made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}{own}]>\n{text}\n{functions}')
-    for name, array in (weights or {}).items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return made
 
 
 def by_reference(made: ModelProto, samples: list[dict[str, np.ndarray]]) -> dict[str, Range]:
@@ -80,6 +72,7 @@ def check(made: ModelProto, samples: list[dict[str, np.ndarray]], **more: Any) -
 # -- against the reference --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(random_models(widths=(4,)))
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_ranges_of_random_graphs_are_those_of_the_reference(made: ModelProto) -> None:
@@ -117,30 +110,30 @@ def test_the_same_data_gives_the_same_text() -> None:
 
 
 def test_integers_booleans_and_doubles_are_no_ranges() -> None:
-    made = model("""g (float[3, 4] x) => (float[3, 4] y, int64[2] s, double[3, 4] d, bool[3, 4] b) {
+    made = parse("""g (float[3, 4] x) => (float[3, 4] y, int64[2] s, double[3, 4] d, bool[3, 4] b) {
         s = Shape(x)  d = Cast <to = 11> (x)  b = Greater(x, x)  y = Relu(x) }""")
     assert set(check(made, [{"x": X}]).values) == {"x", "y"}
 
 
 def test_infinities_and_nan_of_the_model_itself_are_said() -> None:
-    made = model("g (float[3, 4] x) => (float[3, 4] y) { l = Log(x)  y = Relu(l) }")
+    made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Log(x)  y = Relu(l) }")
     found = calibrate(made, [{"x": X}])
     assert found.values["l"].nonfinite == 4
     assert found.notes[-1].startswith("2 values hold infinities or NaN in float32 already, the first is 'l'")
 
 
 def test_empty_tensors_and_unused_outputs() -> None:
-    made = model(
+    made = parse(
         """g (float[n, 4] x) => (float[m, 4] y) {
         p, q = Split <axis = 1> (x)  u = Relu(p)  none = Slice(x, zero, zero)  y = Relu(none) }""",
-        {"zero": np.array([0])},
+        zero=np.array([0]),
     )
     found = check(made, [{"x": X}])
     assert found.values["y"] == Range() and found.values["q"].elements == 6
 
 
 def test_an_unsorted_model_and_a_default_input() -> None:
-    made = model("g (float[3, 4] x, float[4] w) => (float[3, 4] y) { a = Relu(x)  y = Mul(a, w) }", {"w": X[2]})
+    made = parse("g (float[3, 4] x, float[4] w) => (float[3, 4] y) { a = Relu(x)  y = Mul(a, w) }", w=X[2])
     nodes = list(made.graph.node)[::-1]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
@@ -150,7 +143,7 @@ def test_an_unsorted_model_and_a_default_input() -> None:
 
 
 def test_sequences_are_crossed_within_one_piece() -> None:
-    made = model(
+    made = parse(
         """g (float[3, 4] x) => (float[6, 4] y) {
         a = Relu(x)  s = SequenceConstruct(a, x)  t = SequenceInsert(s, a)  e = SequenceErase(t)
         y = ConcatFromSequence <axis = 0> (e)  z = Neg(y) }"""
@@ -161,7 +154,7 @@ def test_sequences_are_crossed_within_one_piece() -> None:
 
 
 def test_low_values_of_the_file_are_really_rounded() -> None:
-    made = model("""g (float[3, 4] x, float16[4] h) => (float[3, 4] y) {
+    made = parse("""g (float[3, 4] x, float16[4] h) => (float[3, 4] y) {
         low = Cast <to = 10> (x)  sum = Add(low, h)  y = Cast <to = 1> (sum) }""")
     found = calibrate(made, [{"x": X + np.float32(2048.5), "h": np.zeros(4, np.float16)}])
     assert set(found.values) == {"x", "y"}
@@ -169,13 +162,13 @@ def test_low_values_of_the_file_are_really_rounded() -> None:
 
 
 def test_bfloat16_values_cross_from_piece_to_piece() -> None:
-    made = model("g (float[3, 4] x) => (float[3, 4] y) { l = Cast <to = 16> (x)  m = Neg(l)  y = Cast <to = 1> (m) }")
+    made = parse("g (float[3, 4] x) => (float[3, 4] y) { l = Cast <to = 16> (x)  m = Neg(l)  y = Cast <to = 1> (m) }")
     assert calibrate(made, [{"x": X * np.float32(100.3)}], limit=1).values["y"].low == -804.0
 
 
 def test_weights_in_a_data_file(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
-    made = model("g (float[3, 4] x) => (float[3, 300] y) { p = MatMul(x, w)  y = Relu(p) }", {"w": weight})
+    made = parse("g (float[3, 4] x) => (float[3, 300] y) { p = MatMul(x, w)  y = Relu(p) }", w=weight)
     onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     found = calibrate(tmp_path / "m.onnx", [{"x": X}], limit=1)
     assert found.values["p"].high == pytest.approx(float((X @ weight).max()), rel=1e-5)
@@ -190,8 +183,10 @@ DEEP = """<domain: "own", opset_import: ["" : 17, "own" : 1]> deep (a) => (d) { 
 
 
 def test_values_in_functions_are_told_apart_by_call() -> None:
-    made = model(
-        "g (float[3, 4] x) => (float[3, 4] z) { y = own.twice(x)  n = Neg(y)  z = own.twice(n) }", functions=TWICE
+    made = parse(
+        "g (float[3, 4] x) => (float[3, 4] z) { y = own.twice(x)  n = Neg(y)  z = own.twice(n) }",
+        domains=["own"],
+        functions=TWICE,
     )
     found = calibrate(made, [{"x": X}]).values
     highs = {key: (found[key].low, found[key].high) for key in found}
@@ -200,7 +195,9 @@ def test_values_in_functions_are_told_apart_by_call() -> None:
 
 
 def test_functions_in_functions() -> None:
-    made = model("g (float[3, 4] x) => (float[3, 4] y) { y = own.deep(x) }", functions=f"{TWICE}\n{DEEP}")
+    made = parse(
+        "g (float[3, 4] x) => (float[3, 4] y) { y = own.deep(x) }", domains=["own"], functions=f"{TWICE}\n{DEEP}"
+    )
     found = calibrate(made, [{"x": X}]).values
     assert (found["y > b > b"].low, found["y > b > b"].high) == (-6, 16)
     assert (found["y > d > b"].low, found["y > d > b"].high) == (-32, 0)
@@ -219,7 +216,7 @@ def extremes(found: Ranges, *keys: str) -> list[tuple[float, float, int]]:
 
 
 def test_the_branch_that_runs_is_measured() -> None:
-    made = model(BRANCHES, {"ten": np.float32(10)})
+    made = parse(BRANCHES, ten=np.float32(10))
     true, false = ({"x": X, "c": np.array(flag)} for flag in (True, False))
     both = calibrate(made, [true, false], limit=1)
     assert extremes(both, "y", "y.then_branch > q", "y.then_branch > u", "y.else_branch > v") == [
@@ -246,7 +243,7 @@ LOOP = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y, float[k, 3, 4] a
 def test_every_turn_of_a_loop_is_measured_whatever_its_shapes(turns: int) -> None:
     text = LOOP.replace("t = Add(d, s)  cut", "up0 = Unsqueeze(i, zero)  up = Add(up0, zero)  t = Add(d, s)  cut")
     text = text.replace("        up0 = Unsqueeze(i, zero)  up = Add(up0, zero) }>", " }>")
-    made = model(text, {"ten": np.float32(10), "zero": np.array([0]), "yes": np.array(True)})
+    made = parse(text, ten=np.float32(10), zero=np.array([0]), yes=np.array(True))
     feeds = {"x": X, "n": np.array(turns), "c": np.array(True)}
     found = calibrate(made, [feeds])
     keys = ("y.body > s", "y.body > d.then_branch > u", "y.body > t", "y.body > cut", "y.body > d.else_branch > v")
@@ -264,7 +261,7 @@ def test_every_turn_of_a_loop_is_measured_whatever_its_shapes(turns: int) -> Non
 
 
 def test_scans_infinities_and_nan_in_bodies() -> None:
-    made = model("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
+    made = parse("""g (float[3, 4] x, float[4] a) => (float[4] y, float[3, 4] z) {
         y, z = Scan <num_scan_inputs = 1, scan_output_axes = [0], body = b (float[4] s, float[4] r) =>
             (float[4] t, float[4] o) { t = Add(s, r)  l = Log(r)  o = Identity(l) }> (a, x) }""")
     found = calibrate(made, [{"x": X, "a": np.ones(4, np.float32)}])
@@ -276,9 +273,10 @@ def test_scans_infinities_and_nan_in_bodies() -> None:
 
 def test_bodies_within_functions_are_said_not_to_be_measured() -> None:
     inner = BRANCHES.split("{", 1)[1].replace("ten", "w")
-    made = model(
+    made = parse(
         "g (float[3, 4] x, bool c) => (float[3, 4] o) { o = own.f(x, c, ten) }",
-        {"ten": np.float32(10)},
+        ten=np.float32(10),
+        domains=["own"],
         functions=f'<domain: "own", opset_import: ["" : 17]> f (x, c, w) => (z) {{ {inner}',
     )
     found = calibrate(made, [{"x": X, "c": np.array(True)}])
@@ -293,7 +291,7 @@ import json, sys
 import numpy as np
 from onnx import TensorProto, helper
 import ampgraph, onnxruntime
-from ampgraph.numerics.ranges.calibrate import calibrate
+from ampgraph.api.calibrate import calibrate
 
 def private():
     held = {}
@@ -311,11 +309,12 @@ peak = before = private()
 def told(*_):
     global peak
     peak = max(peak, private())
-found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, told=told)
+found = calibrate(made, [{"x": np.ones((side, side), np.float32)}] * 2, progress=told)
 print(json.dumps({"values": len(found.values), "bytes": 4 * side * side * count, "before": before, "peak": peak}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="private memory is read from /proc")
 def test_activations_are_streamed() -> None:
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=120)
@@ -341,7 +340,7 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
 
 
 def test_a_model_that_stops_says_why() -> None:
-    made = model("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
+    made = parse("g (float[3, 4] x, int64[1] i) => (float[1, 4] y) { y = Gather(x, i) }")
     with pytest.raises(AmpError, match="ONNX Runtime stopped") as caught:
         calibrate(made, [{"x": X, "i": np.array([9])}])
     assert caught.value.code == "AMP504"

@@ -7,25 +7,18 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
 
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.generate import HIDDEN, Numbers, Port, Sizes, numpy_type
+from ampgraph.numerics.inputs.generate import HIDDEN, GraphInput, Numbers, Sizes, numpy_type
 from ampgraph.numerics.inputs.samples import Samples, load_samples
+from onnx_text import parse
 
 ort = pytest.importorskip("onnxruntime")
 TABLE = np.ones((7, 4), np.float32)
-
-
-def model(text: str, weights: dict[str, Any] | None = None, opset: int = 17) -> ModelProto:
-    made = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
-    for name, array in (weights or {}).items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return made
 
 
 def runs(made: ModelProto, samples: Samples) -> list[Any]:
@@ -36,7 +29,7 @@ def runs(made: ModelProto, samples: Samples) -> list[Any]:
 
 def generated(text: str, weights: dict[str, Any] | None = None, opset: int = 17, **more: Any) -> Samples:
     """The samples for a model, which runs on them and gives no NaN."""
-    made = model(text, weights, opset)
+    made = parse(text, opset=opset, **(weights or {}))
     found = load_samples(made, None, **more)
     for outputs in runs(made, found):
         assert not any(np.isnan(array).any() for array in outputs if array.dtype.kind == "f")
@@ -54,7 +47,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     text = "g (float[n, 3] x) => (float[n, 3] y) { y = Identity(x) }"
     found = generated(text, count=3)
     assert found.generated and found.notes[0] == "inputs were generated: 3 samples, seed 0"
-    blobs = [[item["x"].tobytes() for item in load_samples(model(text), None, 3, seed)] for seed in (0, 0, 1)]
+    blobs = [[item["x"].tobytes() for item in load_samples(parse(text), None, 3, seed)] for seed in (0, 0, 1)]
     assert blobs[0] == blobs[1]
     assert len({*blobs[0], *blobs[2]}) == 6
     assert hashlib.sha256(b"".join(blobs[0])).hexdigest()[:16] == "33fd0848815ea91d"
@@ -62,7 +55,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
 
 def test_a_sample_does_not_depend_on_how_many_there_are() -> None:
     text = "g (float[n, 3] x) => (float[n, 3] y) { y = Identity(x) }"
-    few, many = (list(load_samples(model(text), count=count)) for count in (2, 5))
+    few, many = (list(load_samples(parse(text), count=count)) for count in (2, 5))
     assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(few, many, strict=False))
 
 
@@ -102,15 +95,15 @@ def test_symbolic_sizes_are_the_users_first() -> None:
     ],
 )
 def test_sizes_that_nobody_gives(name: str, shape: Any, sizes: tuple[int, ...]) -> None:
-    port = Port(name, "int64" if "ids" in name else "float32", shape)
+    port = GraphInput(name, "int64" if "ids" in name else "float32", shape)
     assert Sizes([port]).shape(port) == sizes
 
 
 def test_a_mask_spans_the_past_and_the_present() -> None:
     ports = [
-        Port("input_ids", "int64", ("batch", "seq")),
-        Port("attention_mask", "int64", ("batch", "past_len + seq")),
-        Port("past_key_values.0.key", "float32", ("batch", 4, "past_len", 8)),
+        GraphInput("input_ids", "int64", ("batch", "seq")),
+        GraphInput("attention_mask", "int64", ("batch", "past_len + seq")),
+        GraphInput("past_key_values.0.key", "float32", ("batch", 4, "past_len", 8)),
     ]
     sizes = Sizes(ports)
     assert [sizes.shape(port) for port in ports] == [(2, 16), (2, 24), (2, 4, 8, 8)]
@@ -145,16 +138,16 @@ def test_an_index_of_two_tables_fits_the_smaller() -> None:
 
 
 def test_indices_inside_functions_and_bodies() -> None:
-    made = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17, "own" : 1]>\n'
+    made = parse(
         """g (int64[n] ids, int64[n] more, bool c) => (float[n, 4] y) {
             a = own.look(ids, table)
             b = If (c) <then_branch = t () => (float[n, 4] u) { u = Gather(table, more) },
                         else_branch = e () => (float[n, 4] v) { v = Identity(a) }>
-            y = Add(a, b) }
-        <domain: "own", opset_import: ["" : 17]> look (i, t) => (o) { o = Gather(t, i) }"""
+            y = Add(a, b) }""",
+        domains=["own"],
+        functions='<domain: "own", opset_import: ["" : 17]> look (i, t) => (o) { o = Gather(t, i) }',
+        table=TABLE,
     )
-    made.graph.initializer.append(numpy_helper.from_array(TABLE, "table"))
     found = load_samples(made)
     assert len(runs(made, found)) == 8
     assert {int(item[name].max()) <= 6 for item in found for name in ("ids", "more")} == {True}
@@ -224,7 +217,7 @@ def test_arguments_of_logarithms_are_positive() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "bool"])
 def test_every_type(dtype: str) -> None:
     name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
-    found = load_samples(model(f"g ({name}[3, 50] x) => ({name}[3, 50] y) {{ y = Identity(x) }}"))
+    found = load_samples(parse(f"g ({name}[3, 50] x) => ({name}[3, 50] y) {{ y = Identity(x) }}"))
     item = next(iter(found))["x"]
     assert item.dtype == (ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)) and item.shape == (3, 50)
     assert len(np.unique(item)) > 1
@@ -240,8 +233,8 @@ def refused(made: ModelProto, word: str) -> None:
 
 
 def test_what_cannot_be_generated() -> None:
-    refused(model("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
-    refused(model("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
+    refused(parse("g (string[2] words) => (string[2] y) { y = Identity(words) }"), "'words' holds text")
+    refused(parse("g (float[100000, 100000] x) => (float[n, m] y) { y = Relu(x) }"), "too large")
     sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     out = helper.make_tensor_value_info("y", TensorProto.INT64, [])
     graph = helper.make_graph([helper.make_node("SequenceLength", ["s"], ["y"])], "g", [sequence], [out])

@@ -224,6 +224,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read there")
 def test_a_measuring_run_takes_little_more_memory_than_a_strict_run():
     """200 values of 1 MB, of which a run needs few at a time; peaks of a process each."""

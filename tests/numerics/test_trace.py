@@ -149,6 +149,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded() -> None:
     """960 MB of values on the two sides, 4 MB each."""
     result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, timeout=100)

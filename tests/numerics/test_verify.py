@@ -13,7 +13,8 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph import AmpError
-from ampgraph.api.verify import _MindirPair, verify
+from ampgraph.api.pairs import MindirPair
+from ampgraph.api.verify import verify
 from ampgraph.numerics.metrics.agreement import Agreement, apart
 from ampgraph.report.verification import Verification, verification_lines
 from ampgraph.runtime import devices
@@ -167,8 +168,8 @@ def test_low_weights_alone_are_noticed() -> None:
 def test_swapped_mindir_is_noticed(tmp_path: Path) -> None:
     source = HERE.parents[1] / "models" / "digits_cnn.mindir"
     ampgraph.convert(source, output=tmp_path / "low.mindir")
-    assert any("swapped" in note for note in _MindirPair(tmp_path / "low.mindir", source, "auto").notes)
-    assert not any("swapped" in note for note in _MindirPair(source, tmp_path / "low.mindir", "auto").notes)
+    assert any("swapped" in note for note in MindirPair(tmp_path / "low.mindir", source, "auto").notes)
+    assert not any("swapped" in note for note in MindirPair(source, tmp_path / "low.mindir", "auto").notes)
 
 
 def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:

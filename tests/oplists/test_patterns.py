@@ -12,7 +12,7 @@ from ampgraph.core.dataflow import Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.formats import adapters
 from ampgraph.oplists.patterns import Region, find_biases, find_regions, load_patterns, mismatches, region_patterns
-from planner.support import parse
+from onnx_text import parse
 from planner.test_regions import FORMS, LAYER_NORMS, RMS_NORMS, TORCH, between, used
 
 PYTHON = """
@@ -219,7 +219,7 @@ BIASES = {
 @pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
 def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
     text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
-    model = parse(text, 17, used(text, {"rows": np.ones((4, 8), np.float32)}))
+    model = parse(text, **used(text, {"rows": np.ones((4, 8), np.float32)}))
     graph, _ = adapters.load(model)
     flow = graph.dataflow("float16")
     regions: list[Region] = list(find_biases(flow, {"MatMul"}))

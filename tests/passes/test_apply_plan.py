@@ -15,7 +15,8 @@ import ampgraph
 from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import signatures
-from formats.helpers import LEVELS, code, data, model
+from formats.helpers import LEVELS, code, data
+from onnx_text import parse
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
     a = MatMul (x, w)
@@ -27,7 +28,7 @@ TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {
 
 
 def given(text: str = TEXT) -> ModelProto:
-    return model(text, w=(4, 4), v=(4, 4), axis=np.array(0))
+    return parse(text, w=(4, 4), v=(4, 4), axis=np.array(0))
 
 
 @pytest.mark.parametrize("level", [*LEVELS, "O0"])
@@ -44,7 +45,7 @@ def test_a_plan_remembers_its_borders_and_rewrites() -> None:
         mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  s = Mul (d, d)  var = ReduceMean <axes = [-1]> (s)
         e = Constant <value = float {0.001}> ()  v1 = Add (var, e)  r = Sqrt (v1)  n = Div (d, r)
         y = Mul (n, scale) }"""
-    proto = model(norm, w=(4, 4), scale=np.ones(4, np.float32))
+    proto = parse(norm, w=(4, 4), scale=np.ones(4, np.float32))
     plan = Plan.from_json(ampgraph.plan(proto, "O3", target="cuda", io=["x=low"]).to_json())
     assert plan.rewrites
     assert data(ampgraph.apply(proto, plan)) == data(ampgraph.convert(proto, "O3", target="cuda", io=["x=low"]))
@@ -131,12 +132,12 @@ def test_text_that_is_no_plan() -> None:
 
 def test_signatures_of_calls() -> None:
     """Equal decisions, equal signature; a call in which nothing is low is like one of a type that is never low."""
-    proto = model(
+    proto = parse(
         """g (float[2,4] x, double[2,4] d) => (float[2,4] y, float[2,4] z, double[2,4] u) {
         a = MatMul (x, w)  b = loc.f (a)  c = loc.f (b)  y = MatMul (c, w)
         e = Exp (x)  k = loc.f (e)  z = Exp (k)  u = loc.f (d) }""",
         functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { b = Neg (a) }',
-        domains='"loc" : 1',
+        domains=["loc"],
         w=(4, 4),
     )
     plan = ampgraph.plan(proto, "O1", target="cpu")

@@ -12,7 +12,8 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.fuse_casts import FuseCasts
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.helpers import kinds, model, nodes, types
+from formats.helpers import kinds, nodes, types
+from onnx_text import parse
 
 CASES = {
     "a narrowing of what is low": ("a = MatMul (x, w)  y = Cast <to = 10> (a)", 1),
@@ -38,13 +39,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_count(name: str) -> None:
     body, expected = CASES[name]
-    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
+    proto = parse(f"g (float[4,4] x) => (float16[4,4] y) {{ {body} }}", w=(4, 4), axis=np.array(0))
     plan = ampgraph.plan(proto, "O1", target="cpu")
     graph = OnnxGraph(ir.from_proto(proto))
-    flow = graph.dataflow()
-    editor = ApplyPlan(plan)(graph, flow)
+    ApplyPlan(plan)(graph)
     before = len(nodes(ir.to_proto(graph.model)))
-    change = FuseCasts()(editor, flow)
+    change = FuseCasts()(graph)
     after = ir.to_proto(graph.model)
     assert change.count == expected == before - len(nodes(after))
     VerifyTypes()(graph)
@@ -53,15 +53,14 @@ def test_count(name: str) -> None:
 
 
 def test_a_second_run_changes_nothing() -> None:
-    proto = model(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
+    proto = parse(f"g (float[4,4] x) => (float16[4,4] y) {{ {CASES['two of them'][0]} }}", w=(4, 4))
     graph = OnnxGraph(ir.from_proto(ampgraph.convert(proto, "O1", target="cpu")))
-    flow = graph.dataflow()
-    assert FuseCasts()(graph.editor(flow, {}), flow).count == 0
+    assert FuseCasts()(graph).count == 0
 
 
 def test_borders_keep_their_names() -> None:
     """b is an output and so is the value that it would be: one Cast stays, and both names."""
-    proto = model(
+    proto = parse(
         """g (float[4,4] x) => (float16[4,4] b, float16[4,4] c) {
         a = MatMul (x, w)  b = Cast <to = 10> (a)  c = Cast <to = 10> (a) }""",
         w=(4, 4),
@@ -71,3 +70,18 @@ def test_borders_keep_their_names() -> None:
     assert kinds(converted) == ["Cast", "MatMul", "Cast"]
     shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in converted.graph.output]
     assert shapes == [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_function_keeps_a_cast_that_one_of_its_calls_needs(order: tuple[str, str]) -> None:
+    """For one call the Cast does nothing, for the other it narrows: both read one function."""
+    first, second = order
+    proto = parse(
+        f"""g (float16[4,4] a, float[4,4] b) => (float16[4,4] y, float16[4,4] z) {{
+        y = loc.f ({first})  z = loc.f ({second}) }}""",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (c) { b = Cast <to = 10> (a)  c = Neg (b) }',
+        domains=["loc"],
+    )
+    graph = OnnxGraph(ir.from_proto(proto))
+    assert FuseCasts()(graph).count == 0
+    VerifyTypes()(graph)

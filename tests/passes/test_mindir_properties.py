@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.pass_ import run
 from ampgraph.core.plan import Plan
 from ampgraph.formats.mindir import schema
+from ampgraph.passes.pipeline import default_pipeline
 from formats.mindir_checker import faults, interface
-from formats.mindir_parse import convert, data, dump, followed, parse, plan_of
+from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
 from formats.mindir_random import random_texts
 
 LEVELS, DTYPES, POLICIES = ("O1", "O2", "O3", "auto"), ("float16", "bfloat16"), ("ampgraph", "mindspore")
@@ -61,6 +63,18 @@ def test_a_plan_as_json(text: str, options: dict[str, Any]) -> None:
     with pytest.raises(AmpError) as caught:
         followed(other, again)
     assert caught.value.code == "AMP403"
+
+
+@FEW
+@given(random_texts(), OPTIONS)
+def test_a_second_run_of_each_pass_changes_nothing(text: str, options: dict[str, Any]) -> None:
+    note(text)
+    plan, graph = plan_of(parse(text), **options), graph_of(parse(text))
+    for step in default_pipeline(plan, graph.dataflow(plan.dtype)):
+        run((step,), graph, check=options["policy"] == "ampgraph")  # MindSpore's own asks no type inference
+        before = data(graph.file.model)
+        assert step(graph).count == 0
+        assert data(graph.file.model) == before
 
 
 @FEW

@@ -8,11 +8,11 @@ import pytest
 import ampgraph
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.helpers import model
+from onnx_text import parse
 
 
 def mixed(text: str) -> OnnxGraph:
-    return OnnxGraph(ir.from_proto(model(text, w=(4, 4))))
+    return OnnxGraph(ir.from_proto(parse(text, w=(4, 4))))
 
 
 WRONG = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
@@ -17,17 +16,6 @@ from ampgraph.numerics.strict.session import run_strict
 LEVELS = ("O1", "O2", "O3", "auto")
 SHORT = {TensorProto.FLOAT: "f32", TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16", TensorProto.BOOL: "bool"}
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def parse(
-    text: str, opset: int = 17, weights: Mapping[str, Any] | None = None, domains: Sequence[str] = ()
-) -> ModelProto:
-    """A model from text; ``weights`` are added as initializers."""
-    imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in domains)])
-    model = onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]>\n{text}")
-    for name, array in (weights or {}).items():
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return model
 
 
 def converted(model: ModelProto, level: str = "O2", **options: Any) -> ModelProto:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
+from functools import partial
 
 import numpy as np
 import onnx
@@ -21,8 +21,10 @@ from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.options import resolve
 from ampgraph.planner.policies.ampgraph import judge
+from effort import assert_linear
+from onnx_text import parse
 from planner.graphs import random_models
-from planner.support import LEVELS, converted, decisions, parse
+from planner.support import LEVELS, converted, decisions
 
 SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 QUICK = settings(max_examples=150, **SHARED)
@@ -112,15 +114,17 @@ def test_a_value_is_cast_once_for_all_its_readers() -> None:
     assert solve(Problem([shared, onward, last], {FIXED_LOW: LOW, FIXED_HIGH: HIGH})) == {0: LOW, 1: LOW}
 
 
-def test_values_with_thousands_of_readers_are_quick() -> None:
-    readers = range(5000)
+def with_many_readers(count: int) -> Problem:
+    readers = range(count)
     nets = [Net(FIXED_HIGH, frozenset(readers), 3, 3), Net(FIXED_LOW, frozenset(readers), 2, 2)]
     nets += [Net(unit, frozenset({FIXED_LOW if unit % 2 else FIXED_HIGH}), 4, 5) for unit in readers]
     nets += [Net(unit, frozenset({unit + 1}), 2, 2) for unit in readers[:-1]]
-    start = time.process_time()
-    solution = solve(Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH}))
-    assert len(solution) == 5000
-    assert time.process_time() - start < 5
+    return Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH})
+
+
+def test_the_work_grows_with_the_readers_of_a_value_not_with_their_square() -> None:
+    assert len(solve(with_many_readers(1200))) == 1200
+    assert_linear(lambda count: partial(solve, with_many_readers(count)), 100)
 
 
 def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
@@ -160,7 +164,7 @@ def test_a_moved_weight_and_its_copy_have_prices_of_their_own() -> None:
     """Storing 64 bytes twice is cheaper than a kernel; counted as if a byte of each weighed the same it is not."""
     model = parse(
         "g (float[4,4] x) => (float[4,4] v, float[4,4] y) { v = Identity (w)  y = MatMul (x, w) }",
-        weights={"w": np.ones((4, 4), np.float32)},
+        w=np.ones((4, 4), np.float32),
     )
     assert decisions(converted(model, "O2")) == "Cast>f16 Identity:f32 MatMul:f16 Cast>f32"
 
@@ -172,11 +176,9 @@ def test_the_mean_of_a_norm_is_not_as_large_as_its_data() -> None:
             y, mean = LayerNormalization <axis = -1> (x, b)  s = Sigmoid (mean)
             f = Concat <axis = 1> (y, s)  p = MatMul (f, w)  q = LayerNormalization <axis = -1> (f, c)
         }""",
-        weights={
-            "b": np.ones(4096, np.float32),
-            "c": np.ones(4097, np.float32),
-            "w": np.ones((4097, 8), np.float32),
-        },
+        b=np.ones(4096, np.float32),
+        c=np.ones(4097, np.float32),
+        w=np.ones((4097, 8), np.float32),
     )
     model = onnx.shape_inference.infer_shapes(model)  # types the mean
     assert decisions(converted(model, "O2")) == (
@@ -196,7 +198,7 @@ def test_integers_made_float_are_not_rounded_on_their_way_to_float32() -> None:
         """g (int64[1,5000] p) => (float[5000,1] y, float[1,8] z) {
             f = Cast <to = 1> (p)  y = Transpose <perm = [1, 0]> (f)  z = MatMul (f, w)
         }""",
-        weights={"w": np.ones((5000, 8), np.float32)},
+        w=np.ones((5000, 8), np.float32),
     )
     for level in LEVELS:
         result = run_strict(converted(model, level), {"p": np.arange(5000).reshape(1, 5000)})
@@ -209,6 +211,6 @@ def test_a_given_rounding_separates_a_product_from_its_bias() -> None:
         """g (float[4,4] x) => (float[4,4] y) {
             a = MatMul (x, x)  l = Cast <to = 10> (a)  r = Cast <to = 1> (l)  y = Add (r, b)
         }""",
-        weights={"b": np.ones(4, np.float32)},
+        b=np.ones(4, np.float32),
     )
     assert decisions(converted(model, "O1")) == "Cast>f16 MatMul:f16 Cast>f32 Add:f32"

@@ -12,8 +12,9 @@ from onnx import numpy_helper
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import run_strict
+from onnx_text import parse
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
-from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, parse, topics
+from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
 pytest.importorskip("onnxruntime")
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 def model_of_case(case: Case) -> Any:
     weights = {k: v for k, v in case.weights.items() if k in case.graph}
-    return parse(case.graph, case.opset, weights, ["local"] if "local." in case.graph else [])
+    return parse(case.graph, opset=case.opset, domains=["local"] if "local." in case.graph else [], **weights)
 
 
 def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -66,7 +67,8 @@ def test_minus_infinity_is_left_alone() -> None:
             k = Transpose <perm = [1, 0]> (q)  s = MatMul (q, k)  m = Where (c, zero, lowest)  a = Add (s, m)
             p = Softmax (a)  n = IsNaN (p)  z = Where (n, zero, p)  y = MatMul (z, v)
         }""",
-        weights={"zero": np.float32(0), "lowest": np.float32(-np.inf)},
+        zero=np.float32(0),
+        lowest=np.float32(-np.inf),
     )
     q = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
     feeds = {"q": q, "v": q + 1, "c": np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], bool)}
@@ -86,7 +88,7 @@ MASKED = """g (float[4,8] q, float[4,8] v, bool[4,4] c) => (float[4,8] y) {
 
 
 def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_uniform() -> None:
-    model = parse(MASKED, weights={"zero": np.float32(0), "lowest": np.float32(LOWEST)})
+    model = parse(MASKED, zero=np.float32(0), lowest=np.float32(LOWEST))
     result = converted(model, "O2")
     stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
     assert stored["lowest"] == np.float16(-65504 / 2)
@@ -97,7 +99,7 @@ def test_a_floored_mask_is_half_the_minimum_and_a_row_that_sees_nothing_is_unifo
 
 @pytest.mark.parametrize("lowest", [-1e4, -65504.0])
 def test_a_mask_in_range_is_not_touched(lowest: float) -> None:
-    result = converted(parse(MASKED, weights={"zero": np.float32(0), "lowest": np.float32(lowest)}), "O2")
+    result = converted(parse(MASKED, zero=np.float32(0), lowest=np.float32(lowest)), "O2")
     stored = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
     assert stored["lowest"] == np.float16(lowest)
 
@@ -108,7 +110,8 @@ def test_a_mask_that_is_also_read_elsewhere_is_no_mask_to_floor() -> None:
         """g (float[4,4] s, bool[4,4] c) => (float[4,4] p, float[4,4] m) {
             m = Where (c, zero, lowest)  a = Add (s, m)  p = Softmax (a)
         }""",
-        weights={"zero": np.float32(0), "lowest": np.float32(LOWEST)},
+        zero=np.float32(0),
+        lowest=np.float32(LOWEST),
     )
     feeds = {"s": np.ones((4, 4), np.float32), "c": np.eye(4, dtype=bool)}
     for level in LEVELS:
@@ -157,7 +160,7 @@ def test_at_o3_an_accuracy_guard_warns_and_holds_nothing(case: Case, monkeypatch
 def test_a_stored_tensor_out_of_range_is_named_with_its_readers() -> None:
     model = parse(
         "g (float[1,4] x) => (float[1,4] y) { [scaled] m = Mul (x, table)  y = Sigmoid (m) }",
-        weights={"table": np.array([1e5, 1, 1, 1], np.float32)},
+        table=np.array([1e5, 1, 1, 1], np.float32),
     )
     notes = [note for note in ampgraph.plan(model, "O3").notes if note.topic == "weight"]
     assert [note.where for note in notes] == ["table"]
@@ -173,7 +176,7 @@ def test_weights_that_flush_to_zero_are_named_with_their_share() -> None:
     text = "g (float[1,10] x) => (%s) { %s }"
     outputs = ", ".join(f"float[1,100] y_{name}" for name in weights)
     nodes = " ".join(f"[{name}_node] y_{name} = MatMul (x, {name})" for name in weights)
-    model = parse(text % (outputs, nodes), weights=weights)
+    model = parse(text % (outputs, nodes), **weights)
     notes = [(n.where, n.text) for n in ampgraph.plan(model).notes if n.topic == "weight"]
     assert notes == [
         ("most", "60 % of its elements would flush to zero in float16: most_node stays float32"),
@@ -189,7 +192,7 @@ def test_a_weight_out_of_range_is_named_with_its_share() -> None:
     for count, told in ((1, "0.1 %"), (250, "25 %")):
         weight = np.ones(1000, np.float32)
         weight[:count] = -3e5
-        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", weights={"w": weight})
+        model = parse("g (float[1000] x) => (float[1000] y) { y = Mul (x, w) }", w=weight)
         (note,) = [n for n in ampgraph.plan(model, "O3").notes if n.topic == "weight"]
         assert f"reaches 3e+05, beyond float16 ({told} of its elements)" in note.text
 
@@ -201,7 +204,9 @@ def test_a_bounded_function_ends_what_its_input_began() -> None:
             f = Cast <to = 1> (p)  r = Reshape (f, column)  a = Mul (r, freq)  c = Cos (a)
             h = MatMul (x, w)  m = Mul (h, c)  y = MatMul (m, w)
         }""",
-        weights={"column": np.array([-1, 1]), "freq": np.ones(8, np.float32), "w": np.ones((8, 8), np.float32)},
+        column=np.array([-1, 1]),
+        freq=np.ones(8, np.float32),
+        w=np.ones((8, 8), np.float32),
     )
     assert decisions(converted(model, "O2")) == (
         "Cast>f16 Cast>f32 Reshape:f32 Mul:f32 Cos:f32 Cast>f16 MatMul:f16 Mul:f16 MatMul:f16 Cast>f32"
@@ -214,7 +219,8 @@ def test_activations_into_sin_are_no_positions() -> None:
         """g (float[128,8] x) => (float[128,8] y) {
             h = MatMul (x, w)  r = Add (h, h)  m = Mul (r, alpha)  s = Sin (m)  y = MatMul (s, w)
         }""",
-        weights={"alpha": np.float32(3), "w": np.ones((8, 8), np.float32)},
+        alpha=np.float32(3),
+        w=np.ones((8, 8), np.float32),
     )
     assert decisions(converted(model, "O2")) == (
         "Cast>f16 MatMul:f16 Add:f16 Mul:f16 Cast>f32 Sin:f32 Cast>f16 MatMul:f16 Cast>f32"
@@ -229,8 +235,10 @@ def test_scales_are_computed_in_float32_at_every_opset(kind: str, opset: int, in
         f"""g (float[1,1,2,1000] x, int64[1] n) => (float[?,?,?,?] y) {{
             f = Cast <to = 1> (n)  q = Div (f, width)  t = Concat <axis = 0> (ones, q)  y = {kind} ({inputs})
         }}""",
-        opset,
-        {"width": np.array([1000], np.float32), "ones": np.ones(3, np.float32), "roi": np.zeros(0, np.float32)},
+        opset=opset,
+        width=np.array([1000], np.float32),
+        ones=np.ones(3, np.float32),
+        roi=np.zeros(0, np.float32),
     )
     feeds = {"x": np.zeros((1, 1, 2, 1000), np.float32), "n": np.array([1234])}
     for level in LEVELS:

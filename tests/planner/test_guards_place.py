@@ -8,7 +8,8 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from planner.support import casts, converted, decisions, dtype_of, parse
+from onnx_text import parse
+from planner.support import casts, converted, decisions, dtype_of
 from planner.without import without
 
 WIDTH = 64
@@ -30,7 +31,7 @@ def stream(blocks: int, end: str = "", before: str = "") -> ModelProto:
         "shift": np.zeros(WIDTH, np.float32),
         "ones": np.ones(8, np.float32),
     }
-    return parse(graph, weights=weights)
+    return parse(graph, **weights)
 
 
 def additions(model: ModelProto) -> list[str]:
@@ -95,7 +96,7 @@ WEIGHTS = {"w": np.eye(8, dtype=np.float32), "a": np.linspace(1, 2, 8, dtype=np.
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
 def test_a_result_is_widened_before_the_last_arithmetic(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = parse(TAIL, weights=WEIGHTS)
+    model = parse(TAIL, **WEIGHTS)
     result = converted(model, level)
     assert decisions(result) == "Cast>f16 MatMul:f16 Cast>f32 Exp:f32 Sigmoid:f32 Mul:f32"
     rules = {d.kind: d.why.rule for d in ampgraph.plan(model, level).decisions}
@@ -105,15 +106,15 @@ def test_a_result_is_widened_before_the_last_arithmetic(level: str, monkeypatch:
 
 
 def test_a_result_that_was_asked_for_low_is_not_widened() -> None:
-    result = converted(parse(TAIL, weights=WEIGHTS), io="low")
+    result = converted(parse(TAIL, **WEIGHTS), io="low")
     assert decisions(result) == "MatMul:f16 Exp:f16 Sigmoid:f16 Mul:f16"
 
 
 def test_the_ceiling_of_speed_widens_at_the_end() -> None:
-    result = converted(parse(TAIL, weights=WEIGHTS), "O3")
+    result = converted(parse(TAIL, **WEIGHTS), "O3")
     assert decisions(result) == "Cast>f16 MatMul:f16 Exp:f16 Sigmoid:f16 Mul:f16 Cast>f32"
 
 
 def test_arithmetic_that_a_product_reads_is_no_tail() -> None:
     text = "g (float[4,8] x) => (float[4,8] y) { p = MatMul (x, w)  s = Sigmoid (p)  y = MatMul (s, w) }"
-    assert decisions(converted(parse(text, weights=WEIGHTS))) == "Cast>f16 MatMul:f16 Sigmoid:f16 MatMul:f16 Cast>f32"
+    assert decisions(converted(parse(text, **WEIGHTS))) == "Cast>f16 MatMul:f16 Sigmoid:f16 MatMul:f16 Cast>f32"

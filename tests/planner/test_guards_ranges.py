@@ -13,7 +13,8 @@ from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
 from ampgraph.core.ranges import Ranges
 from ampgraph.numerics.strict.session import run_strict
-from planner.support import decisions, dtype_of, parse, topics
+from onnx_text import parse
+from planner.support import decisions, dtype_of, topics
 
 pytest.importorskip("onnxruntime")
 EYE = np.eye(4, dtype=np.float32)
@@ -40,7 +41,7 @@ CHAIN = """g (float[2, 4] x) => (float[2, 4] y) {
 
 def chain() -> ModelProto:
     """Products of which the second reaches 40,000 times its input."""
-    return parse(CHAIN, weights={"w": EYE, "big": EYE * 40000, "small": EYE / 40000})
+    return parse(CHAIN, w=EYE, big=EYE * 40000, small=EYE / 40000)
 
 
 def test_the_makers_and_readers_of_what_passes_stay_float32_and_no_other_product() -> None:
@@ -87,7 +88,7 @@ def test_ranges_that_were_measured_before_give_the_same_plan() -> None:
     again = ampgraph.Ranges.from_json(ranges.to_json())
     assert planned(model, data).to_json() == ampgraph.plan(model, ranges=again).to_json()
     with pytest.raises(AmpError, match="another model"):
-        ampgraph.plan(parse(CHAIN.replace("a = MatMul(x, w)", "a = MatMul(w, w)"), weights={}), ranges=ranges)
+        ampgraph.plan(parse(CHAIN.replace("a = MatMul(x, w)", "a = MatMul(w, w)")), ranges=ranges)
     with pytest.raises(AmpError, match="AMP311"):
         ampgraph.plan(model, data=data, ranges=ranges)
     with pytest.raises(AmpError, match="AMP404"):
@@ -114,7 +115,8 @@ def test_a_pattern_is_stronger_than_a_range_and_the_report_warns() -> None:
 def test_a_validity_guard_is_stronger_than_a_range() -> None:
     model = parse(
         "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  b = Mul(a, huge)  y = MatMul(b, w) }",
-        weights={"w": EYE, "huge": np.float32(1e6)},
+        w=EYE,
+        huge=np.float32(1e6),
     )
     plan = planned(model, [{"x": ONES}])
     assert why(plan, 1)[:2] == ("float32", "weight")
@@ -124,7 +126,8 @@ def test_a_validity_guard_is_stronger_than_a_range() -> None:
 def test_a_range_is_stronger_than_an_accuracy_guard_and_than_the_list() -> None:
     model = parse(
         "g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  e = Pow(a, two)  r = Relu(e)  y = MatMul(r, w) }",
-        weights={"w": EYE * 300, "two": np.float32(2)},
+        w=EYE * 300,
+        two=np.float32(2),
     )
     without, plan = ampgraph.plan(model), planned(model, [{"x": ONES}])
     assert why(without, 1)[0] == "float32" and why(without, 1)[1] != "range"
@@ -142,7 +145,7 @@ FEEDS = {"q": np.ones((1, 4, 4), np.float32), "m": np.array([[1, 1, 1, 0]], np.f
 
 @pytest.mark.parametrize("low", [-3.4e38, -1e9, -60000.0])
 def test_what_a_mask_adds_to_scores_is_no_hazard(low: float) -> None:
-    model = parse(MASK, weights={**WEIGHTS, "low": np.float32(low)})
+    model = parse(MASK, **{**WEIGHTS, "low": np.float32(low)})
     result = converted(model, [FEEDS])
     assert decisions(result).count("MatMul:f16") == 2
     assert "range" not in topics(planned(model, [FEEDS]))
@@ -153,24 +156,24 @@ def test_what_a_mask_adds_to_scores_is_no_hazard(low: float) -> None:
 def test_a_mask_chosen_by_where_is_no_hazard() -> None:
     text = """g (float[1, 4, 4] q, bool[1, 4] m) => (float[1, 4, 4] y) {
         s = MatMul(q, w)  a = Where(m, s, low)  p = Softmax(a)  y = MatMul(p, w) }"""
-    model = parse(text, weights={"w": EYE, "low": np.float32(-3.4e38)})
+    model = parse(text, w=EYE, low=np.float32(-3.4e38))
     feeds = {"q": FEEDS["q"], "m": FEEDS["m"] > 0}
     assert "range" not in topics(planned(model, [feeds]))
     assert dtype_of(converted(model, [feeds]), "Where") == "f16"
 
 
 def test_scores_that_are_themselves_too_large_are_a_hazard() -> None:
-    model = parse(MASK, weights={**WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
+    model = parse(MASK, **{**WEIGHTS, "w": EYE * 70000, "low": np.float32(-1e4)})
     for sign in (1, -1):  # minus infinity in every score of a row is NaN
         data = [{**FEEDS, "q": FEEDS["q"] * sign}]
-        model.graph.initializer[0].CopyFrom(parse(MASK, weights={"w": EYE * 40000}).graph.initializer[0])
+        model.graph.initializer[0].CopyFrom(parse(MASK, w=EYE * 40000).graph.initializer[0])
         plan = planned(model, data)
         assert why(plan, 0)[:2] == ("float32", "range"), sign
         assert why(plan, 4)[0] == "float32"
 
 
 def test_a_mask_that_is_also_an_output_is_a_hazard() -> None:
-    model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), weights=WEIGHTS)
+    model = parse(MASK.replace("(float[1, 4, 4] y)", "(float[1, 4, 4] y, float[1, 4, 4] a)"), **WEIGHTS)
     assert "range" in topics(planned(model, [FEEDS]))
 
 
@@ -179,7 +182,7 @@ def test_a_mask_that_is_also_an_output_is_a_hazard() -> None:
 
 def test_a_bias_that_passes_alone_leaves_its_product_low() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { p = MatMul(x, w)  s = Add(p, b)  r = Tanh(s)  y = MatMul(r, w) }"
-    model = parse(text, weights={"w": EYE * 20000, "b": np.full(4, 30000, np.float32)})
+    model = parse(text, w=EYE * 20000, b=np.full(4, 30000, np.float32))
     plan = planned(model, [{"x": ONES}])
     assert why(plan, 0)[0] == "float16" and why(plan, 1)[:2] == ("float32", "range")
     assert why(plan, 3)[0] == "float16"
@@ -190,7 +193,7 @@ def test_a_norm_whose_squares_pass_is_float32_whole() -> None:
         a = MatMul(x, w)  q = Pow(a, two)  m = ReduceMean <axes = [-1]> (q)  e = Add(m, eps)  r = Sqrt(e)
         n = Div(a, r)  y = MatMul(n, w) }"""
     weights = {"w": EYE * 1500, "two": np.float32(2), "eps": np.float32(1e-5)}
-    result = converted(parse(text, weights=weights), [{"x": ONES}])
+    result = converted(parse(text, **weights), [{"x": ONES}])
     assert decisions(result).count("MatMul:f16") == 2
     assert np.isfinite(run_strict(result, {"x": ONES})["y"]).all()
 
@@ -199,7 +202,7 @@ def test_a_function_called_twice_is_held_where_its_values_pass() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) {
         u = Mul(x, many)  y = own.f(x, w)  z = own.f(u, w) }
         <domain: "own", opset_import: ["" : 17]> f (a, w) => (c) { b = MatMul(a, w)  c = MatMul(b, w) }"""
-    model = parse(text, weights={"w": EYE, "many": np.float32(40000)}, domains=["own"])
+    model = parse(text, w=EYE, many=np.float32(40000), domains=["own"])
     plan = planned(model, [{"x": ONES}])
     assert {d.scope: d.dtype for d in plan.decisions if d.scope} == {
         next(d.scope for d in plan.decisions if d.scope): "float16",
@@ -215,7 +218,7 @@ def test_what_a_branch_gives_is_held() -> None:
         y = If (c) <then_branch = t () => (float[2, 4] u) { u = MatMul(a, w) },
                     else_branch = e () => (float[2, 4] v) { v = Identity(a) }>
         s = Tanh(y)  z = MatMul(s, w) }"""
-    model = parse(text, weights={"w": EYE * 300})
+    model = parse(text, w=EYE * 300)
     data = [{"x": ONES, "c": np.array(flag)} for flag in (True, False)]
     result = converted(model, data)
     assert (run_strict(result, data[0])["z"] == 300).all()
@@ -226,7 +229,7 @@ def test_what_a_branch_gives_is_held() -> None:
 
 
 def test_values_that_mostly_vanish_are_named() -> None:
-    model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", weights={"w": EYE})
+    model = parse("g (float[2, 4] x) => (float[2, 4] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=EYE)
     plan = planned(model, [{"x": ONES * np.float32(1e-9)}])
     assert {(n.where, n.text) for n in plan.notes if n.topic == "vanishing"} >= {
         ("a", "100 % of its elements flush to zero in float16")

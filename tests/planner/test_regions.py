@@ -11,7 +11,8 @@ from onnx import ModelProto
 from ampgraph.formats import adapters
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.oplists.patterns import Region, find_regions
-from planner.support import casts, converted, decisions, float32_and_low, kinds, parse
+from onnx_text import parse
+from planner.support import casts, converted, decisions, float32_and_low, kinds
 
 pytest.importorskip("onnxruntime")
 
@@ -91,13 +92,13 @@ def at(body: str, opset: int) -> str:
 def between(body: str, opset: int = 16, more: Mapping[str, np.ndarray] | None = None) -> ModelProto:
     """A region between two products, where its input and output are low."""
     text = f"g (float[4,8] f) => (float[4,8] o) {{ x = MatMul (f, w)  {at(body, opset)}  o = MatMul (y, w) }}"
-    return parse(text, opset, used(text, more))
+    return parse(text, opset=opset, **used(text, more))
 
 
 def alone(body: str, opset: int = 16) -> ModelProto:
     """A region from a float32 input to a float32 output, with a product beside it."""
     text = f"g (float[4,8] x) => (float[4,8] y, float[4,8] o) {{ {at(body, opset)}  o = MatMul (x, w) }}"
-    return parse(text, opset, used(text))
+    return parse(text, opset=opset, **used(text))
 
 
 def used(text: str, more: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
@@ -124,6 +125,7 @@ def test_every_form_is_one_region(kind: str, body: str) -> None:
     assert len(found[0].ops) == len(model.graph.node) - 2, "all its nodes, each once"
 
 
+@pytest.mark.share(2)
 @each_form
 @pytest.mark.parametrize("level", ["O2", "auto"])
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
@@ -227,6 +229,6 @@ def test_an_rms_norm_has_no_bias(level: str) -> None:
 def test_a_bias_joins_its_product() -> None:
     """At O1 an Add is float32, but not the one that a product's kernel does on the way."""
     text = "g (float[4,8] f) => (float[4,8] o) { x = MatMul (f, w)  h = Add (x, b)  r = Add (h, h)  o = MatMul (r, w) }"
-    assert decisions(converted(parse(text, 17, used(text)), "O1")) == (
+    assert decisions(converted(parse(text, **used(text)), "O1")) == (
         "Cast>f16 MatMul:f16 Add:f16 Cast>f32 Add:f32 Cast>f16 MatMul:f16 Cast>f32"
     )

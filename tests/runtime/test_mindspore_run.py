@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.runtime.mindspore_session import Port, Session, Signature, fault, import_mindspore, select_device
+from ampgraph.runtime.mindir_ports import MindirPorts
+from ampgraph.runtime.mindspore_session import MindsporeSession, fault, import_mindspore, select_device
+from ampgraph.runtime.ports import Port
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 needs_mindspore = pytest.mark.mindspore
@@ -77,22 +79,22 @@ def test_outputs_are_those_of_the_network(folder: Path, device: str) -> None:
     import mindspore as ms
 
     before = ms.get_context("mode")
-    session = Session(folder / "two.mindir", device=device)
-    assert session.device == "CPU" and list(session.signature.inputs) == ["x", "n"]
+    session = MindsporeSession(folder / "two.mindir", device=device)
+    assert session.device == "CPU" and list(session.inputs) == ["x", "n"]
     got = session.run({"n": np.array(2, np.int32), "x": X})  # by name, in any order
     assert ms.get_context("mode") == before
     expected = list(np.load(folder / "two.npz").values())
-    assert list(got) == ["output0", "output1", "output2"] == list(session.signature.outputs)
+    assert list(got) == ["output0", "output1", "output2"] == list(session.outputs)
     for one, two in zip(got.values(), expected, strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.dtype == two.dtype
-    full = {f"{session.signature.prefix}x": X, "n": np.array(2, np.int32)}
+    full = {f"{session.ports.prefix}x": X, "n": np.array(2, np.int32)}
     np.testing.assert_array_equal(session.run(full)["output0"], got["output0"])
 
 
 @needs_mindspore
 def test_sizes_that_vary(folder: Path) -> None:
-    session = Session(folder / "rows.mindir")
+    session = MindsporeSession(folder / "rows.mindir")
     for rows in (1, 3):
         assert session.run({"x": X[:rows]})["output0"].shape == (rows, 6)
     with pytest.raises(AmpError, match=r"AMP503.*'x' takes float32 \[any, 6\].*\[4, 5\]"):
@@ -101,16 +103,16 @@ def test_sizes_that_vary(folder: Path) -> None:
 
 @needs_mindspore
 def test_state_is_kept_from_run_to_run(folder: Path) -> None:
-    session = Session(folder / "count.mindir")
+    session = MindsporeSession(folder / "count.mindir")
     ones = np.ones((4, 6), np.float32)
     assert [float(session.run({"x": ones})["output0"]) for _ in range(3)] == [24, 48, 72]
-    assert float(Session(folder / "count.mindir").run({"x": ones})["output0"]) == 24
+    assert float(MindsporeSession(folder / "count.mindir").run({"x": ones})["output0"]) == 24
 
 
 @needs_mindspore
 def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(folder: Path) -> None:
     low = X.astype(ml_dtypes.bfloat16)
-    session = Session(folder / "doubled.mindir")
+    session = MindsporeSession(folder / "doubled.mindir")
     for fed in (low, low.view("V2")):  # numpy's files say V2
         got = session.run({"x": fed})["output0"]
         assert got.dtype == ml_dtypes.bfloat16 and (got == low * 2).all()
@@ -119,23 +121,27 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(folder: Path) -> None:
 @needs_mindspore
 def test_what_mindspore_says_becomes_one_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP504.*Unsupported op .* on CPU\nhint: MindSpore's CPU has few bfloat16"):
-        Session(folder / "bf16.mindir").run({"x": X[:, :4]})
+        MindsporeSession(folder / "bf16.mindir").run({"x": X[:, :4]})
     renamed = tmp_path / "two.bin"
     renamed.write_bytes((folder / "two.mindir").read_bytes())
     with pytest.raises(AmpError, match="AMP502.*named .*mindir only"):
-        Session(renamed)
+        MindsporeSession(renamed)
     with pytest.raises(AmpError, match="AMP10"):
-        Session(tmp_path / "no.mindir")
+        MindsporeSession(tmp_path / "no.mindir")
     with pytest.raises(AmpError, match=r"AMP505.*mindspore \d.*finds no Ascend device here: it runs on CPU only"):
-        Session(folder / "two.mindir", device="ascend")
+        MindsporeSession(folder / "two.mindir", device="ascend")
     with pytest.raises(AmpError, match="AMP321.*'asend'\nhint: did you mean 'ascend'"):
-        Session(folder / "two.mindir", device="asend")
+        MindsporeSession(folder / "two.mindir", device="asend")
 
 
 # -- without MindSpore ------------------------------------------------------------------------------------------------
 
-TAKES = Signature(
-    {"x": Port("x", "float32", (-1, 3)), "n": Port("n", "int64", ()), "any": Port("any", "float16", (-2,))},
+TAKES = MindirPorts(
+    {
+        "x": Port("x", "float32", (None, 3)),
+        "n": Port("n", "int64", ()),
+        "any": Port("any", "float16", (), ranked=False),
+    },
     {"output0": Port("output0", "float32", ())},
     "graph:",
     frozenset(),

@@ -114,8 +114,11 @@ class Measured:
     def __init__(self, name: str, seeds: Sequence[int] = SEEDS) -> None:
         self.name, self.seeds, self.forward = name, seeds, export(name)
         self.batches = [batch(name, seed) for seed in seeds]
-        pairs = zip(seeds, self.batches, strict=True)
-        self.true = [true_gradients(make(name, seed).double(), arrays) for seed, arrays in pairs]
+
+    @functools.cached_property
+    def true(self) -> list[Arrays]:
+        pairs = zip(self.seeds, self.batches, strict=True)
+        return [true_gradients(make(self.name, seed).double(), arrays) for seed, arrays in pairs]
 
     def _errors(self, gradients: Callable[[nn.Module, Arrays], Arrays]) -> list[float]:
         rows = zip(self.seeds, self.batches, self.true, strict=True)

@@ -13,11 +13,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import torch
-from onnx import ModelProto, parser
+from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from ampgraph.training.gradients.driver import differentiate
+from onnx_text import parse
 
 Arrays = Mapping[str, np.ndarray]
 STEP = 1e-5  # of numerical differences: their error is near 1e-10 for values near 1
@@ -48,8 +49,8 @@ def model_of(text: str, opset: int = 20) -> ModelProto:
     ``float[]`` is a scalar (in onnx's text form it has no known rank).
     """
     text = text.replace("[] ", " ")
-    domains = ', "com.microsoft" : 1' if "com.microsoft." in text else ""
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}{domains}]> {text}')
+    domains = ["com.microsoft"] if "com.microsoft." in text else []
+    model = parse(text, opset=opset, ir=9, domains=domains)
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 

@@ -9,9 +9,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import torch
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, numpy_helper
 
 from ampgraph.training.step.training_step import TrainingStep
+from onnx_text import parse
 
 INPUTS, HIDDEN, OUTPUTS, BATCH = 6, 8, 3, 16
 WEIGHTS = {"w1": (INPUTS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, OUTPUTS), "b2": (OUTPUTS,)}
@@ -24,13 +25,13 @@ def weights(seed: int = 0) -> dict[str, np.ndarray]:
 
 def regression() -> ModelProto:
     """tanh(x w1 + b1) w2 + b2 against t: the mean square error is the output ``loss``."""
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 20]>
-        g (float[N,{INPUTS}] x, float[N,{OUTPUTS}] t) => (float loss) {{
+    model = parse(
+        f"""g (float[N,{INPUTS}] x, float[N,{OUTPUTS}] t) => (float loss) {{
           m1 = MatMul (x, w1)  a1 = Add (m1, b1)  h = Tanh (a1)
           m2 = MatMul (h, w2)  y = Add (m2, b2)
           d = Sub (y, t)  s = Mul (d, d)  loss = ReduceMean <keepdims = 0> (s)
-        }}"""
+        }}""",
+        opset=20,
     )
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights().items())
     return model

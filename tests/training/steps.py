@@ -7,9 +7,9 @@ import onnx_ir as ir
 
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step.optimizers import SGD
-from ampgraph.training.step.packing import FORWARD, pack
-from ampgraph.training.step.state import COUNTER, PARAMETER, RUNNING, States
-from ampgraph.training.step.training_step import KEY, Layout, TrainingStep
+from ampgraph.training.step.packed_forward import FORWARD, pack
+from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from ampgraph.training.step.training_step import KEY, StepLayout, TrainingStep
 from ampgraph.training.step.update import add_scale, add_update
 
 FLOAT, CLASSES = ir.DataType.FLOAT, 3
@@ -38,7 +38,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     labels = ir.Value(name="labels", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["batch"]))
     forward.inputs.append(labels)
     b, data = Builder(forward, "step"), x
-    states = States(b)
+    states = StateBuilder(b)
     iteration = mean = None
     if counted:
         iteration = states.add("step/iteration", np.int64(0), COUNTER)
@@ -77,7 +77,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     told = add_update(states, [weight, bias], [down, across], optimizer or SGD(0.1), scaled, clip, running)
     if iteration is not None:
         states.commit(iteration, b.op("Add", iteration, b.constant(np.array(1, np.int64))))
-    layout = Layout(
+    layout = StepLayout(
         states=tuple(states.entries()),
         inputs=("x", "labels"),
         labels="labels",

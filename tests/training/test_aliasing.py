@@ -11,17 +11,18 @@ from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import SGD, AdamW
-from ampgraph.training.step.state import Entry
+from ampgraph.training.step.state_tensors import StateTensor
+from onnx_text import parse
 from training.steps import blobs, linear_step
 
-ENTRIES = [Entry("s", "parameter", "next/s"), Entry("t", "slot", "next/t")]
+ENTRIES = [StateTensor("s", "parameter", "next/s"), StateTensor("t", "slot", "next/t")]
 
 
 def _graph(body, more=""):
     """A graph of two states s, t and one input x, all float[4,4]."""
-    text = f"""<ir_version: 10, opset_import: ["": 21]>
-    step (float[4,4] s, float[4,4] t, float[4,4] x) => (float[4,4] next_s, float[4,4] next_t{more}) {{ {body} }}"""
-    graph = ir.from_onnx_text(text).graph
+    made = f"float[4,4] next_s, float[4,4] next_t{more}"
+    text = f"step (float[4,4] s, float[4,4] t, float[4,4] x) => ({made}) {{ {body} }}"
+    graph = ir.from_proto(parse(text, opset=21)).graph
     for value in graph.outputs:
         value.name = (value.name or "").replace("next_", "next/")
     return graph
@@ -81,7 +82,7 @@ def test_nor_one_whose_view_is_an_output():
 
 def test_a_state_that_never_changes_has_no_place_to_write_to():
     graph = _graph("next_s = Sub(s, x) next_t = Add(t, x)")
-    assert in_place(graph, [Entry("s", "schedule"), ENTRIES[1]]) == {"t"}
+    assert in_place(graph, [StateTensor("s", "schedule"), ENTRIES[1]]) == {"t"}
 
 
 @pytest.mark.parametrize("strict", [False, True])

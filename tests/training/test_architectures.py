@@ -7,9 +7,11 @@ import functools
 import numpy as np
 import pytest
 
-from training.architectures import LOW, SEEDS, Measured, build
+from training.architectures import LOW, Measured, build
 from training.kernels import without_cuda_kernel
 from training.models import MAKERS, make
+
+pytestmark = pytest.mark.slow
 
 NAMES = [*MAKERS, "BERT/eager"]  # whose mask is the least float32 where others have a bool
 BOTH_TYPES = ("GPT-2", "ResNet", "Swin")
@@ -22,7 +24,7 @@ TIED = {
 }
 
 
-measured = functools.cache(functools.partial(Measured, seeds=SEEDS))
+measured = functools.cache(Measured)
 
 
 @pytest.mark.parametrize("name", NAMES)

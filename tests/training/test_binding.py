@@ -10,13 +10,14 @@ import weakref
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import Adam
+from onnx_text import parse
 from training.steps import blobs, linear_step
 
 DATA = blobs()
@@ -87,6 +88,7 @@ def test_a_signal_at_a_step_leaves_it_whole_or_not_begun(monkeypatch, when, step
     assert trainer.step(batch(3)).loss == reference.step(batch(3)).loss
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_fit_leaves_a_state_that_can_be_saved(tmp_path):
     """A signal from outside, at any moment; the state is that after some whole number of steps."""
     trainer, reference, seen = make_trainer(), make_trainer(), []
@@ -291,9 +293,7 @@ def test_state_is_bound_once_and_only_the_batch_is_copied(monkeypatch):
 
 @pytest.mark.parametrize("name", ["step/scale", "step/count", "step/learning_rates", "step/last_rate"])
 def test_a_parameter_may_bear_a_name_of_the_state(name):
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]> g (float[N,4] x) => (float[N,2] y) { y = MatMul (x, w) }"""
-    )
+    model = parse("""g (float[N,4] x) => (float[N,2] y) { y = MatMul (x, w) }""", opset=20)
     model.graph.node[0].input[1] = name
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 2), np.float32), name))
     step = ampgraph.build_training_step(

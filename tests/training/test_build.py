@@ -9,12 +9,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import helper, numpy_helper, parser
+from onnx import helper, numpy_helper
 
 import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients import registry
+from onnx_text import parse
 from training.small_steps import WEIGHTS, Runner, batches, regression, torch_loss, weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -25,11 +26,9 @@ def linear(dims, weight=(6, 4), product="y = MatMul (x, w)", made=None, opset=20
     """One product of data of some sizes and a weight ``w``."""
     sizes = ", ".join(str(dim) for dim in dims)
     made = ", ".join(str(dim) for dim in made or (*dims[:-1], weight[1]))
-    head = f'<ir_version: 9, opset_import: ["" : {opset}]> g (float[{sizes}] x) => (float[{made}] y) {{ {product} }}'
-    model = parser.parse_model(head)
+    head = f"g (float[{sizes}] x) => (float[{made}] y) {{ {product} }}"
     array = np.random.default_rng(2).standard_normal(weight).astype(np.float32) / 2
-    model.graph.initializer.append(numpy_helper.from_array(array, "w"))
-    return model
+    return parse(head, opset=opset, w=array)
 
 
 def build(model, **options):
@@ -124,9 +123,10 @@ def test_losses_that_are_none():
     assert "there are: cross_entropy, mse, loss" in refused("AMP213", regression(), loss="qqq")
     assert "no float32 scalar" in refused("AMP213", linear((7, 6)), loss="y")
     assert "cannot take cross_entropy" in refused("AMP213", regression(), loss="cross_entropy")
-    single = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]> g (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}>
-        { y = MatMul (x, w) }"""
+    single = parse(
+        """g (float[N,2] x) => (float[N,1] y) <float[2,1] w = {1, 2}>
+        { y = MatMul (x, w) }""",
+        opset=20,
     )
     assert "it has one class" in refused("AMP213", single, loss="cross_entropy")
     whole = linear((7, 6), product="m = MatMul (x, w)  y = Cast <to = 7> (m)")
@@ -156,14 +156,14 @@ def test_a_parameter_without_gradient_is_named():
 
 
 def test_running_statistics_are_no_parameters():
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]>
-        g (float[N,3,4] x) => (float loss)
+    model = parse(
+        """g (float[N,3,4] x) => (float loss)
         <float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0},
          float[3] mean = {0, 0, 0}, float[3] variance = {1, 1, 1}> {
           y = BatchNormalization (x, scale, bias, mean, variance)
           a = Tanh (y)  loss = ReduceMean <keepdims = 0> (a)
-        }"""
+        }""",
+        opset=20,
     )
     step = build(model)
     assert step.parameters == ["scale", "bias"]

@@ -5,25 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 from torch import nn
 
 import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
+from onnx_text import parse
 
 VECTORS = {"scale": [1.0, 0.5, 2.0], "shift": [0.1, 0, -0.1], "mean": [0.2, 0, -0.2], "variance": [1.0, 2.0, 0.5]}
 
 
 def normed(mode=0):
     outputs = "n, new_mean, new_variance" if mode else "n"
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 20]>
-        g (float[N,4] x, float[N,3] t) => (float loss) {{
+    model = parse(
+        f"""g (float[N,4] x, float[N,3] t) => (float loss) {{
           a = MatMul (x, w)  {outputs} = BatchNormalization <training_mode = {mode}> (a, scale, shift, mean, variance)
           d = Sub (n, t)  s = Mul (d, d)  loss = ReduceMean <keepdims = 0> (s)
-        }}"""
+        }}""",
+        opset=20,
     )
     arrays = {"w": np.random.default_rng(2).standard_normal((4, 3)), **VECTORS}
     for name, array in arrays.items():

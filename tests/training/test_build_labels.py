@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.training_step import ClassInput, Layout
+from ampgraph.training.step.training_step import ClassInput, StepLayout
+from onnx_text import parse
 
 WEIGHT = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
 
 
 def model(body, labels="int64[N] y", result="float loss"):
-    text = f'<ir_version: 9, opset_import: ["" : 20]> g (float[N,4] x, {labels}) => ({result}) {{ {body} }}'
-    made = parser.parse_model(text)
-    made.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
-    return made
+    return parse(f"g (float[N,4] x, {labels}) => ({result}) {{ {body} }}", opset=20, w=WEIGHT)
 
 
 OWN = "a = MatMul (x, w)  loss = SoftmaxCrossEntropyLoss (a, y)"
@@ -62,7 +59,7 @@ def test_labels_of_a_loss_of_the_graph_are_refused_before_the_step_runs():
 
 def read(source, **options):
     layout = build_training_step(source, **{"loss": "loss", "optimizer": "sgd", "level": "O0", **options}).layout
-    assert Layout.from_json(layout.to_json()) == layout
+    assert StepLayout.from_json(layout.to_json()) == layout
     return layout.class_inputs
 
 

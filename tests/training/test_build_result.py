@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.packing import FORWARD, unpack
+from ampgraph.training.step.packed_forward import FORWARD, unpack
 from training.kernels import without_cuda_kernel
 from training.small_steps import batches, regression
 
@@ -30,6 +30,7 @@ def build(model, **options):
     return build_training_step(model, **{"optimizer": "sgd:lr=0.5", "level": "O0", "loss": "loss", **options})
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = (
         "import sys; from ampgraph.api.build_step import build_training_step as build;"

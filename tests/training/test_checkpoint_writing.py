@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.files import sweep, temporaries
 from ampgraph.training.run import checkpoint as files
 from ampgraph.training.run.fitting import FILE
 from training.fits import DATA, FIT, make_trainer
@@ -82,9 +83,10 @@ def test_what_a_sweep_leaves(tmp_path):
     gone = [f".{FILE}.{os.getpid()}-aa.tmp", f".{FILE}.{2**22 + 1}-aa.tmp"]
     for name in kept + gone:
         (tmp_path / name).write_text("x")
-    with files.temporary(tmp_path / FILE) as mine:
+    with temporaries(tmp_path / FILE) as temporary:
+        mine = temporary("")
         mine.write_text("x")
-        files.sweep(tmp_path / FILE)
+        sweep(tmp_path / FILE)
         assert set(os.listdir(tmp_path)) == {*kept, mine.name}
     assert set(os.listdir(tmp_path)) == set(kept)
 
@@ -141,7 +143,7 @@ def test_a_file_that_the_system_refuses_half_way(tmp_path):
         "except AmpError as error: print(error.code, error.message)\n"
     )
     done = _in_a_process(code, str(tmp_path))
-    assert done.stdout.startswith("AMP105 the disk is full"), done.stderr
+    assert done.stdout.startswith("AMP105 cannot be written: File too large: the old checkpoint"), done.stderr
     assert os.listdir(tmp_path) == ["a"]
     make_trainer().load(tmp_path / "a")
 

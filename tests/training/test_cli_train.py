@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import ampgraph
 from ampgraph.cli.app import app
-from ampgraph.training.run import batches
+from ampgraph.training.run import step_inputs
 from ampgraph.training.run.fitting import FILE
 from cli_helpers import COMMAND, contents, process, refused
 
@@ -176,6 +176,7 @@ def _drain(handle):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("interruptible")
 def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, code):
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "100000"]
     words += ["--batch-size", "32", "--checkpoint", str(tmp_path / "run")]
@@ -199,9 +200,9 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
     assert not (tmp_path / "loss.png").exists()
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib is not None
-    opened, real = [], batches.load_npz
+    opened, real = [], step_inputs.load_inputs
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "load_npz", lambda path: opened.append(str(path)) or real(path))
+        patch.setattr(step_inputs, "load_inputs", lambda path, *more: opened.append(str(path)) or real(path, *more))
         assert run(*words, "--plot", tmp_path / "loss.png")[0] == 0
     assert sorted(opened) == sorted(map(str, (made / "train.npz", made / "val.npz"))), "each is opened once"
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG") and os.listdir(tmp_path) == ["loss.png"]

@@ -8,6 +8,8 @@ from torch import nn
 import ampgraph
 from ampgraph.core.errors import AmpError
 
+pytestmark = pytest.mark.slow
+
 
 class Smoothed(nn.Module):
     """torch's exporter drops ``label_smoothing``."""

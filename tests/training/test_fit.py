@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.loss_scale import DynamicLossScale
 from ampgraph.training.step.optimizers import SGD, Adam
-from ampgraph.training.step.packing import FORWARD
+from ampgraph.training.step.packed_forward import FORWARD
+from onnx_text import parse
 from training.steps import blobs, linear_step
 
 DATA = blobs()
@@ -35,9 +36,8 @@ def test_evaluation_is_that_of_numpy_and_of_the_exported_model(tmp_path):
 
 
 def test_a_label_that_a_graph_of_unknown_width_has_not_got():
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]>
-        g (float[N,4] x, int64[2] sizes) => (float[N,C] y) { a = MatMul (x, w)  y = Reshape (a, sizes) }"""
+    model = parse(
+        """g (float[N,4] x, int64[2] sizes) => (float[N,C] y) { a = MatMul (x, w)  y = Reshape (a, sizes) }""", opset=20
     )
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
     trainer = Trainer(ampgraph.build_training_step(model, loss="cross_entropy", optimizer="sgd", level="O0"), "cpu")

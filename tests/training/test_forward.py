@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
-from ampgraph.training.forward.read import SIGNATURE, parameter_names, read_forward, signature
+from ampgraph.training.forward.parameters import parameter_names
+from ampgraph.training.forward.read import SIGNATURE, read_forward, signature
+from onnx_text import parse
 
 
 def names(body, inputs="float[N,4] x", **stored):
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g ({inputs}) => (float[N,4] y) {{ {body} }}')
+    model = parse(f"g ({inputs}) => (float[N,4] y) {{ {body} }}", opset=20)
     arrays = {name: np.asarray(array, np.float32) for name, array in stored.items()}
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     return parameter_names(ir.from_proto(model))
@@ -100,10 +102,11 @@ def test_running_statistics_are_not_trained():
 def test_the_type_of_a_group_normalization_is_that_of_its_data(opset):
     """onnx's inference tells nothing of it, and so nothing of what comes behind."""
     width = 4 if opset >= 21 else 2
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : {opset}]> g (float[N,4,3] x) => (float[N,4,3] y) {{
+    model = parse(
+        """g (float[N,4,3] x) => (float[N,4,3] y) {
           n = GroupNormalization <num_groups = 2> (x, s, s)  h = Cast <to = 10> (n)  y = Cast <to = 1> (h)
-        }}"""
+        }""",
+        opset=opset,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.ones(width, np.float32), "s"))
     norm, down, _ = read_forward(model).graph

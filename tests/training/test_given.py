@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 import ampgraph
 from ampgraph.cli.app import app
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.joint import parse_gradients, read_given
+from ampgraph.training.forward.exported_backward import parse_gradients, read_exported_backward
 from ampgraph.training.forward.read import read_forward
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
+from onnx_text import parse
 from training.joint_graphs import build, joint, refused, trajectory, types
 from training.small_steps import WEIGHTS, Runner, batches, regression
 
@@ -47,14 +48,14 @@ def test_with_low_precision_it_decides_the_same(level):
 @pytest.mark.parametrize("rule, seed", [("pytorch", "float"), ("mindspore", "float"), ("pytorch", "float[1]")])
 def test_a_scale_beyond_float16_stays_float32(rule, seed):
     """The seed is spread out before anything makes it smaller, and then goes into a low product."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]>
-        g (float[16,6] x, SEED seed) => (float loss, float[6,4] w_grad)
+    model = parse(
+        """g (float[16,6] x, SEED seed) => (float loss, float[6,4] w_grad)
         <int64[2] sizes = {16, 4}> {
           m = MatMul (x, w)  loss = ReduceMean <keepdims = 0> (m)
           all = Expand (seed, sizes)  c = Size (m)  n = Cast <to = 1> (c)  g = Div (all, n)
           t = Transpose <perm = [1, 0]> (x)  w_grad = MatMul (t, g)
-        }""".replace("SEED", seed)
+        }""".replace("SEED", seed),
+        opset=20,
     )
     model.graph.initializer.append(numpy_helper.from_array(np.ones((6, 4), np.float32), "w"))
     step = build(model, level="O2", loss_scale=f"dynamic:init=131072,rule={rule}")
@@ -87,7 +88,7 @@ PRODUCT = """<ir_version: 9, opset_import: ["" : 20]>
 
 def test_a_seed_of_shape_1_keeps_the_rank_of_what_it_multiplies():
     [batch] = batches(1)
-    step = build(parser.parse_model(PRODUCT.replace("NORM", "y = Identity (m)")), optimizer="sgd:lr=1", clip_norm=None)
+    step = build(parse(PRODUCT.replace("NORM", "y = Identity (m)")), optimizer="sgd:lr=1", clip_norm=None)
     runner = Runner(step)
     runner({"x": batch["x"]})
     assert runner.state["w"].shape == (6,)
@@ -99,7 +100,7 @@ def test_batch_statistics_where_the_graph_was_exported_with_them():
         more = ", new_mean, new_variance" if mode else ""
         norm = f"y{more} = BatchNormalization <training_mode = {mode}> (m, one_, mean_, mean, one)"
         text = PRODUCT.replace("NORM", f"one_ = Identity (one)  mean_ = Identity (mean)  {norm}")
-        step = build(parser.parse_model(text))
+        step = build(parse(text))
         assert step.parameters == ["w"] and [entry.name for entry in step.layout.of("running")] == running
         [node] = [node for node in step.model.graph if node.op_type == "BatchNormalization"]
         assert (node.inputs[3].name == "mean") == (mode == 0) and not node.attributes.get_int("training_mode", 0)
@@ -156,6 +157,7 @@ class JointOf(torch.nn.Module):
         return tuple(tree_leaves(made))
 
 
+@pytest.mark.slow
 def test_a_joint_graph_of_torch(tmp_path):
     torch.manual_seed(0)
     module, rng = Classifier(), np.random.default_rng(0)
@@ -184,13 +186,13 @@ def test_a_joint_graph_of_torch(tmp_path):
 @pytest.mark.parametrize("names", ["gradient:{}", "{}.grad", "grad_{}", "{}_grad"])
 @pytest.mark.parametrize("seed", ["seed", "scale", "grad_output", "tangents_1"])
 def test_conventions(names, seed):
-    given = read_given(read_forward(joint(names, seed)), None, None, None)
+    given = read_exported_backward(read_forward(joint(names, seed)), None, None, None)
     assert given is not None and given.seed == seed and given.loss == "loss"
     assert given.gradients == {name: names.format(name) for name in WEIGHTS}
 
 
 def test_a_forward_graph_is_none():
-    assert read_given(read_forward(regression()), None, None, None) is None
+    assert read_exported_backward(read_forward(regression()), None, None, None) is None
 
 
 def test_options_name_what_no_convention_finds():
@@ -205,7 +207,7 @@ def test_an_option_goes_before_a_convention():
     model = joint()
     model.graph.output.extend([helper.make_tensor_value_info("other", TensorProto.FLOAT, WEIGHTS["w1"])])
     model.graph.node.append(helper.make_node("Identity", ["w1"], ["other"]))
-    given = read_given(read_forward(model), None, {"w1": "other"}, None)
+    given = read_exported_backward(read_forward(model), None, {"w1": "other"}, None)
     assert given is not None and given.gradients["w1"] == "other" and given.gradients["w2"] == "gradient:w2"
 
 
@@ -222,21 +224,21 @@ def test_an_input_that_is_data_is_no_seed():
     model = joint(seed="start")
     model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
     model.graph.node.append(helper.make_node("Identity", ["scale"], ["kept"]))
-    given = read_given(read_forward(model), None, None, None)
+    given = read_exported_backward(read_forward(model), None, None, None)
     assert given is not None and given.seed == ""
 
 
 def test_dropout_of_a_joint_graph_repeats():
     """Its mask is read by the backward."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["" : 20]>
-        g (float[16,6] x, float seed) => (float loss, float[6] w_grad)
+    model = parse(
+        """g (float[16,6] x, float seed) => (float loss, float[6] w_grad)
         <float[6] w = {1, 2, 3, 4, 5, 6}, float ratio = {0.5}, bool mode = {1}> {
           m = Mul (x, w)  d, kept = Dropout (m, ratio, mode)  loss = ReduceMean <keepdims = 0> (d)
           n = Constant <value_float = 48.0> ()  s = Div (seed, n)  k = Cast <to = 1> (kept)
           gd = Mul (k, s)  gx = Mul (gd, x)  a = Constant <value_ints = [0]> ()
           w_grad = ReduceSum <keepdims = 0> (gx, a)
-        }"""
+        }""",
+        opset=20,
     )
     runners = [Runner(build(model, clip_norm=None, optimizer="sgd:lr=1")) for _ in range(2)]
     [batch] = batches(1)

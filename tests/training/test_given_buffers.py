@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from onnx import parser
 from torch import nn
 
 import ampgraph
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
+from onnx_text import parse
 from training.joint_graphs import build, refused
 
 KEY = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -28,7 +28,7 @@ new_count: BUFFER_MUTATION target='count'\np: PARAMETER target='w'\nb: BUFFER ta
 
 
 def joint(text=JOINT, told=SIGNATURE):
-    model = parser.parse_model(text)
+    model = parse(text)
     model.metadata_props.add(key=KEY, value=told)
     return model
 
@@ -75,15 +75,15 @@ def test_a_frozen_buffer_stays():
 
 
 def test_buffers_that_cannot_be_state():
-    assert "not in the graph" in refused("AMP215", joint(progress=SIGNATURE.replace("target='mean'", "target='lost'")))
-    assert "is no output" in refused("AMP215", joint(progress=SIGNATURE.replace("new_mean:", "a:")))
+    assert "not in the graph" in refused("AMP215", joint(told=SIGNATURE.replace("target='mean'", "target='lost'")))
+    assert "is no output" in refused("AMP215", joint(told=SIGNATURE.replace("new_mean:", "a:")))
     told = refused("AMP215", joint(JOINT.replace("float[4] mean = {0, 0, 0, 0}", "float mean = {0}")))
     assert "'new_mean' is FLOAT [4]" in told and "'mean' is FLOAT []" in told
 
 
 def test_a_count_of_batches_that_nobody_reads_is_no_matter():
     told = SIGNATURE.replace("target='count'", "target='norm.num_batches_tracked'")
-    assert [entry.name for entry in build(joint(progress=told)).layout.of("running")] == ["mean"]
+    assert [entry.name for entry in build(joint(told=told)).layout.of("running")] == ["mean"]
 
 
 class Moving(nn.Module):

@@ -23,6 +23,7 @@ from ampgraph.training.step.loss_scale import (
     StaticLossScale,
     parse_loss_scale,
 )
+from share import share
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 RATES = (0.0, 0.02, 0.2, 0.5, 0.9)
@@ -231,6 +232,7 @@ def test_a_program_may_not_give_nonsense_either(value: Any) -> None:
 STARTS = (65536.0, 1.0, 1.25, 3e38, FLOAT32_MAX, 1000003.0)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("init", [*STARTS, 1e-44, 2.0**-149])
 @pytest.mark.parametrize(("growth", "backoff"), [(2.0, 0.5), (1.7, 0.3), (1.001, 0.9)])
 @pytest.mark.parametrize("interval", [1, 2, 7])
@@ -305,7 +307,7 @@ MINDSPORE_CASES = [(init, *FACTORS[(i + j) % 4]) for i, init in enumerate(STARTS
 def test_the_traces_of_mindspore_dynamic(name: str) -> None:
     ms = mindspore()
     ms.set_context(mode=ms.GRAPH_MODE)
-    for seed, case in enumerate(MINDSPORE_CASES):
+    for seed, case in enumerate(share(MINDSPORE_CASES, 2)):
         if name == "DynamicLossScaleUpdateCell":
             step = real_cell(ms.nn.DynamicLossScaleUpdateCell(*case))
         elif name == "DynamicLossScaler":

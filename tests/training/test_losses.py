@@ -5,14 +5,15 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from onnx import checker, parser, shape_inference
+from onnx import checker, shape_inference
 from torch.nn import functional as F
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_losses import lower_losses
+from ampgraph.training.forward.losses import cross_entropy, mse
+from ampgraph.training.forward.lowerings.losses import lower_losses
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
-from ampgraph.training.step.losses import cross_entropy, mse
+from onnx_text import parse
 from training.gradients import normal
 
 FLOAT = ir.DataType.FLOAT
@@ -120,7 +121,7 @@ def test_mse(shape, dynamic):
 def lowered(body: str, weighted: bool, result: str) -> ir.Model:
     more = ", float[7] w" if weighted else ""
     text = f"g (float[N,7,S] x, int64[N,S] y{more}) => (float[{result}] z) {{ {body} }}"
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    proto = parse(text)
     model = ir.from_proto(shape_inference.infer_shapes(proto))
     assert lower_losses(model.graph) == 1
     assert not [node for node in model.graph if node.op_type.endswith("Loss")]
@@ -165,10 +166,7 @@ def test_logarithms_that_a_loss_node_gives_out():
 
 
 def test_labels_of_unknown_rank_are_told():
-    proto = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]> g (float[N,7] x, int64[N] y) => (float z) '
-        "{ z = SoftmaxCrossEntropyLoss (x, y) }"
-    )
+    proto = parse("g (float[N,7] x, int64[N] y) => (float z) { z = SoftmaxCrossEntropyLoss (x, y) }")
     model = ir.from_proto(proto)
     model.graph.inputs[1].shape = None
     with pytest.raises(AmpError, match="AMP212.*rank of 'y'"):

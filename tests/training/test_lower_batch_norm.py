@@ -5,12 +5,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from onnx import numpy_helper, parser, shape_inference
+from onnx import numpy_helper, shape_inference
 from torch import nn
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_batch_norm import lower_batch_norm
+from ampgraph.training.forward.lowerings.batch_norm import lower_batch_norm
 from ampgraph.training.gradients.driver import differentiate
+from onnx_text import parse
 from training.gradients import normal
 
 MODULES = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -21,7 +22,7 @@ def model_of(x: tuple[int, ...], body: str, dynamic: bool = False, opset: int = 
     dims = ",".join(["N", str(x[1]), *"HWD"][: len(x)] if dynamic else map(str, x))
     vectors = ", ".join(f"float[{x[1]}] {name}" for name in "wcmv")
     text = f"g (float[{dims}] x, {vectors}) => (float[{dims}] y) {{ {body} }}"
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {text}')
+    proto = parse(text, opset=opset)
     for name in "mv":  # stored, and fed all the same
         proto.graph.initializer.append(numpy_helper.from_array(np.ones(x[1], np.float32), name))
     return ir.from_proto(shape_inference.infer_shapes(proto))

@@ -4,12 +4,13 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from onnx import checker, parser, shape_inference
+from onnx import checker, shape_inference
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_dropout import lower_dropout, random_numbers, stream_key
+from ampgraph.training.forward.lowerings.dropout import lower_dropout, random_numbers, stream_key
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
+from onnx_text import parse
 from training.gradients import normal
 
 INT64 = ir.DataType.INT64
@@ -54,7 +55,7 @@ def session_of(body: str, result: str = "float[N,M] y", seed: int = 7, opset: in
     """Runs (step, x) -> outputs and gradient of x."""
     constants = "float r = {0.25}, bool t = {1}, bool f = {0}, float whole = {1.0}"
     text = f"g (float[N,M] x, float q) => ({result}) <{constants}> {{ {body} }}"
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {text}')
+    proto = parse(text, opset=opset)
     model = ir.from_proto(shape_inference.infer_shapes(proto))
     graph, step = model.graph, scalar("step")
     graph.inputs.append(step)

@@ -7,20 +7,21 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from onnx import parser, shape_inference
+from onnx import shape_inference
 from torch import nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lower_random import lower_random
+from ampgraph.training.forward.lowerings.random_numbers import lower_random
+from onnx_text import parse
 from training.small_steps import Runner
 
 SIZE = 40_000
 
 
 def drawn(body: str, step: int = 0, result: str = "float[N, M] y") -> np.ndarray:
-    text = f'<ir_version: 9, opset_import: ["" : 18]> g (float[N, M] x, int64 step) => ({result}) {{ {body} }}'
-    model = ir.from_proto(shape_inference.infer_shapes(parser.parse_model(text)))
+    text = f"g (float[N, M] x, int64 step) => ({result}) {{ {body} }}"
+    model = ir.from_proto(shape_inference.infer_shapes(parse(text, opset=18)))
     assert lower_random(model.graph, model.graph.inputs[1], 7) == body.count("Random") + body.count("Bernoulli")
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     x = np.full((4, SIZE // 4), 0.3, np.float32)

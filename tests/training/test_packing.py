@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.step.packing import pack, unpack
+from ampgraph.training.step.packed_forward import pack, unpack
 from training.small_steps import regression, weights
 
 

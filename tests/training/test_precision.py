@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, numpy_helper
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.step.training_step import TrainingStep
+from onnx_text import parse
 from planner.without import without
 
 WIDTH = 8
@@ -21,11 +22,11 @@ NORM = {"Mul", "ReduceMean", "Add", "Sqrt", "Div"}
 def blocks() -> ModelProto:
     """Two pre-norm blocks, x + rms_norm(x) w, and the mean square of what comes out."""
     lines = [f"{RMS.format(n)}  b{n} = MatMul (s{n}, w{n})  x{n + 1} = Add (x{n}, b{n})" for n in range(2)]
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 18]>
-        g (float[4,{WIDTH}] x) => (float loss) {{
+    model = parse(
+        f"""g (float[4,{WIDTH}] x) => (float loss) {{
           x0 = MatMul (x, w)  {"  ".join(lines)}  square = Mul (x2, x2)  loss = ReduceMean <keepdims = 0> (square)
-        }}"""
+        }}""",
+        opset=18,
     )
     random = np.random.default_rng(0)
     given = {name: random.standard_normal(shape).astype(np.float32) for name, shape in WEIGHTS.items()}

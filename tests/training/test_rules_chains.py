@@ -180,7 +180,7 @@ def chains(draw):
     return chain
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains())
 def test_random_chains(chain):
     check(chain.text(), chain.arrays, None, tolerance=2e-3)

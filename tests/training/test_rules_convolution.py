@@ -39,6 +39,7 @@ def listed(name: str, numbers: list[int]) -> str:
     return f"{name} = [{fixed(tuple(numbers))}]"
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize("group", [1, 2, 4], ids="groups{}".format)
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_conv(kernel, stride, pad, dilation, group, dynamic):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [3, 4])
@@ -86,6 +88,7 @@ def test_other_ranks(rank, dynamic):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 1), (1, 2)])
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -98,6 +101,7 @@ def test_uneven_padding(stride, before, after, dynamic):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize(("stride", "kernel"), list(itertools.product([1, 2, 3], [2, 3])))
@@ -119,6 +123,7 @@ def test_auto_pad(stride, kernel, upper, dynamic):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize(

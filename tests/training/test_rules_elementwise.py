@@ -75,6 +75,7 @@ def test_one_positive_operand(operator):
     check(text(operator), {"x": normal(2, 3, 4, low=0.3)}, POSITIVE[operator])
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("operator", BINARY)

@@ -22,6 +22,7 @@ def taken(x, index, axis):
     return rows.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
+@pytest.mark.share(3)
 @KNOWN
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("form", ["constant", "run time"])

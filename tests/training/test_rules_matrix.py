@@ -38,6 +38,7 @@ def dims(shape: tuple[int, ...], letters: str | None) -> str:
     return ",".join(name if size != 1 else "1" for name, size in zip(names, shape, strict=True))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", ["static", "symbols", "unknown"])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_matmul(shapes, dynamic):
@@ -58,6 +59,7 @@ def test_a_weight_has_one_gemm_and_no_transposed_copy():
     assert kinds.count("Gemm") == 2 and "Transpose" not in kinds
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("flips", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
 @pytest.mark.parametrize("bias", [None, (), (1,), (5,), (1, 5), (3, 1), (1, 1), (3, 5)], ids=str)
 @pytest.mark.parametrize("factors", [(1.0, 1.0), (0.5, -2.0)], ids=str)

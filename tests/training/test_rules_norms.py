@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ampgraph.core.dataflow import HELD
 from ampgraph.training.gradients.driver import differentiate
+from onnx_text import parse
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 SYMBOLS = ["N", "C", "S", "T"]
@@ -248,9 +249,7 @@ def test_everything_is_held_in_float32(operator, operands, opset):
 def test_batch_normalization_in_training_mode_is_lowered_first():
     body = "y, rm, rv = BatchNormalization <training_mode = 1> (x, w, c, m, v)"
     vectors = ", ".join(f"float[3] {name}" for name in "wcmv")
-    model = onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["" : 17]> g (float[2,3,4] x, {vectors}) => (float[2,3,4] y) {{ {body} }}'
-    )
+    model = parse(f"g (float[2,3,4] x, {vectors}) => (float[2,3,4] y) {{ {body} }}")
     graph = ir.from_proto(onnx.shape_inference.infer_shapes(model)).graph
     with pytest.raises(Exception, match="AMP210.*lower_batch_norm"):
         differentiate(graph, graph.outputs[0], [graph.inputs[0]])

@@ -116,6 +116,7 @@ def test_the_first_of_equal_elements_gets_the_gradient():
         check(text(name, x.shape, "static", attributes), {"x": x}, function, differences=False)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dynamic", DYNAMIC)
 @pytest.mark.parametrize("include", [0, 1])
 @pytest.mark.parametrize("ceil", [0, 1])

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from ampgraph.training.gradients.builder import HELD
+from ampgraph.core.dataflow import HELD
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 REDUCTIONS = {
@@ -35,6 +35,7 @@ def result_dims(axes, keep):
     return ",".join("RST"[: 3 if keep else 3 - len(axes)])
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dims", ["3,4,2", "A,B,C", "A,4,C"])
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("axes", AXES, ids=str)
@@ -64,6 +65,7 @@ def test_axes_as_an_attribute(kind, axes):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("axes", [[1], [-1, 0], []], ids=str)
 @pytest.mark.parametrize("kind", REDUCTIONS)

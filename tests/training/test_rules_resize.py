@@ -34,6 +34,7 @@ def mode_of(kind: str, rank: int) -> str:
     return "nearest" if kind == "nearest" else LINEAR[rank]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("sizes", [[8, 6], [7, 9], [2, 5], [4, 3], [1, 12]], ids=str)
 @pytest.mark.parametrize("kind", TORCH)
@@ -75,6 +76,7 @@ def test_other_ranks(rank, kind, dynamic):
     )
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     ("rounding", "transform"),

@@ -99,6 +99,7 @@ def test_joining_one():
     check(one("A,B,C", "Concat <axis = 1> (x)"), {"x": X}, lambda x: x * 1)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dims", ["2,6", "A,6", "A,B"])
 @pytest.mark.parametrize("axis", [1, -1])
 @pytest.mark.parametrize("form", ["sizes", "num_outputs", "run time"])
@@ -135,6 +136,7 @@ SLICES = [  # starts, ends, axes, steps, as torch's or numpy's index
 ]
 
 
+@pytest.mark.share(3)
 @KNOWN
 @pytest.mark.parametrize("form", ["constant", "run time", "run time int32", "run time but axes"])
 @pytest.mark.parametrize("case", SLICES, ids=lambda case: str(case[:4]))

@@ -13,7 +13,10 @@ from onnx import numpy_helper
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.models.digits import load_split
-from ampgraph.training.forward.read import find_parameters, read_forward
+from ampgraph.training.forward.parameters import find_parameters
+from ampgraph.training.forward.read import read_forward
+
+pytestmark = pytest.mark.slow
 
 
 class Net(torch.nn.Module):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 from ...core.dataflow import Dataflow
 from . import schema, view
+from .schema import Message
 
-Types = Any
+Types: TypeAlias = "str | int | list[Types] | None"
 """Element type of a name: text, a list for a tuple, an index for an integer, or None for what is no tensor."""
 
 
-def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, Any]) -> None:
+def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, Message]) -> None:
     """Values in ``types`` (by id) have a new element type: every abstract that shows one of them is written anew."""
     new = _new_types(flow, types)
     constants: dict[str, Types] = {}
@@ -52,7 +53,7 @@ def _new_types(flow: Dataflow, types: Mapping[int, str]) -> dict[str, dict[int, 
     return found
 
 
-def _formal(info: Any, new: dict[int, str], parameters: dict[str, str]) -> Types:
+def _formal(info: Message, new: dict[int, str], parameters: dict[str, str]) -> Types:
     """The type of an input of a graph, written into it."""
     abstract = info.attr_info if info.HasField("attr_info") else None
     for position, tensor in enumerate(list(info.tensor) or list(view.elements(abstract))):
@@ -62,11 +63,11 @@ def _formal(info: Any, new: dict[int, str], parameters: dict[str, str]) -> Types
             _set(tensor, new[position])
     if not info.tensor:
         return _types(abstract)
-    found = [parameters.get(tensor.ref_key) or view.dtype_of(tensor) for tensor in info.tensor]
+    found: list[Types] = [parameters.get(tensor.ref_key) or view.dtype_of(tensor) for tensor in info.tensor]
     return found if len(found) > 1 else found[0]
 
 
-def _node(node: Any, new: dict[int, str], names: Mapping[str, Types], known: dict[str, Any]) -> Types:
+def _node(node: Message, new: dict[int, str], names: Mapping[str, Types], known: dict[str, Message]) -> Types:
     """The type of what a node makes, written into its abstract."""
     abstract = view.attribute(node, "shape")
     kind = view.kind_of(node, known)
@@ -87,22 +88,23 @@ def _node(node: Any, new: dict[int, str], names: Mapping[str, Types], known: dic
 
 
 def _element(whole: Types, index: Types) -> Types:
-    inside = isinstance(whole, list) and isinstance(index, int) and -len(whole) <= index < len(whole)
-    return whole[index] if inside else None
+    if isinstance(whole, list) and isinstance(index, int) and -len(whole) <= index < len(whole):
+        return whole[index]
+    return None
 
 
-def _types(abstract: Any) -> Types:
+def _types(abstract: Message) -> Types:
     if abstract is None:
         return None
     if abstract.type in view.SEQUENCES:
         return [_types(item) for item in abstract.values]
     if abstract.type in (schema.TENSORS, schema.TENSOR):
-        found = [view.dtype_of(tensor) for tensor in abstract.tensors]
+        found: list[Types] = [view.dtype_of(tensor) for tensor in abstract.tensors]
         return found if len(found) > 1 else found[0] if found else None
     return None
 
 
-def _constant(given: Any) -> Types:
+def _constant(given: Message) -> Types:
     """The type of a constant; of a number that counts, the number itself."""
     if given is None or given.type in view.MONADS:
         return None
@@ -111,7 +113,7 @@ def _constant(given: Any) -> Types:
     return number if isinstance(number, int) else found
 
 
-def _write(abstract: Any, types: Types) -> None:
+def _write(abstract: Message, types: Types) -> None:
     if abstract is None or types is None:
         return
     if abstract.type in view.SEQUENCES:
@@ -122,13 +124,13 @@ def _write(abstract: Any, types: Types) -> None:
         _write_tensors(abstract.tensors, types)
 
 
-def _write_tensors(tensors: Any, types: Types) -> None:
+def _write_tensors(tensors: Message, types: Types) -> None:
     for tensor, dtype in zip(tensors, types if isinstance(types, list) else [types], strict=False):
         if isinstance(dtype, str):
             _set(tensor, dtype)
 
 
-def _set(tensor: Any, dtype: str) -> None:
+def _set(tensor: Message, dtype: str) -> None:
     """Only between the types that ampgraph decides on."""
     if view.dtype_of(tensor) in schema.ELEMENT_NUMBERS and dtype in schema.ELEMENT_NUMBERS:
         tensor.data_type = schema.ELEMENT_NUMBERS[dtype]

@@ -5,20 +5,21 @@ Callers know a value by the name that it had first; `now` gives the name that it
 
 from __future__ import annotations
 
-from typing import Any
-
+from ...core.names import FreshNames
 from . import schema
-from .view import Place
+from .order import NodeOrder
+from .schema import Message
+from .view import OperandPlace
 
-Reader = tuple[Any, int]
+Reader = tuple[Message, int]
 
 
 class Body:
     """Edits are made on the nodes at once, all but their order, which `write` makes."""
 
-    def __init__(self, graph: Any, names: set[str]) -> None:
-        self.graph, self._names = graph, names
-        self.nodes: list[Any] = list(graph.node)
+    def __init__(self, graph: Message, fresh: FreshNames) -> None:
+        self.graph, self.fresh = graph, fresh
+        self.nodes: list[Message] = list(graph.node)
         self._rank = {id(node): number for number, node in enumerate(self.nodes)}
         self._makers = {name: node for node in self.nodes for name in node.output}
         self._readers: dict[str, dict[tuple[int, int], Reader]] = {}
@@ -27,43 +28,31 @@ class Body:
         self._returned: dict[str, list[int]] = {}  # name -> the outputs of the graph that it is
         for position, output in enumerate(graph.output):
             self._returned.setdefault(output.name, []).append(position)
-        self._behind: dict[int, list[Any]] = {}  # id of a node -> nodes that stand behind it
-        self._first: list[Any] = []
-        self._moved: set[int] = set()
-        self._gone: set[int] = set()
-        self._numbers: dict[int, Any] = {}
+        self._order = NodeOrder(self.nodes)
+        self._numbers: dict[int, Message] = {}
         self._now: dict[str, str] = {}  # first name -> name
         self._was: dict[str, str] = {}
-
-    def fresh(self, name: str) -> str:
-        """``name``, or the first of name_1, name_2 ... that nothing is called."""
-        candidate, number = name, 0
-        while candidate in self._names:
-            number += 1
-            candidate = f"{name}_{number}"
-        self._names.add(candidate)
-        return candidate
 
     def now(self, name: str) -> str:
         """What is called now what was called ``name`` first."""
         return self._now.get(name, name)
 
-    def first_name_at(self, place: Place) -> str:
+    def first_name_at(self, place: OperandPlace) -> str:
         """The first name of what stands at a place now."""
         name = self._name_at(place)
         return self._was.get(name, name)
 
-    def maker(self, name: str) -> Any:
+    def maker(self, name: str) -> Message:
         """The node that writes what is called ``name`` now, or None."""
         return self._makers.get(name)
 
-    def _name_at(self, place: Place) -> str:
+    def _name_at(self, place: OperandPlace) -> str:
         if place.node is None:
-            return self.graph.output[place.position].name
+            return str(self.graph.output[place.position].name)
         node = place.node if place.via is None else self._makers[self._name_at(place.via)]
-        return node.input[place.position]
+        return str(node.input[place.position])
 
-    def stands_before(self, name: str, place: Place) -> bool:
+    def stands_before(self, name: str, place: OperandPlace) -> bool:
         """Whether what was called ``name`` first is made in front of the node that holds a place, in the file."""
         if place.node is None:
             return True
@@ -76,15 +65,15 @@ class Body:
             name = self.fresh(f"amp_{word}")
             node = self._numbers[number] = self.graph.node.add(name=name, op_type="Constant", output=[name])
             node.attribute.add(name="value", type=schema.INT64, i=number)
-        return self._numbers[number].output[0]
+        return str(self._numbers[number].output[0])
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def new(self, name: str, **fields: Any) -> Any:
+    def new(self, name: str, **fields: Message) -> Message:
         """A node that `put` gives its place."""
         return self.graph.node.add(name=name, output=[name], **fields)
 
-    def copy(self, node: Any, name: str) -> Any:
+    def copy(self, node: Message, name: str) -> Message:
         """Another node like one that is there, right behind it."""
         made = self.graph.node.add()
         made.CopyFrom(node)
@@ -92,36 +81,30 @@ class Body:
         self.put(made, node.output[0])
         return made
 
-    def put(self, node: Any, name: str) -> None:
+    def put(self, node: Message, name: str) -> None:
         """A new node goes where ``name`` is there."""
         self._makers[node.output[0]] = node
         self._enter(node)
-        self._place_behind(node, name)
+        self._order.put(node, self._makers.get(name))
 
-    def move(self, node: Any, name: str) -> None:
+    def move(self, node: Message, name: str) -> None:
         """A node that is there goes up to where ``name`` is made."""
-        if id(node) not in self._moved:
-            self._moved.add(id(node))
-            self._place_behind(node, name)
+        self._order.move(node, self._makers.get(name))
 
-    def _place_behind(self, node: Any, name: str) -> None:
-        maker = self._makers.get(name)
-        (self._first if maker is None else self._behind.setdefault(id(maker), [])).append(node)
-
-    def _enter(self, node: Any) -> None:
+    def _enter(self, node: Message) -> None:
         for position, name in enumerate(node.input):
             self._readers.setdefault(name, {})[id(node), position] = node, position
 
     # -- edits --------------------------------------------------------------------------------------------------------
 
-    def give(self, place: Place, name: str) -> None:
+    def give(self, place: OperandPlace, name: str) -> None:
         """``name`` stands at a place from now on. A tuple or Depend that others read too is copied for this reader."""
         if place.node is None:
             self._give_output(place.position, name)
         else:
             self.give_input(place.node if place.via is None else self._own(place.via), place.position, name)
 
-    def _own(self, place: Place) -> Any:
+    def _own(self, place: OperandPlace) -> Message:
         """The node whose result stands at a place and nowhere else: a copy of the one that is there, if need be."""
         reader = place.node if place.via is None else self._own(place.via)
         name = self.graph.output[place.position].name if reader is None else reader.input[place.position]
@@ -134,7 +117,7 @@ class Body:
                 self.give_input(reader, place.position, node.output[0])
         return node
 
-    def give_input(self, node: Any, position: int, name: str) -> None:
+    def give_input(self, node: Message, position: int, name: str) -> None:
         """Input ``position`` of a node becomes ``name``."""
         old = node.input[position]
         if old != name:
@@ -166,7 +149,7 @@ class Body:
         first = self._was.pop(old, old)
         self._now[first], self._was[new] = new, first
 
-    def bypass(self, node: Any) -> bool:
+    def bypass(self, node: Message) -> bool:
         """Readers of a node's only result read its first input; False where a graph output needs the name."""
         result, source = node.output[0], node.input[0]
         if self._returned.get(result):
@@ -175,27 +158,21 @@ class Body:
             self.give_input(reader, position, source)
         return self.drop_unread(node)
 
-    def drop_unread(self, node: Any) -> bool:
+    def drop_unread(self, node: Message) -> bool:
         """Removes a node whose result nobody reads."""
         result = node.output[0]
         if self._readers.get(result) or self._returned.get(result):
             return False
         for position, name in enumerate(node.input):
             self._readers[name].pop((id(node), position), None)
-        self._gone.add(id(node))
+        self._order.drop(node)
         return True
 
     def write(self) -> None:
         """Puts the nodes of the file into their new order."""
-        if not (self._gone or self._moved or self._numbers or self._first or self._behind):
+        if not self._order.changed and not self._numbers:
             return
-        ordered = list(self._numbers.values())
-        waiting = [node for node in reversed(self.nodes) if id(node) not in self._moved] + self._first[::-1]
-        while waiting:
-            node = waiting.pop()
-            if id(node) not in self._gone:
-                ordered.append(node)
-            waiting += reversed(self._behind.get(id(node), ()))
+        ordered = [*self._numbers.values(), *self._order.all()]
         rank = {node.output[0]: number for number, node in enumerate(ordered)}
         last = len(rank)
         self.graph.node.sort(key=lambda node: rank.get(node.output[0], last))

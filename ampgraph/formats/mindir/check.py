@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core.errors import AmpError
 from ...oplists.mindspore_schemas import operator
 from . import view
+from .schema import Message
 from .weights import MindirFile
 
 OPERANDS = {"Load": 1, "Depend": 1, "TupleGetItem": 2, "list_getitem": 2, "Partial": 1, "Switch": 3, "SwitchLayer": 2}
@@ -72,7 +71,7 @@ class _Checker:
                     self._refuse(f"two things are called '{view.shown(name)}'" if name else "something has no name")
                 taken.add(name)
 
-    def _node(self, node: Any, sizes: dict[str, tuple[int, int]]) -> None:
+    def _node(self, node: Message, sizes: dict[str, tuple[int, int]]) -> None:
         """Operands and the type of one node; ``sizes``: elements and depth of the tuples made so far."""
         if node.op_type == "Constant":
             return

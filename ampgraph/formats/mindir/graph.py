@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from ...core.dataflow import Dataflow, Op, Value
+from ...core.arrays import Array
+from ...core.dataflow import Dataflow, Value
+from ...core.errors import AmpError
 from ...core.graph import Census, Progress, Stored
+from ..editable import EditableGraph
 from . import io as mindir_io
 from . import view
 from .check import check_structure
-from .dataflow import NUMBER, DataflowBuilder
+from .dataflow import read_dataflow
 from .editor import MindirEditor
+from .schema import Message
 from .training import refuse_whole_step
+from .values import NUMBER
 from .weights import CHUNK, MindirFile, data_files, elements
 
 SMALL = 256  # bytes: constants up to here are part of the digest
 
 
-class MindirGraph:
+class MindirGraph(EditableGraph):
     """The native model, never rebuilt."""
 
     format, suffix = "MindIR", ".mindir"
 
     def __init__(self, file: MindirFile) -> None:
+        super().__init__(self._read)
         self.file = file
 
     @staticmethod
@@ -42,28 +45,26 @@ class MindirGraph:
     def refuse_training(self) -> None:
         refuse_whole_step(self.file.model)
 
-    def before_edits(self) -> None:
-        """Every MindIR file can hold a Cast."""
+    def fault(self) -> str:
+        """What MindSpore could not read in the model; an empty string for a valid one."""
+        try:
+            check_structure(self.file)
+        except AmpError as error:
+            return error.message
+        return ""
 
-    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
-        flow = Dataflow(MindirWeights(self.file), lambda op, name: None, _layer, lambda value: None)
-        builder = DataflowBuilder(self.file, flow, low, low_io)
-        flow.attribute, flow.parameters_copied = builder.attribute, False
-        flow.cells = _cells
-        return builder.build()
+    def _read(self, low: str, low_io: frozenset[str]) -> Dataflow:
+        return read_dataflow(self.file, MindirWeights(self.file), low, low_io)
 
-    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> MindirEditor:
-        """An editor over a fresh dataflow."""
-        return MindirEditor(self.file, flow)
-
-    def _graphs(self) -> list[Any]:
-        return [self.file.model.graph, *self.file.model.functions]
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> MindirEditor:
+        """An editor over the newest dataflow. A function is one scope, so ``signature`` says nothing new."""
+        self.require_newest(flow)
+        return MindirEditor(self.file, flow, self.edited)
 
     def digest(self) -> str:
         """Changes with the structure, the types and the small constants; large weights count by type and shape."""
         digest = hashlib.blake2b(digest_size=16)
-        for graph in self._graphs():
+        for graph in view.graphs(self.file.model):
             for tensor in graph.parameter:
                 small = bytes(tensor.raw_data) if len(tensor.raw_data) <= SMALL else b""
                 digest.update(f"{tensor.name}:{tensor.data_type}:{list(tensor.dims)}:".encode() + small)
@@ -91,10 +92,10 @@ class MindirGraph:
         nodes = casts = 0
         weights: dict[str, list[int]] = {}
         known = view.primitives(self.file.model)
-        for graph in self._graphs():
+        for graph in view.graphs(self.file.model):
             nodes += sum(node.op_type != "Constant" for node in graph.node)
             casts += sum(view.kind_of(node, known) == "Cast" for node in graph.node)
-        for tensor in _stored(self._graphs()):
+        for tensor in _stored(view.graphs(self.file.model)):
             row = weights.setdefault(view.dtype_of(tensor), [0, 0])
             row[0] += 1
             row[1] += elements(self.file, tensor).nbytes
@@ -110,21 +111,13 @@ class MindirGraph:
         mindir_io.copy_unchanged(source, target)
 
 
-def _stored(graphs: list[Any]) -> Iterator[Any]:
+def _stored(graphs: list[Message]) -> Iterator[Message]:
     """Parameters, and the tensors of constants."""
     for graph in graphs:
         yield from graph.parameter
         for node in graph.node:
             if node.op_type == "Constant":
                 yield from (t for t in view.elements(view.attribute(node, "value")) if t is not None)
-
-
-def _cells(op: Op) -> list[tuple[str, str]]:
-    return view.cells(op.name)
-
-
-def _layer(op: Op) -> str:
-    return view.layer(op.name)
 
 
 class MindirWeights:
@@ -139,10 +132,10 @@ class MindirWeights:
             return 0 if array is None else int(array.size)
         return int(self._elements(value).size)
 
-    def _elements(self, value: Value) -> np.ndarray:
+    def _elements(self, value: Value) -> Array:
         return elements(self.file, value.native)
 
-    def array(self, value: Value, limit: int = 1 << 16) -> np.ndarray | None:
+    def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         if value.dtype == NUMBER:
             return view.plain_array(view.number(value.native))
@@ -151,7 +144,7 @@ class MindirWeights:
             return None
         return data.reshape([dim if isinstance(dim, int) else -1 for dim in value.shape or ()])
 
-    def chunks(self, value: Value) -> Iterator[np.ndarray]:
+    def chunks(self, value: Value) -> Iterator[Array]:
         data = self._elements(value)
         for start in range(0, data.size, CHUNK):
             yield data[start : start + CHUNK]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import filecmp
 import hashlib
 import mmap
@@ -13,15 +12,16 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
 from ...core.errors import AmpError
-from ...core.files import refuse_output
+from ...core.graph import Progress
+from ..checks import model_files
 from . import schema
+from .kinds import EXPORT_AGAIN, foreign, looks_like
+from .schema import Message
 from .weights import (
-    CIPHERS,
     MindirFile,
     check_tensors,
     data_files,
@@ -36,9 +36,6 @@ from .weights import (
 
 __all__ = ["MindirFile", "copy_unchanged", "data_files", "elements", "is_mindir", "load", "round_tensor", "save"]
 
-EXPORT_AGAIN = "export it again, or compare its size with the original"
-Progress = Callable[[str, int, int], None]
-
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -50,7 +47,7 @@ def is_mindir(path: str | os.PathLike[str]) -> bool:
         return True
     try:
         with _content(path) as data:
-            return _looks_like(data) == "MindIR"
+            return looks_like(data) == "MindIR"
     except AmpError:
         return False
 
@@ -65,9 +62,9 @@ def load(path: str | os.PathLike[str]) -> MindirFile:
         try:
             model.ParseFromString(data)
         except DecodeError:
-            raise _foreign(data, where) from None
-        if not model.HasField("graph") or _looks_like(data) == "ONNX":
-            raise _foreign(data, where)
+            raise foreign(data, where) from None
+        if not model.HasField("graph") or looks_like(data) == "ONNX":
+            raise foreign(data, where)
     _check_model(model, where)
     file = MindirFile(model, Path(os.path.realpath(path)))  # MindSpore looks for the data there too
     check_tensors(file)
@@ -96,7 +93,7 @@ def _content(path: Path) -> Iterator[memoryview]:
         yield memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped when its last view goes
 
 
-def _check_model(model: Any, where: str) -> None:
+def _check_model(model: Message, where: str) -> None:
     """Refuses what was written for other machines or later readers, and what lacks its end."""
     if model.mind_ir_version > schema.NEWEST_VERSION or model.mind_ir_version < 0:
         problem = f"has mind_ir_version {model.mind_ir_version}; ampgraph knows those up to {schema.NEWEST_VERSION}"
@@ -110,7 +107,7 @@ def _check_model(model: Any, where: str) -> None:
         raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
 
 
-def _is_text(message: Any) -> bool:
+def _is_text(message: Message) -> bool:
     """Whether every string of a message, however deep, is UTF-8; protobuf gives bytes for one that is not."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
@@ -124,7 +121,7 @@ def _is_text(message: Any) -> bool:
     return True
 
 
-def _lacks_primitives(model: Any) -> bool:
+def _lacks_primitives(model: Message) -> bool:
     """Whether a node names a primitive, function or value that is nowhere."""
     graphs = (model.graph, *model.functions)
     known = {primitive.name for primitive in model.primitives} | {graph.name for graph in graphs}
@@ -133,60 +130,6 @@ def _lacks_primitives(model: Any) -> bool:
         known.update(entry.name for entry in (*graph.input, *graph.parameter))
     kinds = (node.op_type.partition("REF::") for graph in graphs for node in graph.node)
     return any(mark and "::" not in name and name not in known for _, mark, name in kinds)
-
-
-def _foreign(data: memoryview, where: str) -> AmpError:
-    """What to say of a file that is no MindIR model."""
-    start, hint = bytes(data[:64]), "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
-    if not start:
-        return AmpError("AMP102", "is empty", where=where, hint=EXPORT_AGAIN)
-    if start[:4] in CIPHERS:
-        hint = "export it without enc_key; mindspore.load(..., dec_key=...) reads an encrypted one"
-        return AmpError("AMP102", f"is encrypted ({CIPHERS[start[:4]]})", where=where, hint=hint)
-    if start.startswith(b"version https://git-lfs"):
-        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint="run git lfs pull")
-    if start.startswith(b"PK\3\4"):
-        return AmpError("AMP102", "is a zip archive, not a MindIR model", where=where, hint=hint)
-    kind = _looks_like(data)
-    if kind == "ONNX":
-        return AmpError("AMP102", "is an ONNX model, not MindIR", where=where, hint="give it a name that ends in .onnx")
-    if kind == "MindIR":
-        return AmpError("AMP102", "is a MindIR model that is cut short or damaged", where=where, hint=EXPORT_AGAIN)
-    if kind:
-        hint = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
-        return AmpError("AMP102", "holds no MindIR graph", where=where, hint=hint)
-    problem = "is not a MindIR model: encrypted, cut short, or another format"
-    return AmpError("AMP102", problem, where=where, hint="decrypt it, or export it again")
-
-
-def _looks_like(data: memoryview) -> str:
-    """`ONNX`, `MindIR`, `protobuf` or nothing, by the fields at the top of a file, which may be cut short."""
-    position, seen = 0, set()
-    for _ in range(1000):  # far more than either format has before its graph
-        tag, position = _varint(data, position)
-        seen.add((tag >> 3, tag & 7))
-        if (1, 0) in seen and (7, 2) in seen:  # ir_version is a number there
-            return "ONNX"
-        if (1, 2) in seen and (7, 2) in seen:
-            return "MindIR"
-        size, after = _varint(data, position)
-        skip = {0: after, 1: position + 8, 2: after + size, 5: position + 4}.get(tag & 7, -1)
-        if tag < 8 or position < 0 or skip < position:
-            return ""
-        if skip >= len(data):
-            return "protobuf" if skip == len(data) else ""
-        position = skip
-    return ""
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number and the position behind it; position -1 where there is none."""
-    value = 0
-    for index, byte in enumerate(data[position : position + 10] if position >= 0 else b""):
-        value |= (byte & 127) << 7 * index
-        if byte < 128:
-            return value, position + index + 1
-    return 0, -1
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -203,7 +146,7 @@ def save(file: MindirFile, path: str | os.PathLike[str], progress: Progress | No
     _refuse_overwriting(path, [*([file.path] if file.path else []), *sources])
     outside = [tensor for tensor in tensors(file.model) if is_external(tensor)]
     originals = [schema.ExternalData.FromString(tensor.external_data.SerializeToString()) for tensor in outside]
-    with _whole_or_nothing(path) as temporary:
+    with model_files(path) as temporary:
         try:
             moves = _write_data(file, outside, path, temporary, progress)
             _write_model(file.model, temporary("model"), path)
@@ -222,7 +165,7 @@ def copy_unchanged(source: str | os.PathLike[str], target: str | os.PathLike[str
     file = load(source)
     sources = data_files(file)
     _refuse_overwriting(target, [source, *sources])
-    with _whole_or_nothing(target) as temporary:
+    with model_files(target) as temporary:
         moves: dict[Path, Path | None] = {}
         for number, origin in enumerate(sources):
             location = origin.relative_to(file.path.parent)  # type: ignore[union-attr]
@@ -260,7 +203,7 @@ def _variables(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".mindir").removesuffix("_graph") + "_variables")
 
 
-def _write_model(model: Any, temporary: Path, path: Path) -> None:
+def _write_model(model: Message, temporary: Path, path: Path) -> None:
     try:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError) as error:  # 2 GiB is the end of protobuf
@@ -270,10 +213,10 @@ def _write_model(model: Any, temporary: Path, path: Path) -> None:
 
 
 def _write_data(
-    file: MindirFile, outside: list[Any], path: Path, temporary: Callable[[str], Path], progress: Progress | None
+    file: MindirFile, outside: list[Message], path: Path, temporary: Callable[[str], Path], progress: Progress | None
 ) -> dict[Path, Path | None]:
     """Streams the tensors to data files, split as they were, and points them there; which is to be moved where."""
-    by_file: dict[str, list[Any]] = {}
+    by_file: dict[str, list[Message]] = {}
     for tensor in outside:
         by_file.setdefault(place(file, tensor)[0], []).append(tensor)
     total, before = sum(tensor.external_data.length for tensor in outside), 0
@@ -294,31 +237,6 @@ def _write_data(
             tensor.external_data.location = f"{target.parent.name}/{target.name}"
             tensor.external_data.offset, tensor.external_data.length = start, length
     return moves
-
-
-# -- whole or not at all ----------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _whole_or_nothing(path: Path) -> Iterator[Callable[[str], Path]]:
-    """Gives names of temporary files beside ``path`` and removes what is left of them, whatever happens."""
-    made: dict[str, Path] = {}
-
-    def temporary(part: str) -> Path:
-        return made.setdefault(part, path.parent / f".{path.name}.{os.getpid()}.{part}.tmp")
-
-    try:
-        refuse_output(path)
-        yield temporary
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problem = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        hint = "free some space, or choose another place with -o" if full else "choose another place with -o"
-        raise AmpError("AMP105", problem, where=str(path), hint=hint) from error
-    finally:
-        for leftover in made.values():
-            with contextlib.suppress(OSError):  # a name that is too long for the disk
-                leftover.unlink()
 
 
 def _commit(model: Path, path: Path, moves: dict[Path, Path | None], sources: list[Path]) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+Message = Any
+"""A message of the file. Its class is made of the table below when the program runs, so there is no type to name."""
+
 NEWEST_VERSION = 3  # mind_ir_version
 
 _MESSAGES = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ...core.errors import AmpError
 from . import view
+from .schema import Message
 
 UPDATE = re.compile(
     r"(Sparse|Fused)?Apply(?!Rotary)|(FusedSparse|Cached)?(Lazy)?Adam|FusedSparse|SGD$|Lamb$|LARSUpdate$"
@@ -14,7 +14,7 @@ UPDATE = re.compile(
 """Operators that update parameters by gradients."""
 
 
-def refuse_whole_step(model: Any, where: str = "") -> None:
+def refuse_whole_step(model: Message, where: str = "") -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
     found = _sign(model)
     if found:
@@ -23,7 +23,7 @@ def refuse_whole_step(model: Any, where: str = "") -> None:
         raise AmpError("AMP205", message, where=where, hint=hint)
 
 
-def _sign(model: Any) -> str:
+def _sign(model: Message) -> str:
     """The optimizer, or ``gradients``, or nothing."""
     known = view.primitives(model)
     gradients = False
@@ -32,7 +32,7 @@ def _sign(model: Any) -> str:
             cells = node.domain.split("/")
             for cell in cells:
                 if cell.startswith("optimizer-"):
-                    return cell.removeprefix("optimizer-")
+                    return str(cell).removeprefix("optimizer-")
             kind = view.kind_of(node, known)
             if UPDATE.match(kind):
                 return kind

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from ...core.arrays import Array
+from ...oplists.mindspore_schemas import Operator
 from . import schema
+from .schema import Message
 
 SEQUENCES = (schema.TUPLE, schema.LIST)
 MONADS = (schema.UMONAD, schema.IOMONAD)
@@ -17,7 +20,10 @@ TUPLES = ("MakeTuple", "MakeList", "make_list", "make_tuple")  # nodes that put 
 OTHER = "it meets another type in the file, which MindSpore promotes"
 CALL = "call"  # the kind of a node that calls a function or a function value
 
-Item = Any
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | None"
+"""A constant that is no tensor, as Python has it."""
+
+Item: TypeAlias = "int | tuple[Item, ...] | Closure | Written | None"
 """What a name stands for: a value's id, a tuple of items, a Closure, a Written, or None (a state, nothing)."""
 
 
@@ -32,29 +38,29 @@ class Closure:
 class Written:
     """A parameter that the model writes: every Load of it is a value of its own."""
 
-    tensor: Any
+    tensor: Message
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandPlace:
     """Where an operand stands: an input of a node, or output ``position`` of the graph when ``node`` is None.
 
     ``via``: where the result of ``node`` is read, when ``node`` is a MakeTuple or Depend that is read through.
     """
 
-    node: Any
+    node: Message
     position: int
-    via: Place | None = None
+    via: OperandPlace | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class MindirOp:
     """The native side of an Op. For each operand of the dataflow ``places`` says where it stands, None where nothing
     can be put, and ``slots`` its slot."""
 
-    node: Any
-    operator: Any = None  # its entry in the table of operators, None when there is none
-    places: list[Place | None] = field(default_factory=list)
+    node: Message
+    operator: Operator | None = None  # its entry in the table of operators, None when there is none
+    places: list[OperandPlace | None] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
 
 
@@ -62,11 +68,11 @@ class MindirOp:
 class MindirScope:
     """The native side of a Scope."""
 
-    graph: Any
+    graph: Message
     names: dict[int, str] = field(default_factory=dict)  # value id -> the first name that stands for it here
     ordered: set[str] = field(default_factory=set)  # names that are read through a Depend, which keeps an order
-    held: dict[int, tuple[Any, int]] = field(default_factory=dict)  # value id -> the message that shows its type, where
-    outputs: list[Place] = field(default_factory=list)
+    held: dict[int, tuple[Message, int]] = field(default_factory=dict)  # value id -> what shows its type, where
+    outputs: list[OperandPlace | None] = field(default_factory=list)
 
 
 def shown(name: str) -> str:
@@ -74,30 +80,35 @@ def shown(name: str) -> str:
     return name if len(name) <= 120 else f"{name[:60]}...{name[-57:]}"
 
 
-def primitives(model: Any) -> dict[str, Any]:
+def graphs(model: Message) -> list[Message]:
+    """The main graph and the functions."""
+    return [model.graph, *model.functions]
+
+
+def primitives(model: Message) -> dict[str, Message]:
     """Primitives by the name that nodes refer to."""
     return {primitive.name: primitive for primitive in model.primitives}
 
 
-def reference(node: Any) -> str:
+def reference(node: Message) -> str:
     """The primitive, function or function value that a node refers to, or its plain operator."""
-    return node.op_type.removeprefix("REF::")
+    return str(node.op_type).removeprefix("REF::")
 
 
-def kind_of(node: Any, known: dict[str, Any]) -> str:
+def kind_of(node: Message, known: dict[str, Message]) -> str:
     """The operator of a node, by the primitives of its model; ``call`` for a function or a function value."""
     name = reference(node)
     if name in known:
-        return known[name].op_type
+        return str(known[name].op_type)
     return CALL if node.op_type.startswith("REF::") else name
 
 
-def attribute(node: Any, name: str) -> Any:
+def attribute(node: Message, name: str) -> Message | None:
     """An attribute of a node or a primitive by name, or None."""
     return next((item for item in node.attribute if item.name == name), None)
 
 
-def elements(abstract: Any) -> Iterator[Any]:
+def elements(abstract: Message) -> Iterator[Message | None]:
     """The Tensor messages of an abstract, tuples opened; None for what is no tensor."""
     if abstract is None:
         yield None
@@ -110,7 +121,7 @@ def elements(abstract: Any) -> Iterator[Any]:
         yield None
 
 
-def nested(abstract: Any, made: Iterator[Item]) -> Item:
+def nested(abstract: Message, made: Iterator[Item]) -> Item:
     """Items, one for each of `elements`, in the shape of an abstract."""
     if abstract is not None and abstract.type in SEQUENCES:
         return tuple(nested(item, made) for item in abstract.values)
@@ -128,19 +139,19 @@ def flat(item: Item) -> Iterator[Item]:
         yield item
 
 
-def dtype_of(tensor: Any) -> str:
+def dtype_of(tensor: Message) -> str:
     """The element type of a Tensor message, or an empty string."""
     return schema.ELEMENT_TYPES.get(tensor.data_type, "") if tensor is not None else ""
 
 
-def shape_of(tensor: Any) -> tuple[int | None, ...] | None:
+def shape_of(tensor: Message) -> tuple[int | None, ...] | None:
     """Dimensions of a Tensor message; an unknown one (-1) is None, an unknown rank (-2) None in all."""
     if tensor is None or any(dim == -2 for dim in tensor.dims):
         return None
     return tuple(int(dim) if dim >= 0 else None for dim in tensor.dims)
 
 
-def number(item: Any) -> Any:
+def number(item: Message | None) -> Plain:
     """The Python value of a Constant that is no tensor: a number, a text, None, or a list of these."""
     if item is None or item.type == schema.NONE_TYPE:
         return None
@@ -149,18 +160,18 @@ def number(item: Any) -> Any:
     if item.type == schema.BOOL:
         return bool(_integer(item))
     if item.type == schema.STRING:
-        return item.s.decode("utf-8", "replace")
+        return str(item.s, "utf-8", "replace")
     if item.type in (schema.FLOAT, 11):
-        return item.f if item.HasField("f") else item.d
+        return float(item.f if item.HasField("f") else item.d)
     return _integer(item)
 
 
-def _integer(item: Any) -> int:
+def _integer(item: Message) -> int:
     """Items of a tuple carry their number in ``ints``, others in ``i``."""
     return int(item.i) if item.HasField("i") or not item.ints else int(item.ints[0])
 
 
-def plain_array(value: Any) -> np.ndarray | None:
+def plain_array(value: Plain) -> Array | None:
     """Numbers as an array, None for anything else."""
     try:
         array = np.asarray(value)

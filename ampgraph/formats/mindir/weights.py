@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.errors import AmpError
 from . import schema
+from .schema import Message
 
 ALIGN = 64  # MindSpore's data files have a header of this size, and pad each parameter to it
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LOW_TYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 CIPHERS = {b"\xd8^:\x7f": "AES-GCM", b"\xd9^:\x7f": "AES-CBC", b"\xda^:\x7f": "SM4-CBC"}  # how MindSpore marks a block
 LITTLE = b"\1"  # first byte of a data file; MindSpore's loader compares it with its own byte order
 DAMAGED = "the file is damaged: export it again"
@@ -25,7 +28,7 @@ FOREIGN_DATA = "the data file does not belong to this model, or is cut short"
 
 
 @dataclass(frozen=True)
-class Rounding:
+class PendingRounding:
     """A float32 tensor in a data file that becomes ``dtype`` when it is read or saved."""
 
     location: str
@@ -39,10 +42,10 @@ class Rounding:
 class MindirFile:
     """A MindIR model in memory; large weights are not in it when they are external."""
 
-    model: Any
+    model: Message
     path: Path | None
     """Where it was read from; external data lies beside it."""
-    rounded: dict[str, Rounding] = field(default_factory=dict)
+    rounded: dict[str, PendingRounding] = field(default_factory=dict)
     """Pending roundings, by what stands as the location of their tensors until they are saved."""
 
     @property
@@ -50,12 +53,12 @@ class MindirFile:
         return str(self.path or "model")
 
 
-def is_external(tensor: Any) -> bool:
+def is_external(tensor: Message) -> bool:
     """Whether the bytes of a Tensor message lie in a data file."""
     return tensor.HasField("external_data") and not (tensor.HasField("raw_data") and tensor.raw_data)
 
 
-def tensors(model: Any) -> Iterator[Any]:
+def tensors(model: Message) -> Iterator[Message]:
     """Every Tensor message that may hold data: parameters, and the values of attributes at any depth."""
     for graph in (model.graph, *model.functions):
         yield from graph.parameter
@@ -67,7 +70,7 @@ def tensors(model: Any) -> Iterator[Any]:
         yield from _attribute_tensors(primitive.attribute)
 
 
-def _attribute_tensors(attributes: Any) -> Iterator[Any]:
+def _attribute_tensors(attributes: Message) -> Iterator[Message]:
     for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t
@@ -83,12 +86,12 @@ def data_files(file: MindirFile) -> list[Path]:
     return [file.path.parent / location for location in sorted(locations, key=natural)]
 
 
-def natural(location: str) -> list[Any]:
+def natural(location: str) -> list[tuple[int, str]]:
     """Sorts data_10 behind data_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", location) if part]
 
 
-def place(file: MindirFile, tensor: Any) -> tuple[str, int, int]:
+def place(file: MindirFile, tensor: Message) -> tuple[str, int, int]:
     """Location, offset and length of an external tensor in its file, as it was read."""
     pending = file.rounded.get(tensor.external_data.location)
     if pending is not None:
@@ -117,7 +120,7 @@ def check_tensors(file: MindirFile) -> None:
                 raise AmpError("AMP102", problem, where=file.where, hint=DAMAGED)
 
 
-def _check_external(file: MindirFile, tensor: Any, sizes: dict[str, int]) -> None:
+def _check_external(file: MindirFile, tensor: Message, sizes: dict[str, int]) -> None:
     location, offset, length = place(file, tensor)
     if location not in sizes:
         sizes[location] = _data_size(file, location, tensor)
@@ -133,7 +136,7 @@ def _check_external(file: MindirFile, tensor: Any, sizes: dict[str, int]) -> Non
         )
 
 
-def _data_size(file: MindirFile, location: str, tensor: Any) -> int:
+def _data_size(file: MindirFile, location: str, tensor: Message) -> int:
     """The size of a data file that may be read. Raises AmpError AMP103."""
     if file.path is None:
         problem = f"{_named(tensor)} lies in a data file, and the model in no folder"
@@ -162,18 +165,18 @@ def _data_size(file: MindirFile, location: str, tensor: Any) -> int:
     return os.path.getsize(real)
 
 
-def _expected_bytes(file: MindirFile, tensor: Any) -> int | None:
+def _expected_bytes(file: MindirFile, tensor: Message) -> int | None:
     """What the shape needs; None where the type has no fixed size."""
     kind = schema.ELEMENT_TYPES.get(tensor.data_type, "string")
     count = _count(file, tensor)
     return None if kind == "string" or tensor.compression_type else count * _numpy_type(kind).itemsize
 
 
-def _is_pending(file: MindirFile, tensor: Any) -> bool:
+def _is_pending(file: MindirFile, tensor: Message) -> bool:
     return tensor.external_data.location in file.rounded
 
 
-def _count(file: MindirFile, tensor: Any) -> int:
+def _count(file: MindirFile, tensor: Message) -> int:
     count = 1
     for dim in tensor.dims:
         count = count * dim if dim >= 0 else -1
@@ -183,18 +186,18 @@ def _count(file: MindirFile, tensor: Any) -> int:
     return count
 
 
-def _numpy_type(kind: str) -> np.dtype:
+def _numpy_type(kind: str) -> np.dtype[Any]:
     return LOW_TYPES.get(kind) or np.dtype(kind)
 
 
-def _named(tensor: Any) -> str:
+def _named(tensor: Message) -> str:
     return f"parameter '{str(tensor.ref_key or tensor.name)[:200]}'"
 
 
 # -- elements ---------------------------------------------------------------------------------------------------------
 
 
-def elements(file: MindirFile, tensor: Any) -> np.ndarray:
+def elements(file: MindirFile, tensor: Message) -> Array:
     """The flat elements of a Tensor message in its element type; read-only, mapped where they are external.
 
     Raises AmpError (AMP102 no data, text, compressed or damaged, AMP103 bad external data).
@@ -218,7 +221,7 @@ def elements(file: MindirFile, tensor: Any) -> np.ndarray:
     return data
 
 
-def _mapped(file: MindirFile, tensor: Any, dtype: np.dtype) -> np.ndarray:
+def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> Array:
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -231,7 +234,7 @@ def _mapped(file: MindirFile, tensor: Any, dtype: np.dtype) -> np.ndarray:
         raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA) from None
 
 
-def _inline(tensor: Any, dtype: np.dtype) -> np.ndarray:
+def _inline(tensor: Message, dtype: np.dtype[Any]) -> Array:
     if raw := tensor.raw_data:
         return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
     if tensor.float_data:
@@ -247,7 +250,7 @@ def _inline(tensor: Any, dtype: np.dtype) -> np.ndarray:
 # -- rounding ---------------------------------------------------------------------------------------------------------
 
 
-def round_tensor(file: MindirFile, tensor: Any, dtype: str, floor: float | None = None) -> None:
+def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | None = None) -> None:
     """A float32 Tensor message becomes float16 or bfloat16, rounded to nearest even; external data when it is saved.
 
     Finite elements below ``floor`` become ``floor`` first: only for masks, where the plan says so. Raises AmpError
@@ -257,7 +260,7 @@ def round_tensor(file: MindirFile, tensor: Any, dtype: str, floor: float | None 
         raise ValueError(f"{_named(tensor)} of type {tensor.data_type} cannot become {dtype}")
     if is_external(tensor):
         _check_external(file, tensor, {})
-        pending = Rounding(*place(file, tensor), dtype, floor)
+        pending = PendingRounding(*place(file, tensor), dtype, floor)
         token = f"\0rounded {len(file.rounded)}"  # no file has such a name
         file.rounded[token] = pending
         tensor.external_data.location = token
@@ -268,7 +271,7 @@ def round_tensor(file: MindirFile, tensor: Any, dtype: str, floor: float | None 
     tensor.data_type = schema.ELEMENT_NUMBERS[dtype]
 
 
-def rounded(data: np.ndarray, dtype: str, floor: float | None) -> np.ndarray:
+def rounded(data: Array, dtype: str, floor: float | None) -> Array:
     """float32 elements in a low type."""
     result = np.empty(data.size, LOW_TYPES[dtype])
     for start in range(0, data.size, CHUNK):
@@ -277,14 +280,14 @@ def rounded(data: np.ndarray, dtype: str, floor: float | None) -> np.ndarray:
     return result
 
 
-def _rounded_part(part: np.ndarray, dtype: str, floor: float | None) -> np.ndarray:
+def _rounded_part(part: Array, dtype: str, floor: float | None) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         if floor is not None:
             part = np.where(np.isfinite(part) & (part < floor), np.float32(floor), part)
         return part.astype(LOW_TYPES[dtype])
 
 
-def stored_chunks(file: MindirFile, tensor: Any) -> Iterator[bytes]:
+def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
     """The bytes of an external tensor as they are saved, in pieces. Raises AmpError AMP103 for bad external data."""
     pending = file.rounded.get(tensor.external_data.location)
     step = CHUNK * 4
@@ -297,7 +300,9 @@ def stored_chunks(file: MindirFile, tensor: Any) -> Iterator[bytes]:
             yield _rounded_part(data[start : start + CHUNK], pending.dtype, pending.floor).tobytes()
 
 
-def write_padded(file: MindirFile, held: list[Any], stream: Any, digest: Any) -> Iterator[tuple[int, int]]:
+def write_padded(
+    file: MindirFile, held: list[Message], stream: BinaryIO, digest: hashlib.blake2b
+) -> Iterator[tuple[int, int]]:
     """Writes a data file in MindSpore's layout; offset and length of each tensor. What is shared is written once.
 
     Raises AmpError AMP103 for bad external data, and OSError.
@@ -319,6 +324,6 @@ def write_padded(file: MindirFile, held: list[Any], stream: Any, digest: Any) ->
         yield written[key]
 
 
-def _rounding(file: MindirFile, tensor: Any) -> object:
+def _rounding(file: MindirFile, tensor: Message) -> object:
     pending = file.rounded.get(tensor.external_data.location)
     return pending and (pending.dtype, pending.floor)

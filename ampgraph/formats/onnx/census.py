@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ...core.graph import Census, Stored
-from .dataflow import dtype_name
-from .io import all_graphs
+from .types import dtype_name
+from .walk import all_graphs
 from .weights import stored_tensor
 
 

@@ -6,22 +6,24 @@ import contextlib
 import gc
 import hashlib
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
-from ...core.dataflow import Dataflow, Op
-from ...core.errors import AmpError
+from ...core.dataflow import Dataflow
+from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
+from ..editable import EditableGraph
 from . import io as onnx_io
 from .census import census
-from .dataflow import DataflowBuilder, declared_type, dtype_name
+from .dataflow import read_dataflow
 from .editor import OnnxEditor
-from .schemas import first_opset_admitting, schema
-from .shapes import OnnxShapes
+from .schemas import schema
+from .shapes import weightless
+from .types import declared_type, dtype_name
 from .variants import Variants
-from .weights import OnnxWeights
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -41,7 +43,7 @@ def quiet_collector() -> Iterator[None]:
             gc.enable()
 
 
-class OnnxGraph:
+class OnnxGraph(EditableGraph):
     """The native model, never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
@@ -49,28 +51,38 @@ class OnnxGraph:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         return OnnxGraph(onnx_io.load(path))
 
-    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
-        """A snapshot. ``low_io``: graph inputs and outputs that are to be low."""
-        flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
-        builder = DataflowBuilder(self.model, flow, low, low_io)
-        flow.attribute = builder.plain_attribute
-        flow.later_version = first_opset_admitting
-        return builder.build()
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxEditor:
+        """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""
+        self.require_newest(flow)
+        self._admit_casts()
+        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
-    def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> OnnxEditor:
-        """An editor over a fresh dataflow. ``signature``: what was decided in each function scope."""
-        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature))
+    def edited(self) -> None:
+        """Makes every dataflow out of date, and the list of graphs."""
+        self._all = None
+        super().edited()
 
     def prepare(self) -> None:
         """Sorts what is unsorted."""
-        for graph in self._graphs():
-            if not _is_sorted(graph):
-                graph.sort()
+        unsorted = [graph for graph in self._graphs() if not _is_sorted(graph)]
+        for graph in unsorted:
+            graph.sort()
+        if unsorted:
+            self.edited()
+
+    def fault(self) -> str:
+        """What onnx.checker says against the model, its weights left out; an empty string for a valid one."""
+        try:
+            onnx.checker.check_model(weightless(self.model))
+        except (onnx.checker.ValidationError, ValueError, TypeError) as error:
+            return first_line(error)
+        return ""
 
     def _graphs(self) -> list[ir.Graph]:
         """Every graph, bodies and functions included; the walk over all attributes is done once."""
@@ -86,7 +98,7 @@ class OnnxGraph:
             )
             raise AmpError("AMP205", "is a training step: its precision was decided when it was built", hint=hint)
 
-    def before_edits(self) -> None:
+    def _admit_casts(self) -> None:
         """Imports the default domain, which every Cast needs."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
             self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
@@ -166,17 +178,6 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
     return f"{dtype_name(tensor.dtype)}:{tensor.shape}:{tensor.tobytes().hex() if small else ''}"
 
 
-def layer_of(op: Op) -> str:
-    """The exporter's scope of a node, dot separated, or the folders of its slash-separated name."""
-    node: ir.Node = op.native
-    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
-    if scopes:
-        names = [name.strip(" '\"") for name in scopes.strip("[]").split(",")]
-        return names[-2] if len(names) > 1 else names[0]
-    parts = [part for part in (node.name or "").split("/")[:-1] if part]
-    return ".".join(parts)
-
-
 def _is_sorted(graph: ir.Graph) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
@@ -200,7 +201,5 @@ def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
 
 def _opset_of_ir(ir_version: int) -> int:
     """The newest opset that a reader of this IR version is sure to know."""
-    import onnx
-
     known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
     return max(known) if known else 13

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -86,7 +87,7 @@ def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
 def _from_onnx(found: onnx.defs.OpSchema) -> Schema:
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
-    def formals(parameters) -> tuple[Formal, ...]:
+    def formals(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[Formal, ...]:
         return tuple(Formal(p.name, p.type_str, p.option == variadic, p.is_homogeneous) for p in parameters)
 
     constraints = {c.type_param_str: frozenset(c.allowed_type_strs) for c in found.type_constraints}

@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
+from .weights import stored_tensor
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 
@@ -21,10 +22,8 @@ class OnnxShapes:
         native: ir.Value = value.native
         shape = native.shape if native.const_value is None else native.const_value.shape
         if shape is not None:
-            return tuple(d if isinstance(d, int) else d.value for d in shape)  # type: ignore[union-attr]
+            return tuple(d if isinstance(d, int) else d.value for d in shape)
         if value.weight and value.native.producer() is not None:
-            from .weights import stored_tensor
-
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
         if value.container:
@@ -36,6 +35,20 @@ class OnnxShapes:
 
 def infer(model: ir.Model) -> dict[str, Shape]:
     """Shapes of the main graph's values by onnx's inference, on a copy without weights; empty where it fails."""
+    try:
+        found = onnx.shape_inference.infer_shapes(weightless(model), strict_mode=False)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
+    shapes: dict[str, Shape] = {}
+    for info in found.graph.value_info:
+        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            shapes[info.name] = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
+    return shapes
+
+
+def weightless(model: ir.Model) -> onnx.ModelProto:
+    """The model without its large stored tensors, which are inputs instead."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 4))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -55,13 +68,4 @@ def infer(model: ir.Model) -> dict[str, Shape]:
     proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
     proto.graph.output.extend(ir.serde.serialize_value(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
-    try:
-        found = onnx.shape_inference.infer_shapes(proto, strict_mode=False)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
-    shapes: dict[str, Shape] = {}
-    for info in found.graph.value_info:
-        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
-            dims = info.type.tensor_type.shape.dim
-            shapes[info.name] = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims)
-    return shapes
+    return proto

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import Value
 
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LOW_TYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
@@ -25,7 +27,7 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     if node.op_type != "Constant" or attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        return attribute.value
+        return attribute.as_tensor()
     if attribute.name == "value_float":
         return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
     if attribute.name == "value_floats":
@@ -35,7 +37,7 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     return None
 
 
-def flat(tensor: ir.TensorProtocol) -> np.ndarray:
+def flat(tensor: ir.TensorProtocol) -> Array:
     """The elements in one dimension; a view where the tensor is mapped or raw."""
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
@@ -47,14 +49,14 @@ class OnnxWeights:
         tensor = stored_tensor(value.native)
         return int(tensor.size) if tensor is not None else 0
 
-    def array(self, value: Value, limit: int = 1 << 16) -> np.ndarray | None:
+    def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         tensor = stored_tensor(value.native)
         if tensor is None or tensor.size > limit:
             return None
         return np.asarray(tensor.numpy())
 
-    def chunks(self, value: Value) -> Iterator[np.ndarray]:
+    def chunks(self, value: Value) -> Iterator[Array]:
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
@@ -84,15 +86,15 @@ class RoundedTensor(ir.LazyTensor):
         )
         self.source, self.low, self.floor = source, STORED_TYPES[dtype], floor
 
-    def _round(self) -> ir.Tensor:
+    def _round(self) -> ir.Tensor[Any]:
         parts = list(self.chunks())
         data = np.concatenate(parts) if parts else np.empty(0, self.low)
-        return ir.Tensor(data.reshape(self.source.shape.numpy()), dtype=self.dtype, name=self.name)  # type: ignore[union-attr]
+        return ir.Tensor(data.reshape(self.source.shape.numpy()), dtype=self.dtype, name=self.name)
 
     def tobytes(self) -> bytes:
         return b"".join(part.tobytes() for part in self.chunks())
 
-    def chunks(self) -> Iterator[np.ndarray]:
+    def chunks(self) -> Iterator[Array]:
         data = flat(self.source)
         for start in range(0, data.size, CHUNK):
             part = data[start : start + CHUNK]

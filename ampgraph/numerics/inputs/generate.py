@@ -10,9 +10,11 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow
 from ...core.errors import AmpError
 from .roles import InputReader, Reading
@@ -28,7 +30,7 @@ _SUM = re.compile(r"[\w.\s+\-*/()]+")
 
 
 @dataclass(frozen=True)
-class Port:
+class GraphInput:
     """A graph input: ``dtype`` as numpy names it, sizes that are names or None where any will do."""
 
     name: str
@@ -41,13 +43,13 @@ class Port:
 class Sizes:
     """One size for each symbolic dimension, by its name and by where it stands."""
 
-    ports: Sequence[Port]
+    ports: Sequence[GraphInput]
     given: Mapping[str, int] = field(default_factory=dict)
     known: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.known = dict(self.given)
-        places: dict[str, tuple[Port, int]] = {}
+        places: dict[str, tuple[GraphInput, int]] = {}
         for port in self.ports:
             for axis, dim in enumerate(port.shape):
                 if isinstance(dim, str):
@@ -68,7 +70,7 @@ class Sizes:
             return SEQUENCE
         return self.known[dim] if dim in self.known else self._sum(dim) if _is_sum(dim) else SEQUENCE
 
-    def shape(self, port: Port) -> tuple[int, ...]:
+    def shape(self, port: GraphInput) -> tuple[int, ...]:
         """The sizes of an input."""
         return tuple(
             self._guess("", port, axis) if dim is None else self.size(dim) for axis, dim in enumerate(port.shape)
@@ -102,7 +104,7 @@ class Sizes:
         number = _evaluate(text) if names else None
         return SEQUENCE if number is None else max(number, 1)
 
-    def _guess(self, name: str, port: Port, axis: int) -> int:
+    def _guess(self, name: str, port: GraphInput, axis: int) -> int:
         word, rank = name.lower(), len(port.shape)
         if name and self._is_past(name):
             return PAST
@@ -150,30 +152,31 @@ class Numbers:
     def __init__(self, *key: int) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence([k & 0xFFFFFFFF for k in key]))
 
-    def _raw(self, count: int) -> np.ndarray:
+    def _raw(self, count: int) -> Array:
         return np.atleast_1d(self.bits.random_raw(count)) if count else np.zeros(0, np.uint64)
 
-    def integers(self, first: int, last: int, shape: tuple[int, ...]) -> np.ndarray:
+    def integers(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
         """int64 numbers from ``first`` to ``last``, both included."""
         span = np.uint64(max(last - first, 0) + 1)
         return (self._raw(math.prod(shape)) % span).astype(np.int64).reshape(shape) + first
 
-    def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
+    def uniform(self, shape: tuple[int, ...]) -> Array:
         """float32 numbers in [0, 1), of 24 bits."""
         return ((self._raw(math.prod(shape)) >> np.uint64(40)) * 2.0**-24).astype(np.float32).reshape(shape)
 
-    def normal(self, shape: tuple[int, ...]) -> np.ndarray:
+    def normal(self, shape: tuple[int, ...]) -> Array:
         """float32 numbers of about the standard normal distribution: sums of twelve 16-bit numbers, exact."""
         count = math.prod(shape)
         words = self._raw(3 * count).astype("<u8").view("<u2").reshape(count, 12)
-        return (words.sum(axis=1, dtype=np.int64) / 65536 - 6 + 6 / 65536).astype(np.float32).reshape(shape)
+        sums: Array = words.sum(axis=1, dtype=np.int64)
+        return (sums / 65536 - 6 + 6 / 65536).astype(np.float32).reshape(shape)
 
 
 @dataclass(frozen=True)
-class Source:
+class InputFill:
     """How one input is made, in words and in numbers."""
 
-    port: Port
+    port: GraphInput
     shape: tuple[int, ...]
     kind: str
     note: str
@@ -186,7 +189,9 @@ class Source:
 class Generator:
     """Makes sample after sample for the inputs of a model. Raises AmpError AMP503 for an input that cannot be made."""
 
-    def __init__(self, flow: Dataflow, ports: Sequence[Port], seed: int, dims: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, flow: Dataflow, ports: Sequence[GraphInput], seed: int, dims: Mapping[str, int] | None = None
+    ) -> None:
         self.seed, self.sizes = seed, Sizes(ports, dict(dims or {}))
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
@@ -199,13 +204,13 @@ class Generator:
             lines.append(f"'{source.port.name}' {source.port.dtype} [{size}]: {source.note}")
         return tuple(lines)
 
-    def sample(self, index: int) -> dict[str, np.ndarray]:
+    def sample(self, index: int) -> dict[str, Array]:
         """The feeds of sample ``index``, always the same."""
         return {source.port.name: self._make(source, index) for source in self.sources}
 
     # -- what each input is -------------------------------------------------------------------------------------------
 
-    def _source(self, port: Port, found: Reading) -> Source:
+    def _source(self, port: GraphInput, found: Reading) -> InputFill:
         shape, name = self.sizes.shape(port), port.name.lower()
         dtype = port.dtype
         if dtype in ("", "object", "string") or dtype.startswith("complex"):
@@ -217,62 +222,62 @@ class Generator:
         if "float" in dtype:
             return self._float(port, shape, found)
         if dtype == "bool" and not (found.masks or "mask" in name):
-            return Source(port, shape, "boolean", "random")
+            return InputFill(port, shape, "boolean", "random")
         if dtype == "bool" or found.masks or "mask" in name:
             return self._mask(port, shape, found)
         return self._integer(port, shape, found)
 
-    def _float(self, port: Port, shape: tuple[int, ...], found: Reading) -> Source:
+    def _float(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         name = port.name.lower()
         if found.added:
-            return Source(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
+            return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
         if found.masks or "mask" in name:
             return self._mask(port, shape, found)
         if found.positive:
-            return Source(port, shape, "uniform", "uniform in (0, 1)")
+            return InputFill(port, shape, "uniform", "uniform in (0, 1)")
         if "timestep" in name:
-            return Source(port, shape, "integer", f"whole numbers below {STEPS}", 0, STEPS - 1)
+            return InputFill(port, shape, "integer", f"whole numbers below {STEPS}", 0, STEPS - 1)
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
-            return Source(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
-        return Source(port, shape, "normal", "about standard normal")
+            return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
+        return InputFill(port, shape, "normal", "about standard normal")
 
-    def _mask(self, port: Port, shape: tuple[int, ...], found: Reading) -> Source:
+    def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         inverted = found.one_masks
         message = "zeros, with a tail of ones" if inverted else "ones, with a tail of zeros"
-        return Source(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
+        return InputFill(port, shape, "mask", f"a mask: {message} in every other sample", inverted=inverted)
 
-    def _integer(self, port: Port, shape: tuple[int, ...], found: Reading) -> Source:
+    def _integer(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         name, dtype = port.name.lower(), port.dtype
         limit = np.iinfo(dtype)
         first, last = max(found.first, 0 if found.first <= 0 else found.first), found.last
         within = f"up to {last} ({found.table})" if found.bounded else ""
         if found.size:
-            return Source(port, shape, "constant", f"1, as {found.size} takes a size from it", 1, 1)
+            return InputFill(port, shape, "constant", f"1, as {found.size} takes a size from it", 1, 1)
         if "position" in name:
             last = last if found.bounded else int(limit.max) - 1
-            return Source(port, shape, "positions", "counts up", first, last)
+            return InputFill(port, shape, "positions", "counts up", first, last)
         if "token_type" in name or "segment" in name:
             last = min(last, 1)
-            return Source(port, shape, "segments", f"zeros, then {max(last, 0)}", 0, max(last, 0))
+            return InputFill(port, shape, "segments", f"zeros, then {max(last, 0)}", 0, max(last, 0))
         if found.length or (not found.bounded and ("length" in name or name.endswith(("_len", "_lens")))):
             longest = found.length or self.sizes.size("")
-            return Source(port, shape, "integer", f"lengths up to {longest}", 1, longest)
+            return InputFill(port, shape, "integer", f"lengths up to {longest}", 1, longest)
         if found.bounded:
             last = min(max(last, first), int(limit.max))
             pad = found.equals if found.equals is not None and first <= found.equals <= last else None
             tail = f", {pad} in the tail of every other sample" if pad is not None else ""
-            return Source(port, shape, "index", f"indices {within}{tail}", first, last, pad)
+            return InputFill(port, shape, "index", f"indices {within}{tail}", first, last, pad)
         if "timestep" in name:
-            return Source(port, shape, "integer", f"whole numbers below {STEPS}", 0, min(STEPS - 1, int(limit.max)))
+            return InputFill(port, shape, "integer", f"whole numbers below {STEPS}", 0, min(STEPS - 1, int(limit.max)))
         if limit.bits == 8:
-            return Source(port, shape, "integer", "all numbers of its type", int(limit.min), int(limit.max))
+            return InputFill(port, shape, "integer", "all numbers of its type", int(limit.min), int(limit.max))
         last = PLAIN_INTEGERS - 1
-        return Source(port, shape, "integer", f"whole numbers from {first} to {first + last}", first, first + last)
+        return InputFill(port, shape, "integer", f"whole numbers from {first} to {first + last}", first, first + last)
 
     # -- and what is fed ----------------------------------------------------------------------------------------------
 
-    def _make(self, source: Source, index: int) -> np.ndarray:
+    def _make(self, source: InputFill, index: int) -> Array:
         shape, kind = source.shape, source.kind
         numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
         if kind == "normal":
@@ -297,7 +302,7 @@ class Generator:
                 array = np.where(self._kept(shape, index), array, source.pad)
         return np.ascontiguousarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape))
 
-    def _kept(self, shape: tuple[int, ...], index: int) -> np.ndarray:
+    def _kept(self, shape: tuple[int, ...], index: int) -> Array:
         """Which places of the last axis are no padding: all in even samples, a tail is in odd ones.
 
         All inputs of one length agree, as a mask and the tokens under it must."""
@@ -311,7 +316,7 @@ class Generator:
         return np.broadcast_to(np.arange(total) < column, shape)
 
 
-def numpy_type(name: str) -> np.dtype:
+def numpy_type(name: str) -> np.dtype[Any]:
     """A numpy type by name; bfloat16 and its like are those of ml_dtypes, whatever else was registered under a name."""
     import ml_dtypes
 

@@ -12,25 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.borders import Borders
 from ...core.dataflow import NONE, Dataflow, Op
+from ...oplists.traits import at as at_place
+from ...oplists.traits import has
 
-MOVES = {
-    *("Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Slice", "Expand", "Flatten", "Tile", "Split"),
-    *("Cast", "CastLike", "Pad", "Gather", "GatherElements", "Clip", "Trilu"),
-}
-"""Their first input goes on as it is."""
-JOINS = {"Concat", "And", "Or", "Max", "Min"}
-SIZES = {
-    **{"Reshape": (1,), "Expand": (1,), "Tile": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 3), "TopK": (1,)},
-    **{"ConstantOfShape": (0,), "Range": (0, 1, 2), "Unsqueeze": (1,), "Squeeze": (1,), "Resize": (3,), "Split": (1,)},
-    **{"OneHot": (1,), "Loop": (0,), "ReduceSum": (1,), "ReduceMean": (1,), "Trilu": (1,), "CumSum": (1,)},
-}
-"""Positions where an operator reads a size, a count or an axis."""
-LENGTHS = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1}
-TABLES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "GatherND": 1, "ScatterND": 1, "OneHot": 0}
-ATTENTION = {"Attention": 3, "com.microsoft::Attention": 3, "com.microsoft::MultiHeadAttention": 4}
-SCORES = {"MatMul", "Einsum", "Gemm", "BatchMatMul", "FusedMatMul"}
 VERY_NEGATIVE = -1e3
 LARGE = 1 << 20  # elements: a constant above it is no set of numbers to compare with
 
@@ -99,20 +86,20 @@ class InputReader:
     def _step(self, op: Op, index: int, at: _State, source: int, found: Reading) -> list[_State]:
         """Notes what an operator says of the input, and gives the values to go on with."""
         role = op.role
-        if index in SIZES.get(role, ()):
+        if at_place(role, "sizes", index):
             found.size = found.size or op.kind
             return []
-        if TABLES.get(role) == index:
+        if at_place(role, "indices", index):
             self._table(op, at, found)
             return []
-        if LENGTHS.get(role) == index:
+        if at_place(role, "sequence_lengths", index):
             found.length = self._dimension(op.inputs[0], 0) or 16
             return []
-        if ATTENTION.get(role) == index:
+        if at_place(role, "attention_mask", index):
             found.masks, found.one_masks = True, at.flipped
             found.added = self.flow.values[source].dtype.startswith(("float", "bfloat"))
             return []
-        if role in ("Log", "Sqrt"):
+        if has(role, "needs_positive"):
             found.positive = True
             return []
         if role == "Where" and index == 0:
@@ -121,7 +108,7 @@ class InputReader:
             return self._arithmetic(op, index, at, source, found)
         if role == "Not":
             return [_State(v, at.scale, at.low, at.high, not at.flipped) for v in op.outputs]
-        if (role in MOVES and index == 0) or role in JOINS or (role == "Where" and index):
+        if at_place(role, "passes_on", index) or has(role, "pools") or (role == "Where" and index):
             return [_State(v, at.scale, at.low, at.high, at.flipped) for v in op.outputs]
         return []
 
@@ -189,7 +176,7 @@ class InputReader:
         low, high = (-high, -low) if role == "Sub" else (low, high)
         return [_State(v, at.scale, at.low + low, at.high + high, at.flipped) for v in op.outputs]
 
-    def _numbers(self, value: int) -> np.ndarray | None:
+    def _numbers(self, value: int) -> Array | None:
         """The finite numbers in a constant, through moves and a constant Range; None for what is computed."""
         flow = self.flow
         for _ in range(6):
@@ -208,7 +195,7 @@ class InputReader:
                 ends = [flow.scalar(v) for v in op.inputs]
                 known = [e for e in ends if e is not None]
                 return np.arange(*known) if len(known) == 3 and 0 < abs(known[1] - known[0]) <= LARGE else None
-            if op.role not in MOVES:
+            if not has(op.role, "passes_on"):
                 return None
             value = op.inputs[0]
         return None
@@ -231,9 +218,9 @@ class InputReader:
     def _reaches_softmax(self, op: Op) -> bool:
         for _ in range(8):
             readers = [r for v in op.outputs for r in self.flow.readers(v)]
-            if any(r.role in ("Softmax", "LogSoftmax") for r in readers):
+            if any(has(r.role, "softmaxes") for r in readers):
                 return True
-            following = [r for r in readers if r.role in MOVES or r.role in ("Add", "Where")]
+            following = [r for r in readers if has(r.role, "passes_on") or r.role in ("Add", "Where")]
             if len(following) != 1:
                 return False
             op = following[0]
@@ -251,7 +238,7 @@ class InputReader:
             if op is None or op.id in seen:
                 continue
             seen.add(op.id)
-            product |= op.role in SCORES
-            if op.role not in SCORES:
+            product |= has(op.role, "scores")
+            if not has(op.role, "scores"):
                 work += [v for v in op.inputs if v != NONE]
         return product

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...formats import adapters
 from ...runtime.data import cannot_read, load_npz
-from ...runtime.onnxruntime_session import Port as Declared
-from ...runtime.onnxruntime_session import check_feeds
-from .generate import Generator, Port, numpy_type
+from ...runtime.ports import Port, check_feeds
+from .generate import Generator, GraphInput, numpy_type
 
 COUNT = 8  # samples that are generated where nobody says how many
 MOST = 256  # samples that are kept of an iterable where nobody says how many: it may have no end
-Feeds = dict[str, np.ndarray]
+Feeds = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Samples:
 class _Inputs:
     """The inputs of a model, and those that may be left out."""
 
-    ports: dict[str, Declared]
+    ports: dict[str, Port]
     optional: frozenset[str]
     unranked: frozenset[str]  # whose shape the file does not say: they are never split
 
@@ -116,18 +116,14 @@ def load_samples(
             rows or holds NaN; an input that cannot be generated). Of a folder and of a list the first sample is looked
             at now, the others when their turn comes.
     """
-    if count is not None and (not is_whole(count) or count < 1):
-        raise AmpError("AMP503", f"{count!r} samples are asked for", hint="ask for a whole number, 1 or more")
-    if not is_whole(seed):
-        raise AmpError("AMP503", f"seed {seed!r} is no whole number", hint="for example 0")
-    count, seed = None if count is None else int(count), int(seed)  # numpy's numbers too
+    count, seed = _whole(count, seed)
     graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
     _check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:
         return _generated(flow, ports, COUNT if count is None else count, seed, dims)
     inputs = _Inputs(
-        {p.name: Declared(p.name, p.dtype, p.shape) for p in ports},
+        {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p)),
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
@@ -142,6 +138,15 @@ def load_samples(
     raise AmpError("AMP108", message, hint=hint)
 
 
+def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
+    """Whole numbers of Python, where numpy's were given. Raises AmpError AMP503 for what is none."""
+    if count is not None and (not is_whole(count) or count < 1):
+        raise AmpError("AMP503", f"{count!r} samples are asked for", hint="ask for a whole number, 1 or more")
+    if not is_whole(seed):
+        raise AmpError("AMP503", f"seed {seed!r} is no whole number", hint="for example 0")
+    return None if count is None else int(count), int(seed)
+
+
 def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
     names = sorted(graph.dimensions()) if dims else []
     there = f"there are: {', '.join(names[:8])}" if names else "the model names none"
@@ -153,7 +158,7 @@ def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
             raise AmpError("AMP310", f"--dim {name}={size!r} is no size", hint=f"for example --dim {name}=8")
 
 
-def _ports(graph: Any) -> tuple[Dataflow, list[Port]]:
+def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
     """The dataflow of a graph and its inputs, weights that are listed as inputs among them."""
     graph.prepare()
     flow = graph.dataflow()
@@ -161,17 +166,19 @@ def _ports(graph: Any) -> tuple[Dataflow, list[Port]]:
     for value in flow.scopes[0].inputs:
         item = flow.values[value]
         dtype = "" if item.container else {"string": "object"}.get(item.dtype, item.dtype)
-        ports.append(Port(item.name, dtype, tuple(flow.shape(value) or ()), value))
+        ports.append(GraphInput(item.name, dtype, tuple(flow.shape(value) or ()), value))
     return flow, ports
 
 
-def _has_default(flow: Dataflow, port: Port) -> bool:
+def _has_default(flow: Dataflow, port: GraphInput) -> bool:
     """Whether an input is a weight that a caller may override (models of IR version 3)."""
     native = flow.values[port.value].native
     return hasattr(native, "is_initializer") and native.is_initializer()
 
 
-def _generated(flow: Dataflow, ports: list[Port], count: int, seed: int, dims: Mapping[str, int] | None) -> Samples:
+def _generated(
+    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int] | None
+) -> Samples:
     needed = [port for port in ports if not _has_default(flow, port)]
     generator = Generator(flow, needed, seed, dims)
     return Samples(True, generator.notes(count), count, lambda: map(generator.sample, range(count)))
@@ -199,7 +206,7 @@ def _arrays(arrays: Mapping[str, Any], where: str, inputs: _Inputs, count: int |
     return Samples(False, _notes(where, wanted, number, held, arrays), wanted, lambda: map(part, range(wanted)))
 
 
-def _parts(held: Mapping[str, np.ndarray], inputs: _Inputs) -> tuple[int, dict[str, int]] | None:
+def _parts(held: Mapping[str, Array], inputs: _Inputs) -> tuple[int, dict[str, int]] | None:
     """(how many samples, rows of each array in one; 0: the first dimension counts samples), None for one sample."""
     number, steps = 0, {}
     for name, array in held.items():
@@ -303,7 +310,7 @@ def _fixed(shape: tuple[int | str | None, ...]) -> bool:
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
-def _array(name: str, value: Any, where: str) -> np.ndarray:
+def _array(name: str, value: Any, where: str) -> Array:
     """What was given for an input as an array; a sequence stays one in an array of objects."""
     try:
         return np.asarray(value)
@@ -312,7 +319,7 @@ def _array(name: str, value: Any, where: str) -> np.ndarray:
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 
-def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+def _rounded(array: Array, dtype: str) -> Array:
     if dtype in ("float16", "bfloat16") and array.dtype == np.float32:
         with np.errstate(over="ignore"):
             return array.astype(numpy_type(dtype))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
+
 
 @dataclass(frozen=True)
 class Apart:
@@ -50,7 +52,7 @@ def _different(reason: str) -> Apart:
     return Apart(math.inf, math.inf, reason=reason)
 
 
-def _is_float(array: np.ndarray) -> bool:
+def _is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
@@ -67,7 +69,7 @@ def _sequences(reference: Any, result: Any) -> Apart:
     return Apart(worst.error, max(part.max_abs for part in parts), **counts, reason=worst.reason, silent=silent)
 
 
-def _floats(reference: np.ndarray, result: np.ndarray) -> Apart:
+def _floats(reference: Array, result: Array) -> Apart:
     want, got = reference.astype(np.float64), result.astype(np.float64)
     known, finite = np.isfinite(want), np.isfinite(got)
     alike = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -85,7 +87,7 @@ def _floats(reference: np.ndarray, result: np.ndarray) -> Apart:
     return Apart(error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent)
 
 
-def _argmax(want: np.ndarray, got: np.ndarray) -> tuple[int, int] | None:
+def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
     """Rows along the last axis whose largest element is at the same place; a NaN agrees with nothing.
 
     Rows whose largest element is not finite in the reference are not counted: they say nothing of the result."""

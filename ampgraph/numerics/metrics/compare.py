@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -54,7 +56,7 @@ def _sequences(reference: Any, result: Any, tolerance: Tolerance) -> Difference:
     return next((p for p in parts if p), max(parts, key=lambda p: p.max_abs, default=Difference(0, 0, 0)))
 
 
-def _floats(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> Difference:
+def _floats(a: Array, b: Array, tolerance: Tolerance) -> Difference:
     finite = np.isfinite(a)
     # Equal infinities of one sign, NaN where NaN was expected.
     astray = np.where(finite, ~np.isfinite(b), ~((a == b) | (np.isnan(a) & np.isnan(b))))

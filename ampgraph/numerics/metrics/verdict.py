@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, nearest
 from ...core.files import unwritable
 from .agreement import apart
@@ -20,15 +21,15 @@ IN_MEMORY = 256 << 20  # bytes of the reference's outputs
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _Spilled:
     """An array in a file: bytes, since files cannot name bfloat16."""
 
     path: Path
     start: int
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def load(self) -> np.ndarray:
+    def load(self) -> Array:
         size = math.prod(self.shape) * self.dtype.itemsize
         return np.fromfile(self.path, np.uint8, size, offset=self.start).view(self.dtype).reshape(self.shape)
 
@@ -98,7 +99,7 @@ class Judge:
             return value
         try:
             with open(self._spill, "ab") as file:
-                stored = _Stored(self._spill, file.tell(), value.dtype, value.shape)
+                stored = _Spilled(self._spill, file.tell(), value.dtype, value.shape)
                 file.write(np.ascontiguousarray(value).tobytes())
         except OSError as error:
             raise unwritable(self._spill, error) from error
@@ -123,10 +124,10 @@ class Judge:
 def _read(value: Any) -> Any:
     if isinstance(value, list):
         return [_read(item) for item in value]
-    return value.load() if isinstance(value, _Stored) else value
+    return value.load() if isinstance(value, _Spilled) else value
 
 
-def _other_class(want: np.ndarray, got: np.ndarray) -> float:
+def _other_class(want: Array, got: Array) -> float:
     axis = _class_axis(want)
     return float(np.mean(want.argmax(axis) != got.argmax(axis))) if want.size else 0.0
 
@@ -138,10 +139,10 @@ def _has_classes(value: Any) -> bool:
     return array.dtype.kind in "iu" or (_is_float(array) and array.ndim > 0 and array.shape[_class_axis(array)] > 1)
 
 
-def _is_float(array: np.ndarray) -> bool:
+def _is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _class_axis(array: np.ndarray) -> int:
+def _class_axis(array: Array) -> int:
     """The second axis of maps [N, C, H, W], else the last."""
     return 1 if array.ndim >= 4 else array.ndim - 1

@@ -11,45 +11,46 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+import onnx_ir as ir
+from onnx import ModelProto
+from onnx.helper import make_opsetid
 
+from ...formats.onnx.graph import OnnxGraph
+from ...formats.onnx.types import native_type
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import QUIET, _refused, _stopped
-from ..strict import value_types as vt
+from ...runtime.onnxruntime_session import refused, stopped
+from ..graphs import DEFAULT_OPSET, Names, Types, captured, folder_of, forget_annotations, outputs_of
+from ..sessions import in_file_order, opened, quiet_options
 
 LIMIT = 96 << 20  # bytes of values that one segment exposes
 GROWTH = 1.5  # a sample this much larger than the one that was planned for is planned for anew
-_ELEMENTS = {spelled: number for number, spelled in vt.TYPE_NAMES.items()}
-_CROSSES = {spelled for number, spelled in vt.TYPE_NAMES.items() if number not in (TensorProto.BFLOAT16,)}
-"""What numpy can hold between two sessions."""
+Value = ir.Value
 
 
 @dataclass
 class _Segment:
     """Some nodes in a row: ``reads`` of them are made before, ``makes`` are seen or read later."""
 
-    nodes: list[NodeProto]
-    reads: list[str]
-    makes: list[str]
+    nodes: list[ir.Node]
+    reads: list[Value]
+    makes: list[Value]
     frees: list[str] = field(default_factory=list)
     session: Any = None
 
 
 class SegmentedModel:
-    """A model without functions, sorted, opened for runs that show the values in ``seen``.
+    """A model without functions, sorted, opened for runs that show the values in ``seen``, by name; it is taken over.
 
     ``limit``: bytes of values that one segment exposes. Raises AmpError AMP501, AMP505 (device), AMP502, AMP504.
     """
 
-    def __init__(
-        self, model: ModelProto, seen: Sequence[str], *, folder: str = "", device: str = "cpu", limit: int = LIMIT
-    ) -> None:
-        self._model, self._seen, self._folder, self._limit = model, set(seen), folder, limit
+    def __init__(self, graph: OnnxGraph, seen: Sequence[str], *, device: str = "cpu", limit: int = LIMIT) -> None:
+        self._model, self._seen, self._folder, self._limit = graph.model, set(seen), folder_of(graph), limit
         self.device, self._providers = choose(device)
-        self._types = vt.infer(model).values
-        self._weights = {i.name: i for i in model.graph.initializer}
-        self._sparse = {i.values.name: i for i in model.graph.sparse_initializer}
-        self._reads = [_reads(node) for node in model.graph.node]
+        self._types = Types.read(graph.dataflow())
+        forget_annotations(graph.model.graph)
+        self._nodes = list(graph.model.graph)
+        self._reads = [list(dict.fromkeys(_reads(node))) for node in self._nodes]
         self._segments: list[_Segment] = []
         self._planned = 0
 
@@ -59,20 +60,22 @@ class SegmentedModel:
     def run(
         self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """(name, array) of everything seen, in the order of the file. ``told(done, of)`` counts segments."""
+        """(name, array) of everything seen, in the order of the file. ``progress(done, of)`` counts segments."""
         size = sum(_elements(value) for value in feeds.values()) + 1
         if not self._segments or size > GROWTH * self._planned:
             self._segments, self._planned = [], size
             self._segments = self._cut(self._sizes(feeds), set(feeds))
             for segment in self._segments:  # all at once: between large arrays they would leave holes behind
-                segment.session = self._open(self._part(segment, set(feeds)))
+                segment.session = self._open(self._part(segment.nodes, segment.reads, segment.makes, set(feeds)))
         held: dict[str, Any] = {name: _own(value) for name, value in feeds.items()}
         for number, segment in enumerate(self._segments):
-            found = self._run(segment.session, {name: held[name] for name in segment.reads}, segment.makes)
-            for name, array in zip(segment.makes, found, strict=True):
+            makes = [value.name or "" for value in segment.makes]
+            fed = {value.name or "": held[value.name or ""] for value in segment.reads}
+            found = self._run(segment.session, fed, makes)
+            for name, array in zip(makes, found, strict=True):
                 held[name] = array
             del found
-            for name in segment.makes:
+            for name in makes:
                 if name in self._seen:
                     yield name, held[name]
             for name in segment.frees:
@@ -82,129 +85,108 @@ class SegmentedModel:
 
     # -- where to cut -------------------------------------------------------------------------------------------------
 
-    def _sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
+    def _sizes(self, feeds: Mapping[str, Any]) -> dict[Value, int]:
         """Elements of each seen value: one run that gives the sizes alone, so that each value is freed at once."""
-        graph = self._model.graph
-        names = [name for node in graph.node for name in node.output if name in self._seen]
-        taken = {name for node in graph.node for name in (*node.input, *node.output)}
-        prefix = next(p for p in (f"ampgraph_size{k}_" for k in range(len(taken) + 1)) if p + "0" not in taken)
-        counts = [f"{prefix}{k}" for k in range(len(names))]
-        part = self._shell()
-        part.graph.node.extend(graph.node)
-        part.graph.node.extend(helper.make_node("Size", [n], [c]) for n, c in zip(names, counts, strict=True))
-        stored = set(self._weights) | set(self._sparse)
-        part.graph.input.extend(v for v in graph.input if v.name in feeds or v.name not in stored)
-        read = {name for reads in self._reads for name in reads}
-        part.graph.initializer.extend(i for n, i in self._weights.items() if n not in feeds and n in read)
-        part.graph.sparse_initializer.extend(self._sparse.values())
-        part.graph.output.extend(_port(name, "int64") for name in counts)
-        found = self._run(self._open(part), {n: _own(v) for n, v in feeds.items()}, counts) if counts else []
-        return {name: int(size) for name, size in zip(names, found, strict=True)}
+        names = Names(self._model.graph)
+        seen = [value for value in outputs_of(self._model.graph) if value.name in self._seen]
+        if not seen:
+            return {}
+        sizes = [ir.node("Size", [value], num_outputs=1, name="") for value in seen]
+        for node in sizes:
+            node.outputs[0].name = names.fresh("ampgraph_size")
+        inputs = [value for value in self._model.graph.inputs if value.name in feeds or not value.is_initializer()]
+        counts = [node.outputs[0] for node in sizes]
+        part = self._part([*self._nodes, *sizes], inputs, counts, set(feeds))
+        for node in sizes:  # the graph has them no longer
+            node.replace_input_with(0, None)
+        fed = {name: _own(value) for name, value in feeds.items()}
+        found = self._run(self._open(part), fed, [value.name or "" for value in counts])
+        return {value: int(size) for value, size in zip(seen, found, strict=True)}
 
-    def _cut(self, sizes: Mapping[str, int], fed: set[str]) -> list[_Segment]:
+    def _cut(self, sizes: Mapping[Value, int], fed: set[str]) -> list[_Segment]:
         """Consecutive segments within the limit, cut only where everything alive is a tensor that numpy holds."""
-        nodes = self._model.graph.node
-        last = {name: index for index, reads in enumerate(self._reads) for name in reads}
+        nodes = self._nodes
+        exposes = [4 * sum(sizes.get(value, 0) for value in node.outputs) for node in nodes] + [0]
+        last = {value: index for index, reads in enumerate(self._reads) for value in reads}
+        dying: dict[int, list[Value]] = {}
+        bad: set[Value] = set()  # alive values that cannot cross
         ends: list[int] = []
-        alive: set[str] = set()
-        bad: set[str] = set()  # alive values that cannot cross
         exposed = 0
-        dying: dict[int, list[str]] = {}
         for index, node in enumerate(nodes):
-            exposed += 4 * sum(sizes.get(name, 0) for name in node.output)
-            for name in node.output:
-                if name and last.get(name, -1) > index:
-                    alive.add(name)
-                    dying.setdefault(last[name], []).append(name)
-                    if self._crossing(name) is None:
-                        bad.add(name)
-            gone = dying.pop(index, [])
-            alive.difference_update(gone)
-            bad.difference_update(gone)
-            following = 4 * sum(sizes.get(name, 0) for name in nodes[index + 1].output) if index + 1 < len(nodes) else 0
-            if not bad and (index + 1 == len(nodes) or exposed + following > self._limit):
+            exposed += exposes[index]
+            for value in node.outputs:
+                if last.get(value, -1) > index and not self._crosses(value):
+                    bad.add(value)
+                    dying.setdefault(last[value], []).append(value)
+            bad.difference_update(dying.pop(index, []))
+            if not bad and (index + 1 == len(nodes) or exposed + exposes[index + 1] > self._limit):
                 ends.append(index + 1)
                 exposed = 0
         if nodes and (not ends or ends[-1] != len(nodes)):
             ends.append(len(nodes))
         return self._pieces(ends, last, fed)
 
-    def _pieces(self, ends: list[int], last: Mapping[str, int], fed: set[str]) -> list[_Segment]:
-        nodes, start, pieces = self._model.graph.node, 0, []
-        made: set[str] = set(fed)
+    def _pieces(self, ends: list[int], last: Mapping[Value, int], fed: set[str]) -> list[_Segment]:
+        start, pieces = 0, []
+        main = self._model.graph
+        made = {value for value in (*main.inputs, *main.initializers.values()) if value.name in fed}
         for end in ends:
-            inside = list(nodes[start:end])
-            own = [name for node in inside for name in node.output if name]
-            wanted = dict.fromkeys(n for reads in self._reads[start:end] for n in reads)
-            makes = [name for name in own if name in self._seen or last.get(name, -1) >= end]
-            reads = [name for name in wanted if name in made]
+            inside = self._nodes[start:end]
+            own = [value for node in inside for value in node.outputs if value.name]
+            wanted = dict.fromkeys(value for reads in self._reads[start:end] for value in reads)
+            makes = [value for value in own if value.name in self._seen or last.get(value, -1) >= end]
+            reads = [value for value in wanted if value in made]
             if makes:
-                pieces.append(_Segment(inside, reads, makes))
-                pieces[-1].frees = [n for n in {*reads, *makes} if last.get(n, -1) < end]
+                gone = [value.name or "" for value in {*reads, *makes} if last.get(value, -1) < end]
+                pieces.append(_Segment(inside, reads, makes, gone))
             made.update(own)
             start = end
         return pieces
 
-    def _crossing(self, name: str) -> str | None:
-        """The element type of a value that may go from one session to the next, else None."""
-        kind = self._types.get(name, "")
-        inner = kind.removeprefix("tensor(").removesuffix(")") if vt.is_tensor(kind) else ""
-        return inner if inner in _CROSSES else None
+    def _crosses(self, value: Value) -> bool:
+        """Whether a value may go from one session to the next: a tensor of a type that numpy holds."""
+        return self._types.tensor(value) not in ("", "bfloat16")
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _shell(self) -> ModelProto:
+    def _part(self, nodes: list[ir.Node], reads: list[Value], makes: list[Value], fed: set[str]) -> bytes:
+        """The file of some nodes, with the weights that they read."""
+        own = {*reads, *(value for node in nodes for value in node.outputs)}
+        wanted = dict.fromkeys(value for node in nodes for value in _reads(node))
+        stored = [v for v in wanted if v not in own and v.name not in fed and v.const_value is not None]
+        declared = set(self._model.graph.inputs)
+        inputs = [value if value in declared else self._port(value) for value in reads]
+        view = ir.GraphView(inputs, [self._port(v) for v in makes], nodes=nodes, initializers=stored, name="segment")
         part = ModelProto(ir_version=self._model.ir_version)
-        part.opset_import.extend(self._model.opset_import)
-        if "" not in vt.opsets(part):
-            part.opset_import.append(helper.make_opsetid("", 17))
-        part.graph.name = "segment"
-        return part
+        opsets = self._model.opset_imports
+        imports = opsets if "" in opsets or "ai.onnx" in opsets else {**opsets, "": DEFAULT_OPSET}
+        part.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
+        ir.serde.serialize_graph_into(part.graph, view)  # type: ignore[arg-type]  # its own protocol says more
+        content: bytes = part.SerializeToString()
+        return content
 
-    def _part(self, segment: _Segment, fed: set[str]) -> ModelProto:
-        """The model of one segment, with the weights that it reads."""
-        part, declared = self._shell(), {v.name: v for v in self._model.graph.input}
-        part.graph.node.extend(segment.nodes)
-        for name in segment.reads:
-            known = declared.get(name)
-            part.graph.input.append(known if known is not None else _port(name, self._crossing(name) or "float"))
-        own = {name for node in segment.nodes for name in (*node.output,)} | set(segment.reads)
-        for name in dict.fromkeys(n for node in segment.nodes for n in _reads(node)):
-            if name in own or name in fed:
-                continue
-            if name in self._weights:
-                part.graph.initializer.append(self._weights[name])
-            elif name in self._sparse:
-                part.graph.sparse_initializer.append(self._sparse[name])
-        part.graph.output.extend(_port(name, self._crossing(name) or "float") for name in segment.makes)
-        return part
+    def _port(self, value: Value) -> Value:
+        """A value as a session's input or output."""
+        container, dtype = self._types.of.get(value, ("", "int64"))
+        return ir.Value(name=value.name, type=native_type(container, dtype or "float32"))
 
-    def _open(self, part: ModelProto) -> Any:
-        ort = import_onnxruntime()
-        options = ort.SessionOptions()
-        options.log_severity_level = QUIET
+    def _open(self, part: bytes) -> Any:
+        options = in_file_order(quiet_options(self._folder))
         # What is exposed cannot be fused, and memory that a run has done with is to go back.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        # Size comes first there: a value whose size alone is asked for can go as soon as it is read.
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-        if self._folder:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
         try:
-            return ort.InferenceSession(part.SerializeToString(), options, providers=list(self._providers))
+            return opened(part, options, self._providers)
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, session: Any, feeds: dict[str, Any], wanted: list[str]) -> list[Any]:
         try:
-            return session.run(wanted, feeds)
+            found: list[Any] = session.run(wanted, feeds)
+            return found
         except Exception as error:
-            raise _stopped(error, self.device) from error
-
-
-def _port(name: str, element: str) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, _ELEMENTS[element], None)
+            raise stopped(error, self.device) from error
 
 
 def _elements(value: Any) -> int:
@@ -217,13 +199,7 @@ def _own(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _reads(node: NodeProto) -> list[str]:
-    """Every name that a node reads, in its bodies too (their own names among them)."""
-    names = [name for name in node.input if name]
-    for body in vt.bodies(node):
-        names += _body_reads(body)
-    return names
-
-
-def _body_reads(body: GraphProto) -> list[str]:
-    return [*(name for node in body.node for name in _reads(node)), *(v.name for v in body.output)]
+def _reads(node: ir.Node) -> Iterator[Value]:
+    """Every value that a node reads, in its bodies too."""
+    yield from (value for value in node.inputs if value is not None)
+    yield from captured(node)

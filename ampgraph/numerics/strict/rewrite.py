@@ -2,200 +2,183 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+import onnx_ir as ir
 
-from ampgraph.numerics.strict import value_types as vt
+from ...core.dataflow import FLOAT32
+from ...core.graph import LOW
+from ...formats.onnx.graph import OnnxGraph
+from ...formats.onnx.types import DTYPES
+from ...oplists.traits import has
+from ..graphs import DEFAULT_OPSET, Names, Types, forget_annotations
 
-FLOAT = TensorProto.FLOAT
-# Their low results are elements of low inputs, or of nothing: rounding them again would change no bit.
-_EXACT = frozenset(
-    {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split", "Expand"}
-    | {"Tile", "Gather", "GatherElements", "GatherND", "Where", "Relu", "Neg", "Abs", "DepthToSpace", "SpaceToDepth"}
-    | {"Compress", "Constant", "ConstantOfShape", "ReverseSequence", "TopK", "Unique", "Trilu"}
-    | {"SequenceAt", "OptionalGetElement", "ConcatFromSequence", "If", "Loop", "Scan"}
-)
+FLOAT = ir.DataType.FLOAT
+LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
+TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision")
 # Constants up to this many bytes are upcast in the file, larger ones by a Cast: a model near 2 GB must not outgrow it.
-_INLINE_LIMIT = 1 << 20
+INLINE_LIMIT = 1 << 20
 
 
-def rewrite(model: ModelProto, *, keep_border: bool, folder: str = "") -> ModelProto:
-    """Rewrite a model without functions, in place; unless the border is kept, it becomes float32 as well."""
-    if "" not in vt.opsets(model):
-        # The rounding Casts need the standard operators, which a model of custom ones need not import.
-        model.opset_import.append(helper.make_opsetid("", 17))
-    names = set(_value_names(model.graph))
-    _Rewriter(vt.opsets(model)[""], names, folder).graph(model.graph, vt.infer(model), ChainMap(), border=keep_border)
-    return model
+def rewrite(graph: OnnxGraph, *, keep_border: bool) -> None:
+    """Rewrites a model without functions, in place; unless the border is kept, it becomes float32 as well."""
+    model, flow = graph.model, graph.dataflow()
+    if not flow.opset:
+        model.opset_imports[""] = DEFAULT_OPSET  # the rounding Casts need the standard operators
+    writer = _PairWriter(model, Types.read(flow), flow.opset or DEFAULT_OPSET)
+    for place, native in enumerate([scope.native for scope in flow.scopes]):
+        writer.graph(native, keep_border and place == 0)
+    graph.edited()
 
 
-@dataclass
-class _Rewriter:
-    """One walk over the graphs of a model. `aliases` maps a name to the float32 name that readers use."""
+class _PairWriter:
+    """One walk over the graphs of a model. A wide value is known by the low type that it stands for."""
 
-    opset: int
-    names: set[str]
-    folder: str
+    def __init__(self, model: ir.Model, types: Types, opset: int) -> None:
+        self._kinds, self._names = dict(types.of), Names(model.graph)
+        self._to = {name: _type_attribute(DTYPES[name], opset) for name in (FLOAT32, *LOW)}  # many nodes share one
 
-    def graph(
-        self, graph: GraphProto, types: vt.GraphTypes, aliases: ChainMap[str, str], *, border: bool = False
-    ) -> None:
-        kept = {v.name for v in (*graph.input, *graph.output)} if border else set()
-        here = _Graph(self, types, aliases.new_child(), kept)
-        for value in graph.input:
-            here.declare(value.name, value.name in kept)
-        here.initializers(graph)
-        for node, inner in zip(graph.node, types.bodies, strict=True):
-            here.node(node, inner)
-        for value in (*graph.input, *graph.output):
-            if value.name not in kept or not vt.is_tensor(vt.of_proto(value.type)):
-                _retype(value.type)
-        # Annotations may be stale and none is needed: the runtime infers its own.
-        del graph.value_info[:]
-        del graph.node[:]
-        graph.node.extend(here.nodes)
+    def graph(self, graph: ir.Graph, border: bool) -> None:
+        """Rewrites one graph; its bodies are graphs of their own."""
+        kept = {*graph.inputs, *graph.outputs} if border else set()
+        nodes = list(graph)
+        for value in graph.inputs:
+            if value in kept and self._low(value):
+                self._widen(value, graph, nodes)
+        for value in list(graph.initializers.values()):
+            self._initializer(value, graph, nodes, value in kept)
+        for node in nodes:
+            self._node(node, graph, kept)
+        self._retype(graph, border)
 
-    def fresh(self, base: str) -> str:
-        name, k = base, 0
-        while name in self.names:
-            k += 1
-            name = f"{base}_{k}"
-        self.names.add(name)
-        return name
+    def _low(self, value: ir.Value | None) -> str:
+        """The type of a low tensor."""
+        container, dtype = self._kinds.get(value, ("", "")) if value is not None else ("", "")
+        return dtype if dtype in LOW and not container else ""
 
-    def cast(self, source: str, target: str, to: int) -> NodeProto:
-        spelled: int | str = to if self.opset >= 6 else TensorProto.DataType.Name(to)
-        return helper.make_node("Cast", [source], [target], to=spelled)
+    # -- values that are there ----------------------------------------------------------------------------------------
 
+    def _widen(self, value: ir.Value, graph: ir.Graph, nodes: list[ir.Node]) -> None:
+        """An input or a stored tensor stays low, and is read through a Cast."""
+        uses = tuple(value.uses())
+        cast = self._cast(value, FLOAT32, self._names.fresh(f"{value.name}_f32"))
+        if nodes:
+            graph.insert_before(nodes[0], cast)
+        else:
+            graph.append(cast)
+        self._read(uses, cast.outputs[0], self._low(value))
 
-@dataclass
-class _Graph:
-    """One graph while it is rewritten: `kept` names stay low, `nodes` is the new list."""
+    def _initializer(self, value: ir.Value, graph: ir.Graph, nodes: list[ir.Node], kept: bool) -> None:
+        tensor = value.const_value
+        if tensor is None or tensor.dtype not in LOW_TYPES:
+            return
+        large = isinstance(tensor, ir.ExternalTensor) or tensor.nbytes > INLINE_LIMIT
+        if not value.is_graph_input() and (kept or (large and not value.is_graph_output())):
+            self._widen(value, graph, nodes)
+        elif not kept:  # the default of an input turns float32 with it
+            value.const_value = _upcast(tensor)
 
-    owner: _Rewriter
-    types: vt.GraphTypes
-    aliases: ChainMap[str, str]
-    kept: set[str]
-    nodes: list[NodeProto] = field(default_factory=list)
+    # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def declare(self, name: str, stays_low: bool) -> None:
-        """Enter a graph input or an initializer; one that stays low is read through a Cast."""
-        kind = self.types.values.get(name, "")
-        self.aliases[name] = name
-        if stays_low and vt.low_of(kind) and vt.is_tensor(kind):
-            self.aliases[name] = self.owner.fresh(f"{name}_f32")
-            self.nodes.append(self.owner.cast(name, self.aliases[name], FLOAT))
+    def _node(self, node: ir.Node, graph: ir.Graph, kept: set[ir.Value]) -> None:
+        kinds = [self._low(value) for value in node.outputs]
+        if node.op_type == "BitCast":  # its meaning is the bits: it reads, and makes, the low type itself
+            for place, value in enumerate(node.inputs):
+                if value is not None and (dtype := self._low(value)):
+                    cast = self._cast(value, dtype, self._names.fresh(f"{value.name}_low"))
+                    graph.insert_before(node, cast)
+                    node.replace_input_with(place, cast.outputs[0])
+        makes_low = self._attributes(node, kinds[0] if kinds else "")
+        exact = has(node.op_type, "exact") and not node.domain
+        for value, dtype in zip(node.outputs, kinds, strict=True):
+            if value.name and dtype and (value in kept or not exact):
+                self._output(value, dtype, graph, value in kept, makes_low)
 
-    def initializers(self, graph: GraphProto) -> None:
-        inputs = {v.name for v in graph.input}
-        for init in graph.initializer:
-            low, is_input = init.data_type in vt.LOW_TYPES, init.name in inputs
-            if low and is_input and init.name not in self.kept:
-                _upcast(init, self.owner.folder)  # The default of an input turns float32 with it.
-            elif low and not is_input:
-                stays = init.name in self.kept or not _small(init)
-                self.declare(init.name, stays)
-                if not stays:
-                    _upcast(init)
-            elif not is_input:
-                self.aliases[init.name] = init.name
-        for sparse in graph.sparse_initializer:
-            self.aliases[sparse.values.name] = sparse.values.name
-            if sparse.values.data_type in vt.LOW_TYPES:
-                _upcast(sparse.values)
-
-    def node(self, node: NodeProto, inner: list[vt.GraphTypes]) -> None:
-        """Append a node, with what rounds its low outputs behind it."""
-        for body, types in zip(vt.bodies(node), inner, strict=True):
-            self.owner.graph(body, types, self.aliases)
-        kinds = [self.types.values.get(name, "") for name in node.output]
-        reads = [self.aliases.get(name, name) for name in node.input]
-        if node.op_type == "BitCast":
-            # Its meaning is the bits: it reads, and makes, the low type itself.
-            reads = [self._lowered(r, self.types.values.get(n, "")) for r, n in zip(reads, node.input, strict=True)]
-        del node.input[:]
-        node.input.extend(reads)
-        self.nodes.append(node)
-        makes_low = self._attributes(node, vt.low_of(kinds[0]) if kinds else 0)
-        for i, kind in enumerate(kinds):
-            if node.output[i]:
-                self._output(node, i, kind, makes_low)
-
-    def _lowered(self, name: str, kind: str) -> str:
-        if not vt.low_of(kind):
-            return name
-        target = self.owner.fresh(f"{name}_low")
-        self.nodes.append(self.owner.cast(name, target, vt.low_of(kind)))
-        return target
-
-    def _attributes(self, node: NodeProto, low: int) -> bool:
-        """Turn a node's low attributes to float32; True when it goes on making a low output, by rounding."""
+    def _attributes(self, node: ir.Node, low: str) -> bool:
+        """Turns a node's low attributes to float32; True when it goes on making a low output, by rounding."""
         if node.op_type == "CastLike" and low:
             node.op_type = "Cast"
-            del node.input[1:], node.attribute[:]
-            node.attribute.extend(self.owner.cast("", "", low).attribute)
-        if node.op_type in ("Cast", "BitCast") and vt.is_standard(node):
+            node.resize_inputs(1)
+            node.attributes.clear()
+            node.attributes["to"] = self._to[low]
+        if node.op_type in ("Cast", "BitCast") and not node.domain:
             return bool(low)
-        for a in node.attribute:
-            if a.name in vt.DTYPE_ATTRIBUTES and a.type == AttributeProto.INT and a.i in vt.LOW_TYPES:
-                a.i = FLOAT
-            elif a.type == AttributeProto.TYPE_PROTO:
-                _retype(a.tp)
-            elif a.type == AttributeProto.SPARSE_TENSOR and a.sparse_tensor.values.data_type in vt.LOW_TYPES:
-                _upcast(a.sparse_tensor.values)
-            for t in (a.t, *a.tensors) if a.type in (AttributeProto.TENSOR, AttributeProto.TENSORS) else ():
-                if t.data_type in vt.LOW_TYPES:
-                    _upcast(t, self.owner.folder)
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.INT and name in TYPE_ATTRIBUTES and attribute.value in LOW_TYPES:
+                node.attributes[name] = ir.AttrInt64(name, FLOAT.value)
+            elif attribute.type == ir.AttributeType.TYPE_PROTO:
+                kind = ir.TypeAndShape(_wide_type(attribute.value.type), attribute.value.shape)
+                node.attributes[name] = ir.AttrTypeProto(name, kind)
+            elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in LOW_TYPES:
+                node.attributes[name] = ir.AttrTensor(name, _upcast(attribute.value))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [_upcast(t) if t.dtype in LOW_TYPES else t for t in attribute.value]
+                node.attributes[name] = ir.AttrTensors(name, tensors)
         return False
 
-    def _output(self, node: NodeProto, i: int, kind: str, makes_low: bool) -> None:
-        """Name one output for its readers: float32, rounded, and low itself only where it is kept so."""
-        name, low, kept = node.output[i], vt.low_of(kind), node.output[i] in self.kept
-        exact = node.op_type in _EXACT and vt.is_standard(node)
-        self.aliases[name] = name
-        if not low or not vt.is_tensor(kind) or (exact and not kept):
-            return
-        rounded = name if kept else self.owner.fresh(f"{name}_low")
+    def _output(self, value: ir.Value, dtype: str, graph: ir.Graph, kept: bool, makes_low: bool) -> None:
+        """Its readers read it rounded, under its own name; low itself it is only where it is kept so."""
+        name, uses, rounded = value.name or "", tuple(value.uses()), value
+        maker = value.producer()
+        assert maker is not None
+        low_name = name if kept else self._names.fresh(f"{name}_low")
         if makes_low:
-            node.output[i] = rounded
+            value.name = low_name
         else:
-            node.output[i] = self.owner.fresh(f"{name}_raw")
-            self.nodes.append(self.owner.cast(node.output[i], rounded, low))
-        if kept:
-            self.aliases[name] = self.owner.fresh(f"{name}_f32")
-        self.nodes.append(self.owner.cast(rounded, self.aliases[name], FLOAT))
+            value.name = self._names.fresh(f"{name}_raw")
+            cast = self._cast(value, dtype, low_name)
+            graph.insert_after(maker, cast)
+            maker, rounded = cast, cast.outputs[0]
+        wide = rounded
+        if uses or not kept:
+            cast = self._cast(rounded, FLOAT32, self._names.fresh(f"{name}_f32") if kept else name)
+            graph.insert_after(maker, cast)
+            wide = cast.outputs[0]
+            self._read(uses, wide, dtype)
+        _give_out(graph, value, rounded if kept else wide)
+
+    def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
+        node = ir.Node("", "Cast", [value], [self._to[to]], num_outputs=1, name="")
+        node.outputs[0].name = name
+        return node
+
+    def _read(self, uses: Iterable[tuple[ir.Node, int]], wide: ir.Value, dtype: str) -> None:
+        self._kinds[wide] = ("", dtype)
+        for node, place in uses:
+            node.replace_input_with(place, wide)
+
+    # -- types --------------------------------------------------------------------------------------------------------
+
+    def _retype(self, graph: ir.Graph, border: bool) -> None:
+        """The border says what it is, as before or in float32."""
+        for value in (*graph.inputs, *graph.outputs):
+            if not border or self._kinds.get(value, ("", ""))[0]:
+                value.type = _wide_type(value.type)
+        forget_annotations(graph)
 
 
-def _value_names(graph: GraphProto) -> Iterable[str]:
-    for v in (*graph.input, *graph.output, *graph.initializer):
-        yield v.name
-    for node in graph.node:
-        yield from node.input
-        yield from node.output
-        for body in vt.bodies(node):
-            yield from _value_names(body)
+def _give_out(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """What was an output of the graph is another value, of the same declaration."""
+    if old.is_graph_output() and old is not new:
+        new.type, new.shape = old.type, old.shape
+        for place, value in enumerate(graph.outputs):
+            if value is old:
+                graph.outputs[place] = new
 
 
-def _small(tensor: TensorProto) -> bool:
-    return tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() <= _INLINE_LIMIT
+def _type_attribute(kind: ir.DataType, opset: int) -> ir.Attr:
+    return ir.AttrInt64("to", kind.value) if opset >= 6 else ir.AttrString("to", kind.name)
 
 
-def _upcast(tensor: TensorProto, folder: str = "") -> None:
-    """Turn a low tensor in a file to float32, exactly."""
-    name, doc = tensor.name, tensor.doc_string
-    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor, folder).astype("float32"), name))
-    tensor.doc_string = doc
+def _upcast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A low tensor in float32, exactly."""
+    return ir.Tensor(tensor.numpy().astype("float32"), name=tensor.name, doc_string=tensor.doc_string)
 
 
-def _retype(kind: TypeProto) -> None:
-    """Replace a low element type by float32, inside containers too."""
-    which = kind.WhichOneof("value")
-    if which in ("tensor_type", "sparse_tensor_type"):
-        inner = getattr(kind, which)
-        if inner.elem_type in vt.LOW_TYPES:
-            inner.elem_type = FLOAT
-    elif which in ("sequence_type", "optional_type"):
-        _retype(getattr(kind, which).elem_type)
+def _wide_type(kind: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """A low element type becomes float32, inside containers too."""
+    if isinstance(kind, (ir.SequenceType, ir.OptionalType)):
+        return type(kind)(_wide_type(kind.elem_type))  # type: ignore[arg-type]
+    if isinstance(kind, (ir.TensorType, ir.SparseTensorType)) and kind.dtype in LOW_TYPES:
+        return type(kind)(FLOAT)
+    return kind

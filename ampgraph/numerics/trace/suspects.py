@@ -9,27 +9,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+import onnx_ir as ir
 
-from .sites import Site
-from .values import HUGE, Range, Seen, Trace
+from ...core.graph import LOW
+from ...core.sites import Site
+from ...formats.onnx.types import dtype_name
+from ...oplists.traits import has
+from .values import FLOATS, HUGE, Extremes, Observed, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
 AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
 FLOOR = 1e-6  # a growth below it is float32's own noise
 MASK = -1e30
-LOW = ("float16", "bfloat16")
+
+Weights = Callable[[Site], Mapping[str, ir.TensorProtocol]]
 
 
 @dataclass(frozen=True)
-class Operand:
+class TracedValue:
     """A value that a node reads or makes: its range here and in the reference, and its error."""
 
     name: str
     dtype: str
-    range: Range
-    reference: Range | None
+    range: Extremes
+    reference: Extremes | None
     error: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,8 +52,8 @@ class Suspect:
     layer: str
     inside: str
     dtype: str
-    reads: tuple[Operand, ...]
-    makes: tuple[Operand, ...]
+    reads: tuple[TracedValue, ...]
+    makes: tuple[TracedValue, ...]
     why: str
     repair: tuple[str, ...]
     hints: tuple[str, ...] = ()
@@ -62,7 +66,9 @@ class Suspect:
 class Inquest:
     """Asks one trace; ``weights`` gives the stored tensors that a node reads."""
 
-    def __init__(self, trace: Trace, weights: Callable[[Site], Mapping[str, TensorProto]], inside: str = "") -> None:
+    def __init__(
+        self, trace: Trace, weights: Callable[[Site], Mapping[str, ir.TensorProtocol]], inside: str = ""
+    ) -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
         self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
         self.readers: dict[str, list[int]] = {}
@@ -76,7 +82,9 @@ class Inquest:
     def birthplace(self) -> int | None:
         """The first node, in the order of the file, whose inputs are finite and whose result is not, as it should."""
         for i, site in enumerate(self.trace.sites):
-            if any(self._astray(out) for out in site.outputs) and not any(self._astray(name) for name in site.inputs):
+            if any(self.trace.astray(out) for out in site.outputs) and not any(
+                self.trace.astray(name) for name in site.inputs
+            ):
                 return self._upstream(i)
         return None
 
@@ -96,7 +104,7 @@ class Inquest:
         """The report on a birthplace."""
         site, limit = self.trace.sites[i], LARGEST[self.low_type]
         spoiled = self._spoiled_weight(site)
-        reached = max((self._reach(out) for out in site.outputs), default=0.0)
+        reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
         hints = ("--dtype bfloat16",) if self.low_type == "float16" else ()
         if spoiled:
             return self._suspect(i, f"its weight '{spoiled}' holds infinities or NaN", [i])
@@ -105,7 +113,7 @@ class Inquest:
             carriers = (j for j in range(len(self.trace.sites)) if self._is_low(j) and self._reaches(j, *ends))
             nodes = sorted(carriers, key=lambda j: j != i)
             why = f"its result reaches {reached:.4g} in the reference; {self.low_type} ends at {limit:,.0f}"
-            lowest = min((self._lowest(out) for out in site.outputs), default=0.0)
+            lowest = min((self.trace.lowest(out) for out in site.outputs), default=0.0)
             if lowest < MASK:
                 hints = ("write the mask as -inf, or as half of the low type's minimum", *hints)
             return self._suspect(i, why, nodes, hints)
@@ -116,10 +124,6 @@ class Inquest:
             hint = f"an eps of at least {size:.1g} before it, if the model is yours"
             return self._suspect(i, why, [i, *self._vanishing(gone)], (hint,))
         return self._suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
-
-    def _astray(self, name: str) -> bool:
-        seen = self.trace.values.get(name)
-        return seen is not None and seen.reference is not None and seen.astray > 0
 
     def _upstream(self, i: int) -> int:
         """Back through values that the reference does not have, to where the first of them stops being finite."""
@@ -132,25 +136,17 @@ class Inquest:
 
     def _spoiled_weight(self, site: Site) -> str:
         for name, tensor in self._weights(site).items():
-            if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type not in (1, 10, 11, 16):
+            if isinstance(tensor, ir.ExternalTensor) or dtype_name(tensor.dtype) not in FLOATS:
                 continue
-            array = numpy_helper.to_array(tensor).astype(np.float32)
+            array = tensor.numpy().astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
         return ""
 
-    def _reach(self, name: str) -> float:
-        seen = self.trace.values.get(name)
-        return seen.reference.absmax if seen is not None and seen.reference is not None else 0.0
-
-    def _lowest(self, name: str) -> float:
-        seen = self.trace.values.get(name)
-        return (seen.reference.smallest or 0.0) if seen is not None and seen.reference is not None else 0.0
-
     def _reaches(self, i: int, least: float, most: float) -> bool:
         """Whether a node reads or makes a value that reaches that far."""
         site = self.trace.sites[i]
-        return any(least < self._reach(name) <= most for name in (*site.inputs, *site.outputs))
+        return any(least < self.trace.reach(name) <= most for name in (*site.inputs, *site.outputs))
 
     def _vanishing(self, names: list[str]) -> list[int]:
         """The nodes that made them zero, back to where the first one did."""
@@ -173,8 +169,10 @@ class Inquest:
         for i, site in enumerate(self.trace.sites):
             if self._added(i):
                 continue
-            after = [e for out in site.outputs if (e := self._error(out)) is not None and not self._astray(out)]
-            if not after or any(self._astray(name) for name in site.inputs):
+            after = [
+                e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.astray(out)
+            ]
+            if not after or any(self.trace.astray(name) for name in site.inputs):
                 continue
             gain = max(after) - self._error_in(site)
             if gain > max(least, FLOOR):
@@ -184,25 +182,21 @@ class Inquest:
     def _grown(self, i: int) -> Suspect:
         site = self.trace.sites[i]
         before = self._error_in(site)
-        after = max(e for out in site.outputs if (e := self._error(out)) is not None)
+        after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
         why = f"relative error {before:.2g} in, {after:.2g} out"
-        widest = max((self._reach(name) for name in site.inputs), default=0.0)
-        narrow = max((self._reach(out) for out in site.outputs), default=0.0)
+        widest = max((self.trace.reach(name) for name in site.inputs), default=0.0)
+        narrow = max((self.trace.reach(out) for out in site.outputs), default=0.0)
         amplified = after > AMPLIFIES * before and before > FLOOR
-        if amplified and site.kind in ("Add", "Sub", "Sum") and widest > AMPLIFIES * narrow:
+        if amplified and has(site.kind, "cancels") and widest > AMPLIFIES * narrow:
             why += f": it cancels {widest:.3g} down to {narrow:.3g}"
         nodes = [i] if self._is_low(i) else []
         if amplified or not nodes:
             nodes += self._causes(i)
         return self._suspect(i, why, nodes)
 
-    def _error(self, name: str) -> float | None:
-        seen = self.trace.values.get(name)
-        return None if seen is None else seen.error
-
     def _error_in(self, site: Site) -> float:
         """The largest error of what a node reads, before Casts that were added round it."""
-        return max((self._error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
+        return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
 
     def _source(self, name: str) -> str:
         i = self.maker.get(name)
@@ -216,7 +210,7 @@ class Inquest:
         found: list[int] = []
         waiting, met = deque([i]), {i}
         while waiting and len(found) < most:
-            names = sorted(self.trace.sites[waiting.popleft()].inputs, key=lambda n: -(self._error(n) or 0.0))
+            names = sorted(self.trace.sites[waiting.popleft()].inputs, key=lambda n: -(self.trace.error(n) or 0.0))
             for j in (self.maker.get(name) for name in names):
                 if j is None or j in met:
                     continue
@@ -264,8 +258,8 @@ class Inquest:
                 yield f"--fp32 {shlex.quote(origin.node or f'value:{written}')}"
                 return
 
-    def _operands(self, names: tuple[str, ...]) -> tuple[Operand, ...]:
+    def _operands(self, names: tuple[str, ...]) -> tuple[TracedValue, ...]:
         return tuple(self._operand(n, self.trace.values[n]) for n in dict.fromkeys(names) if n in self.trace.values)
 
-    def _operand(self, name: str, seen: Seen) -> Operand:
-        return Operand(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)
+    def _operand(self, name: str, seen: Observed) -> TracedValue:
+        return TracedValue(name, self.trace.dtypes[name], seen.range, seen.reference, seen.error)

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+import onnx_ir as ir
 
+from ...core.arrays import Array
+from ...core.graph import LOW
 from ...core.progress import Count
+from ...core.sites import Site
+from ...formats.onnx.graph import OnnxGraph
+from ...formats.onnx.types import native_type
+from ..graphs import Types, captured, flat_graph, inlined, load_onnx
 from ..ranges.segments import LIMIT, SegmentedModel
-from ..strict import value_types as vt
 from ..strict.rewrite import rewrite
-from ..strict.session import inlined
-from .sites import Site, captured, read_sites
+from .sites import read_sites
 
 HUGE = 1e18  # beyond it a value is a mask, not a number
-FLOATS = {vt.tensor(n): name for n, name in ((1, "float32"), (11, "float64"), *vt.LOW_TYPES.items())}
-_NUMBERS = {vt.tensor(number): number for number in vt.TYPE_NAMES}
-_EVERYTHING = 1 << 62  # bytes: no cut
+FLOATS = ("float32", "float64", *LOW)
 Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Extremes:
     """The finite elements of a value, None where it has none, and how many are not finite."""
 
     smallest: float | None
@@ -46,7 +48,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """One value in one run.
 
     ``error`` is the relative L2 distance from the reference over what is finite, None where there is no twin to compare
@@ -54,21 +56,21 @@ class Seen:
     it is not.
     """
 
-    range: Range
-    reference: Range | None = None
+    range: Extremes
+    reference: Extremes | None = None
     error: float | None = None
     astray: int = 0
     vanished: int = 0
 
 
-def compared(value: Any, twin: Any | None) -> Seen:
+def compared(value: Any, twin: Any | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
-    own = _range(got)
+    own = _extremes(got)
     if twin is None or np.shape(twin) != got.shape:
-        return Seen(own)
+        return Observed(own)
     want = _numbers(twin)
-    other = _range(want)
+    other = _extremes(want)
     kept: Any = None  # all elements
     astray = 0
     if own.odd or other.odd or other.absmax >= HUGE:
@@ -81,27 +83,27 @@ def compared(value: Any, twin: Any | None) -> Seen:
     off, norm = (float(np.dot(x, x)) ** 0.5 for x in (difference, b))
     error = off / norm if norm else None if off else 0.0
     vanished = 0 if np.count_nonzero(got) == got.size else int(((got == 0) & (want != 0)).sum())
-    return Seen(own, other, error, astray, vanished)
+    return Observed(own, other, error, astray, vanished)
 
 
-def _numbers(value: Any) -> np.ndarray:
+def _numbers(value: Any) -> Array:
     array = np.asarray(value)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
-def _range(array: np.ndarray) -> Range:
+def _extremes(array: Array) -> Extremes:
     if not array.size:
-        return Range(None, None, 0, 0)
+        return Extremes(None, None, 0, 0)
     ends = float(array.min()), float(array.max())  # NaN where there is one
     if all(map(math.isfinite, ends)):
-        return Range(*ends, 0, 0)
+        return Extremes(*ends, 0, 0)
     finite = array[np.isfinite(array)]
     nan = int(np.isnan(array).sum())
     infinite = array.size - finite.size - nan
     return (
-        Range(float(finite.min()), float(finite.max()), infinite, nan)
+        Extremes(float(finite.min()), float(finite.max()), infinite, nan)
         if finite.size
-        else Range(None, None, infinite, nan)
+        else Extremes(None, None, infinite, nan)
     )
 
 
@@ -111,11 +113,31 @@ class Trace:
     value of the reference that one stands for; ``origins`` the reference's node that makes a value of the reference."""
 
     sites: tuple[Site, ...]
-    values: Mapping[str, Seen]
+    values: Mapping[str, Observed]
     dtypes: Mapping[str, str]
     twins: Mapping[str, str]
     origins: Mapping[str, Site]
     inputs: tuple[str, ...]
+
+    def astray(self, name: str) -> bool:
+        """Whether a value is not finite somewhere where the reference is."""
+        seen = self.values.get(name)
+        return seen is not None and seen.reference is not None and seen.astray > 0
+
+    def reach(self, name: str) -> float:
+        """The largest magnitude that a value has in the reference."""
+        seen = self.values.get(name)
+        return seen.reference.absmax if seen is not None and seen.reference is not None else 0.0
+
+    def lowest(self, name: str) -> float:
+        """The smallest number that a value has in the reference."""
+        seen = self.values.get(name)
+        return (seen.reference.smallest or 0.0) if seen is not None and seen.reference is not None else 0.0
+
+    def error(self, name: str) -> float | None:
+        """A value's relative error."""
+        seen = self.values.get(name)
+        return None if seen is None else seen.error
 
 
 class Tracer:
@@ -124,29 +146,23 @@ class Tracer:
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
     """
 
-    def __init__(
-        self,
-        reference: ModelProto,
-        model: ModelProto,
-        *,
-        folders: tuple[str, str] = ("", ""),
-        device: str = "",
-        limit: int = LIMIT,
-    ) -> None:
-        """``device``: empty for strict runs; the reference runs on the CPU in any case.
+    def __init__(self, reference: Any, model: Any, *, device: str = "", limit: int = LIMIT) -> None:
+        """``reference``, ``model``: what `convert` takes, or Graphs. ``device``: empty for strict runs; the reference
+        runs on the CPU in any case.
 
         Raises AmpError AMP501, AMP505 (device), AMP502 where the runtime refuses.
         """
-        self.folders, self.device, self.limit = folders, device, limit
-        self._flat = inlined(reference), inlined(model)
-        self._types = tuple(vt.infer(flat).values for flat in self._flat)
-        self.sites = read_sites(model, self._flat[1])
-        ours = read_sites(reference, self._flat[0])
+        self.device, self.limit = device, limit
+        graphs = load_onnx(reference), load_onnx(model)
+        self._flat = inlined(graphs[0]), inlined(graphs[1])
+        flows = [flat.dataflow() for flat in self._flat]
+        self._types = [Types.read(flow) for flow in flows]
+        self._values = [{v.name: v.native for v in flow.values if v.scope == 0} for flow in flows]
+        ours, self.sites = (read_sites(graph, flat) for graph, flat in zip(graphs, self._flat, strict=True))
         self.origins = {out: site for site in ours for out in site.outputs if out}
-        self.inputs = tuple(v.name for v in self._flat[1].graph.input)
-        kinds = self._types[1]
-        made = [out for site in self.sites for out in site.outputs if kinds.get(out, "") in FLOATS]
-        self.dtypes = {name: FLOATS[kinds[name]] for name in (*self.inputs, *made) if kinds.get(name, "") in FLOATS}
+        self.inputs = tuple(v.name or "" for v in self._flat[1].model.graph.inputs)
+        made = [out for site in self.sites for out in site.outputs if self._tensor(1, out) in FLOATS]
+        self.dtypes = {n: self._tensor(1, n) for n in (*self.inputs, *made) if self._tensor(1, n) in FLOATS}
         self.twins = self._paired()
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
@@ -172,43 +188,39 @@ class Tracer:
                 held.pop(twin or "", None)
         return Trace(self.sites, values, self.dtypes, self.twins, self.origins, self.inputs)
 
-    def weights(self, site: Site) -> dict[str, TensorProto]:
+    def weights(self, site: Site) -> dict[str, ir.TensorProtocol]:
         """The stored tensors that a node reads."""
-        stored = {i.name: i for i in self._flat[1].graph.initializer}
-        return {name: stored[name] for name in site.inputs if name in stored}
+        stored = self._flat[1].model.graph.initializers
+        found = {name: stored[name].const_value for name in site.inputs if name in stored}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def branch(self, site: Site, reference_feeds: Feeds, feeds: Feeds) -> tuple[Tracer, Feeds, Feeds] | None:
         """The body that an If runs, as models of their own with their feeds; None where the two sides differ."""
-        node = self._node(1, site.outputs)
-        twin = self._node(0, [self.twins.get(out, out) for out in site.outputs])
-        if node is None or twin is None or node.op_type != "If" or twin.op_type != "If":
-            return None
-        parts = []
+        nodes = self._node(0, [self.twins.get(out, out) for out in site.outputs]), self._node(1, site.outputs)
+        parts: list[tuple[OnnxGraph, Feeds]] = []
         taken = None
-        for side, (own, given) in enumerate(((twin, reference_feeds), (node, feeds))):
-            found = self._values(side, [own.input[0], *captured(own)], self._fed(side, given))
-            chosen = bool(np.asarray(found[own.input[0]]).reshape(-1)[0])
+        for side, (node, given) in enumerate(zip(nodes, (reference_feeds, feeds), strict=True)):
+            if node is None or node.op_type != "If" or node.inputs[0] is None:
+                return None
+            outer = captured(node)
+            if any(not self._types[side].tensor(value) for value in outer):
+                return None  # a sequence
+            found = self._found(side, [node.inputs[0], *outer], self._fed(side, given))
+            chosen = bool(np.asarray(found[node.inputs[0].name or ""]).reshape(-1)[0])
             if taken not in (None, chosen):
                 return None
             taken = chosen
-            which = vt.attribute(own, "then_branch" if chosen else "else_branch")
-            if which is None:
-                return None
-            if any(self._types[side].get(name, "") not in _NUMBERS for name in captured(own)):
-                return None  # a sequence
-            body = self._body(side, which.g)
-            parts.append((body, {v.name: found[v.name] for v in body.graph.input}))
+            body = self._body(side, node.attributes["then_branch" if chosen else "else_branch"].as_graph(), outer)
+            parts.append((body, {v.name or "": found[v.name or ""] for v in body.model.graph.inputs}))
         (ours, our_feeds), (theirs, their_feeds) = parts
-        tracer = Tracer(ours, theirs, folders=self.folders, device=self.device, limit=self.limit)
-        return tracer, our_feeds, their_feeds
+        return Tracer(ours, theirs, device=self.device, limit=self.limit), our_feeds, their_feeds
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _paired(self) -> dict[str, str]:
         """Value of the model -> value of the reference: of the same name, or the same but for Casts that were added."""
-        theirs = self._types[0]
-        known = {*self.origins, *(v.name for v in self._flat[0].graph.input)}
-        twins = {n: n for n in self.dtypes if n in known and theirs.get(n, "") in FLOATS}
+        known = {*self.origins, *(v.name for v in self._flat[0].model.graph.inputs)}
+        twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
         for site in self.sites:
             if site.kind == "Cast" and site.outputs[0] in self.dtypes and site.inputs[0] in twins:
                 twins.setdefault(site.outputs[0], twins[site.inputs[0]])
@@ -217,60 +229,42 @@ class Tracer:
                 twins.setdefault(site.inputs[0], twins[site.outputs[0]])
         return twins
 
+    def _tensor(self, side: int, name: str) -> str:
+        """The element type of a value of the main graph that is a tensor."""
+        value = self._values[side].get(name)
+        return "" if value is None else self._types[side].tensor(value)
+
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
-        model, strict = self._flat[side], side == 0 or not self.device
-        if strict and any(vt.low_of(kind) for kind in _all_types(model)):
-            copy = ModelProto()
-            copy.CopyFrom(model)
-            model = rewrite(copy, keep_border=False, folder=self.folders[side])
-        limit = self.limit if _is_sorted(model.graph) else _EVERYTHING
-        device = "cpu" if strict else self.device
-        return SegmentedModel(model, seen, folder=self.folders[side], device=device, limit=limit)
+        graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
+        if strict and any(dtype in LOW for _, dtype in self._types[side].of.values()):
+            rewrite(graph, keep_border=False)
+        return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
     def _fed(self, side: int, feeds: Feeds) -> dict[str, Any]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
-        low = {n for n in feeds if strict and vt.low_of(self._types[side].get(n, ""))}
+        low = {name for name in feeds if strict and self._tensor(side, name) in LOW}
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
-    def _node(self, side: int, outputs: Any) -> NodeProto | None:
-        wanted = set(filter(None, outputs))
-        return next((node for node in self._flat[side].graph.node if wanted & set(node.output)), None)
+    def _node(self, side: int, outputs: Iterable[str]) -> ir.Node | None:
+        made = (self._values[side].get(name) for name in outputs if name)
+        return next((node for value in made if value is not None and (node := value.producer()) is not None), None)
 
-    def _values(self, side: int, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
-        """Values by name, stored tensors left out."""
-        made = {out for node in self._flat[side].graph.node for out in node.output}
+    def _found(self, side: int, values: list[ir.Value], fed: dict[str, Any]) -> dict[str, Any]:
+        """Arrays by name, stored tensors left out."""
+        names = [value.name or "" for value in values]
         found = {name: fed[name] for name in names if name in fed}
-        run = self._opened(side, [name for name in names if name in made])
+        run = self._opened(side, [value.name or "" for value in values if value.producer() is not None])
         return found | {name: array for name, array in run.run(fed) if name in names}
 
-    def _body(self, side: int, graph: GraphProto) -> ModelProto:
+    def _body(self, side: int, body: ir.Graph, outer: list[ir.Value]) -> OnnxGraph:
         """A body as a model: what it reads from outside becomes inputs, or weights of its own."""
-        flat = self._flat[side]
-        model = ModelProto(ir_version=flat.ir_version, opset_import=flat.opset_import)
-        model.graph.CopyFrom(graph)
-        stored = {i.name: i for i in flat.graph.initializer}
-        inputs = {v.name for v in flat.graph.input}
-        probe = NodeProto(op_type="If", attribute=[helper.make_attribute("then_branch", graph)])
-        for name in captured(probe):
-            if name in stored and name not in inputs:
-                model.graph.initializer.append(stored[name])
-            else:
-                kind = _NUMBERS[self._types[side][name]]
-                model.graph.input.append(helper.make_tensor_value_info(name, kind, None))
-        return model
-
-
-def _all_types(model: ModelProto) -> set[str]:
-    types = vt.infer(model)
-    kinds = {kind for _, reads, makes in vt.typed_nodes(model.graph, types) for kind in (*reads, *makes)}
-    return kinds | {vt.of_proto(v.type) for v in (*model.graph.input, *model.graph.output)}
-
-
-def _is_sorted(graph: GraphProto) -> bool:
-    later = {name for node in graph.node for name in node.output if name}
-    for node in graph.node:
-        if later.intersection(node.input) or later.intersection(captured(node)):
-            return False
-        later.difference_update(node.output)
-    return True
+        stored = [v for v in outer if v.const_value is not None and not v.is_graph_input()]
+        inputs = [v for v in outer if v not in stored]
+        weights = [*body.initializers.values(), *stored]
+        opsets = dict(self._flat[side].model.opset_imports)
+        view = ir.GraphView(inputs, list(body.outputs), nodes=list(body), initializers=weights, opset_imports=opsets)
+        graph = view.clone()
+        for value, source in zip(graph.inputs, inputs, strict=True):
+            value.type, value.shape = native_type("", self._types[side].tensor(source)), None
+        return OnnxGraph(ir.Model(graph, ir_version=self._flat[side].model.ir_version))

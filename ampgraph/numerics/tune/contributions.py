@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..trace.sites import Site
+from ...core.sites import Site
+from ...oplists.traits import has
 
-SUMS = frozenset({"Add", "Sub", "Sum", "Mean", "Concat"})
 LEAST, MOST = 1e-3, 1e4  # bounds of a measured growth, in squares: a ratio of two small errors means little
 
 
@@ -62,7 +62,7 @@ def _passed(site: Site, output: str, local: Measured, grown: Measured, exact: Co
     inputs = [name for name in dict.fromkeys(site.inputs) if name in grown.squares]
     shares = dict.fromkeys(inputs, 1.0)
     size = grown.norms.get(output, 0.0)
-    if site.kind in SUMS and size:
+    if has(site.kind, "shares") and size:
         shares = {name: grown.norms[name] / size for name in inputs}
     expected = sum(share * grown.square(name) for name, share in shares.items())
     if not expected or output not in grown.squares or not math.isfinite(expected + grown.square(output)):

@@ -28,7 +28,7 @@ class Point:
 
 
 @dataclass
-class Search:
+class PromotionSearch:
     """``costs`` are the groups' bytes. ``evaluate(groups, step)`` runs a candidate; ``overflowing()`` gives the groups
     in which a node overflows or makes a NaN, in one run; ``measure(promoted)`` gives what each group contributes to the
     squared error, in one run of that candidate.

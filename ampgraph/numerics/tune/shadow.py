@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import AmpError
-from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import QUIET, _refused, _stopped
-from ..strict import value_types as vt
-from ..strict.protos import folder_of, load_proto
+from ...formats.onnx.graph import OnnxGraph, quiet_collector
+from ...runtime.onnxruntime_session import refused, stopped
+from ..graphs import flat_graph, folder_of, serialized
+from ..sessions import cpu_options, in_file_order, opened
 from ..strict.rewrite import rewrite
-from ..strict.session import inlined
-from .shadow_graph import Combined
+from .shadow_graph import ERROR, NORM, Combined
 
 
 class LocalErrors:
@@ -33,14 +32,14 @@ class LocalErrors:
     chained = False
 
     def __init__(self, reference: Any, low: Any, *, threads: int = 0) -> None:
-        """``reference``, ``low``: paths or onnx.ModelProto, the second made from the first.
+        """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
 
         Raises AmpError AMP1xx for files, AMP208 for models of different opsets, AMP502 where the runtime refuses.
         """
-        self._folder, self._threads = folder_of(reference), threads
-        self._models = inlined(load_proto(reference)), inlined(load_proto(low))
-        self._low_folder = folder_of(low)
-        ours, theirs = (vt.opsets(model).get("", 0) for model in self._models)
+        self._threads = threads
+        with quiet_collector():
+            self._models = flat_graph(reference), flat_graph(low)
+        ours, theirs = (graph.dataflow().opset for graph in self._models)
         if ours != theirs:
             message = f"the models are of opset {ours} and {theirs}: their operators cannot be compared one by one"
             raise AmpError("AMP208", message, hint="convert the reference to that opset first")
@@ -66,36 +65,27 @@ class LocalErrors:
         return {o: (float(s), float(n)) for o, s, n in found if np.isfinite(n)}
 
     def _open(self) -> None:
-        combined = Combined(*self._models, self._low_folder, self._masked, self.chained)
-        proto = combined.build()
-        self.outputs = combined.outputs
-        ort = import_onnxruntime()
-        options = ort.SessionOptions()
-        options.log_severity_level = QUIET
-        options.intra_op_num_threads = self._threads
-        options.enable_mem_reuse = (
-            False  # planning it takes time in the square of the nodes; arrays are freed all the same
-        )
+        with quiet_collector():
+            reference, low = (OnnxGraph(graph.model.clone()) for graph in self._models)
+            combined = Combined(reference, low, self._masked, self.chained)
+            graph = combined.build()
+            self.outputs = combined.outputs
+            rewrite(graph, keep_border=False)
+            content, folder = serialized(graph.model), folder_of(graph)
         # Nodes run in the order of the graph, each comparison behind what it compares: else they pile up for the end.
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        if self._folder:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
+        options = in_file_order(cpu_options(folder, self._threads))
         try:
-            proto = rewrite(proto, keep_border=False, folder=self._folder)
-            self._session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-        except AmpError:
-            raise
+            self._session = opened(content, options)
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
-            raise _refused(error, "model") from error
+            raise refused(error, "model") from error
 
     def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        wanted = [f"{o}{sort}" for sort in ("@error", "@norm") for o in self.outputs]
+        wanted = [f"{o}{sort}" for sort in (ERROR, NORM) for o in self.outputs]
         fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         try:
             found = self._session.run(wanted, fed)
         except Exception as error:
-            raise _stopped(error, "cpu") from error
+            raise stopped(error, "cpu") from error
         return found[: len(self.outputs)], found[len(self.outputs) :]
 
 

@@ -12,7 +12,7 @@ from ...core.plan import Note, Why
 from ...oplists.traits import Trait, Traits
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..regions import Regions
 from ..squares import Squares
 from ..stages import Listed
@@ -72,12 +72,12 @@ class Sight:
 def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragile:
     """Runs every guard over every operator. At O3 a guard that fires is reported and holds nothing."""
     flow = context.flow
-    found: list[Finding] = []
+    found: list[Ruling] = []
     sources: list[Source] = []
     warnings: list[Note] = []
     sight, guards = Sight(context, regions), _guards(context.traits)
     for op in flow.ops if context.options.level.accuracy_guards != "off" else ():
-        if not op.slots or regions.of_op.get(op.id, "Bias") != "Bias":
+        if not op.slots or _is_safe_inside(context, regions, op):
             continue
         for guard in guards.get(op.role, ()):
             spoilt = guard(sight, op)
@@ -86,11 +86,16 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             why, ops = spoilt
             if context.guards_hold:
                 holds = [Hold(tuple(other.slots.values()), ACCURACY, why) for other in ops]
-                found.append(Finding(holds, Note(why.rule, describe(flow, op), why.text)))
+                found.append(Ruling(holds, Note(why.rule, describe(flow, op), why.text)))
                 sources += [Source(other.id, why, False) for other in ops]
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))
     return Fragile(found, sources, warnings)
+
+
+def _is_safe_inside(context: Context, regions: Regions, op: Op) -> bool:
+    """Whether an operator's region decides for it: norms are float32 where guards hold, and others need no guard."""
+    return regions.of_op.get(op.id, "Bias") != "Bias" and (context.guards_hold or regions.classes[op.id] != "kept")
 
 
 def _guards(traits: Traits) -> dict[str, list[Guard]]:

@@ -40,7 +40,7 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     lists = rules.rules
     cells = lists.white_cells if level == "O1" else lists.black_cells
     kinds = {kind for made in cells.values() for kind in made} - lists.white_operators
-    kinds -= {"Reshape"} if level == "O2" else set()
+    kinds -= rules.options.lists.traits.operators("reshapes") if level == "O2" else set()
     words = "float16 in a white cell" if level == "O1" else "float32 in a black cell"
     words = words.replace("float16", rules.options.dtype)
     bare = []
@@ -93,8 +93,8 @@ def _made_tensors(rules: Rules) -> Iterator[Note]:
 def _inside(rules: Rules, uses: list[Use]) -> bool:
     """Whether MindSpore's own code alone reads a constant: layers, and norms that were given no scale and shift."""
     ops = [rules.flow.ops[use.op] for use in uses]
-    layers = rules.rules.layers
-    return all("Norm" in op.kind or any(kind in layers for _, kind in rules.cells[op.id]) for op in ops)
+    layers, norms = rules.rules.layers, rules.rules.norms
+    return all(op.kind in norms or any(kind in layers for _, kind in rules.cells[op.id]) for op in ops)
 
 
 def _is_even(rules: Rules, value: Value) -> bool:
@@ -109,7 +109,7 @@ def _numbers(rules: Rules) -> Iterator[Note]:
     """Tensors without dimensions beside a low operand: as a tensor of the network's own they stay float32."""
     flow = rules.flow
     for op in flow.ops:
-        if op.kind not in ("Mul", "Div") or not any(rules.is_low(unit) for unit in op.slots.values()):
+        if op.kind not in rules.rules.scaled or not any(rules.is_low(unit) for unit in op.slots.values()):
             continue
         readers = {reader.kind for value in op.outputs for reader in flow.readers(value)}
         for source in op.inputs:
@@ -117,7 +117,7 @@ def _numbers(rules: Rules) -> Iterator[Note]:
             if not value.weight or value.parameter or value.shape != () or value.dtype != FLOAT32:
                 continue
             number = flow.scalar(source)
-            if number is None or _is_exact(number, rules.options.dtype) or readers & {"Erf", "Maximum"}:
+            if number is None or _is_exact(number, rules.options.dtype) or readers & rules.rules.number_functions:
                 continue  # GELU and LeakyReLU: functions whose numbers take the other operand's type
             text = f"{number:.7g} is rounded; MindSpore keeps it float32 if the network makes a tensor of it"
             yield Note(TOPIC, _name(op), text)

@@ -81,6 +81,17 @@ class Rules(ForwardTypes):
         return ()
 
 
+class O0(Rules):
+    """Nothing is cast."""
+
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        return "nothing is asked to be low at this level"
+
+    def _settle_borders(self) -> bool:
+        changed = [self.make_float32(unit.id, "nothing is asked to be low at this level") for unit in self.flow.units]
+        return any(changed)
+
+
 class O1(Rules):
     """White operators and what white cells make are low, each result is float32 again."""
 
@@ -232,4 +243,4 @@ class Auto(Rules):
         return bool(op.inputs) and self.comes_low(self.flow.values[op.inputs[0]], op.id)
 
 
-LEVELS: Mapping[str, type[Rules]] = {"O1": O1, "O2": O2, "O3": O3, "auto": Auto}
+LEVELS: Mapping[str, type[Rules]] = {"O0": O0, "O1": O1, "O2": O2, "O3": O3, "auto": Auto}

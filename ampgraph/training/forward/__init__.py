@@ -1,1 +1,1 @@
-"""The forward graph: export, reading, lowering."""
+"""The forward graph: export, reading, losses; `lowerings` write in other operators what has no gradient."""

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
-from .lower_batch_norm import initializer_of, is_trained
+from .lowerings.batch_norm import initializer_of, is_trained
 from .read import described, signature
 
 MUTATION = re.compile(r"(\S+): BUFFER_MUTATION target='([^']*)'")

@@ -7,27 +7,31 @@ Both run in evaluation mode on the examples, the gradient is that of a random su
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
 from ...runtime.onnxruntime_session import QUIET
 from ..gradients.builder import Builder
 from ..gradients.driver import depends, differentiate
-from .lower_losses import lower_losses
-from .lower_random import is_random
+from .lowerings.losses import lower_losses
+from .lowerings.random_numbers import is_random
 from .read import FLOATS, infer, read_forward
 
-Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    import torch
+
+Arrays = dict[str, Array]
 TOLERANCE = 1e-3  # of the largest element: float32 kernels differ by far less, a forgotten argument by more
 SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
 
 
-def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
+def check_export(module: torch.nn.Module, args: Sequence[Any], model: ir.Model) -> None:
     """Compares the graph and the module.
 
     Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
@@ -56,7 +60,7 @@ def check_export(module: Any, args: Sequence[Any], model: ir.Model) -> None:
         _compare(gradients, slopes)
 
 
-def _difference(here: np.ndarray, there: np.ndarray) -> str:
+def _difference(here: Array, there: Array) -> str:
     if here.shape != there.shape:
         return f"has the shape {list(here.shape)} in the exported graph, and {list(there.shape)}"
     if here.dtype.kind != "f" or not here.size or not np.isfinite(there).all():
@@ -68,7 +72,7 @@ def _difference(here: np.ndarray, there: np.ndarray) -> str:
     return f"is {here[worst]:.5g} at {[int(n) for n in worst]} in the exported graph, and {there[worst]:.5g}"
 
 
-def _compare(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+def _compare(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
     largest = max((float(np.abs(array).max(initial=0)) for array in wanted.values()), default=0.0)
     if not np.isfinite(largest):
         return
@@ -113,7 +117,7 @@ def _run(graph: ir.Graph, names: Sequence[str], feeds: Arrays) -> Arrays | None:
     return {name: np.asarray(array) for name, array in zip(names, found, strict=True)}
 
 
-def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[np.ndarray]) -> Arrays | None:
+def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Sequence[Array]) -> Arrays | None:
     """Of those that the graph gives one; None where a rule is missing."""
     try:
         lower_losses(graph)
@@ -129,7 +133,7 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
         values = [graph.initializers[name] for name in trained if graph.initializers[name] in reached]
         found = differentiate(graph, loss, values)
     except AmpError as error:
-        if error.code in ("AMP210", "AMP212"):  # build-step will tell
+        if error.code in ("AMP210", "AMP212"):  # build-step says so
             return None
         raise
     del graph.outputs[:]
@@ -142,7 +146,9 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
     return None if run is None else dict(zip((value.name or "" for value in values), run.values(), strict=True))
 
 
-def _evaluated(module: Any, args: Sequence[Any], trained: Mapping[str, Any]) -> tuple[list[Any], Arrays, list[Any]]:
+def _evaluated(
+    module: torch.nn.Module, args: Sequence[Any], trained: Mapping[str, torch.nn.Parameter]
+) -> tuple[list[Any], Arrays, list[Any]]:
     """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
     import torch
 
@@ -169,7 +175,7 @@ def _evaluated(module: Any, args: Sequence[Any], trained: Mapping[str, Any]) -> 
     return [value.detach().cpu().numpy() for value in outputs], slopes, sums
 
 
-def _tensors(tree: Any) -> list[Any]:
+def _tensors(tree: object) -> list[torch.Tensor]:
     import torch
 
     return [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -1,28 +1,22 @@
-"""A forward graph made ready for differentiation: flat, typed, its parameters found."""
+"""A forward graph made ready for differentiation: flat and typed."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ...core.errors import AmpError, nearest
+from ...core.errors import AmpError
 from ...formats import adapters
 from ...formats.onnx.graph import OnnxGraph
-from .lower_residues import lower_residues
+from .lowerings.residues import lower_residues
 
 OLDEST = 18  # the opset that gradients are written in
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-AS_DATA = frozenset({"GroupNormalization"})  # onnx tells nothing of it: its result is like its first input
+AS_DATA = "GroupNormalization"  # onnx infers nothing of it: its result is like its first input
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def read_forward(model: Any) -> ir.Model:
+def read_forward(model: object) -> ir.Model:
     """A flat copy of a model: functions inlined, at opset 18 or later, every type and shape inferred that can be.
 
     Raises AmpError AMP1xx and AMP2xx for what cannot be read, AMP205 for a graph that is a training step already.
@@ -46,161 +40,20 @@ def read_forward(model: Any) -> ir.Model:
 
 
 def infer(model: ir.Model) -> None:
-    """Types and shapes of what has none, where onnx can tell, or where the type is that of the data."""
-    tell = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
-    tell(model)
-    again = [node for node in model.graph if node.op_type in AS_DATA and node.outputs[0].dtype is None]
+    """Types and shapes of what has none, where onnx can infer them, or where the type is that of the data."""
+    fill_in = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+    fill_in(model)
+    again = [node for node in model.graph if node.op_type == AS_DATA and node.outputs[0].dtype is None]
     for node in again:
         x, y = node.inputs[0], node.outputs[0]
         if x is not None:
             y.type, y.shape = x.type, x.shape
     if again:
-        tell(model)
-
-
-def find_parameters(model: ir.Model, freeze: Sequence[str] = ()) -> list[ir.Value]:
-    """The initializers that are trained: all parameters (`parameter_names`) but those that ``freeze`` matches.
-
-    Raises AmpError AMP305 for a pattern that matches nothing, AMP211 for a parameter that the exporter named and the
-    graph does not hold, AMP205 for one that is not float32.
-    """
-    stored, frozen = _stored(model.graph), frozen_names(model, freeze)
-    trained = [name for name in parameter_names(model) if name not in frozen]
-    missing = [name for name in trained if name not in stored]
-    if missing:
-        message = (
-            f"parameter '{missing[0]}' is not in the graph: nothing reads it, or an exporter merged it with another one"
-        )
-        raise AmpError("AMP211", message, hint="export with ampgraph.export_for_training, or --freeze it")
-    if not trained:
-        raise AmpError("AMP211", "nothing is left to train", hint="freeze less, or export the model with its weights")
-    for name in trained:
-        if stored[name].const_value.dtype != ir.DataType.FLOAT:  # type: ignore[union-attr]
-            message = f"parameter '{name}' is stored low: an optimizer needs float32"
-            raise AmpError("AMP205", message, hint="build the step from the float32 model")
-    return [stored[name] for name in trained]
-
-
-def frozen_names(model: ir.Model, freeze: Sequence[str]) -> set[str]:
-    """The initializers, parameters and buffers that a pattern matches.
-
-    Raises AmpError AMP305 for one that matches nothing.
-    """
-    buffers = re.findall(r"\bBUFFER target='([^']*)'", signature(model))
-    known = list(dict.fromkeys([*_stored(model.graph), *_named(model), *buffers]))
-    return {name for pattern in freeze for name in _matches(pattern, known)}
-
-
-def _stored(graph: ir.Graph) -> dict[str, ir.Value]:
-    """The float initializers that are no inputs."""
-    return {
-        value.name or "": value
-        for value in graph.initializers.values()
-        if value.const_value is not None and value.const_value.dtype in FLOATS and not value.is_graph_input()
-    }
-
-
-def _matches(pattern: str, names: Sequence[str]) -> list[str]:
-    hits = fnmatch.filter(names, pattern)
-    if not hits:
-        hint = nearest(pattern, list(names)) or f"there are: {', '.join(names[:8])}"
-        raise AmpError("AMP305", f"--freeze {pattern} matches no parameter", hint=hint)
-    return hits
-
-
-# -- which initializers are parameters --------------------------------------------------------------------------------
-
-
-def parameter_names(model: ir.Model) -> list[str]:
-    """What torch's exporter calls a parameter, where the file has its list.
-
-    Elsewhere every float initializer with a dimension is one, except for
-
-    - running statistics, and what is only read where no gradient goes: bounds, sizes, comparisons (`CONTROL`);
-    - a tensor with a number of 1e4 or more, or with inf or NaN: a mask;
-    - what is only subtracted from the data of a graph input or divides it: a normalization;
-    - a single number, unless it is a weight of a product, a convolution, a norm or PRelu, or is added to the result
-      of a product or a convolution.
-    """
-    named, stored = _named(model), _stored(model.graph)
-    if named:
-        return named
-    data = _data(model.graph)
-    return [name for name, value in stored.items() if _is_parameter(value, data)]
-
-
-CONTROL: dict[str, tuple[int, ...]] = {
-    "Clip": (1, 2),
-    "DequantizeLinear": (1,),
-    "Dropout": (1,),
-    "OneHot": (2,),
-    "Pad": (2,),
-    "QuantizeLinear": (1,),
-    "Resize": (1, 2),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), (0, 1)),
-}
-"""Where an operator reads floats that no gradient goes to."""
-PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
-SCALED = ("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "PRelu")
-VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-LARGE = 1e4  # -1e4, -1e9 and -inf leave a place out of a softmax; weights are far smaller
-
-
-def _is_parameter(value: ir.Value, data: set[ir.Value]) -> bool:
-    tensor, reads = value.const_value, list(_reads(value))
-    if tensor is None or len(tensor.shape) == 0 or tensor.size == 0:
-        return False
-    if any(node.op_type == "BatchNormalization" and index in (3, 4) for node, index in reads):
-        return False
-    if reads and all(index in CONTROL.get(node.op_type, ()) or _normalizes(node, index, data) for node, index in reads):
-        return False
-    if tensor.size == 1 and not any(_is_weight(node, index) for node, index in reads):
-        return False
-    return bool(np.abs(tensor.numpy()).max() < LARGE)
-
-
-def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Who reads a value or a view of it, and as which input."""
-    for node, index in value.uses():
-        if node.op_type in VIEWS and index == 0 and not node.outputs[0].is_graph_output():
-            yield from _reads(node.outputs[0])
-        else:
-            yield node, index
-
-
-def _data(graph: ir.Graph) -> set[ir.Value]:
-    """Graph inputs as they are fed: viewed, shifted and divided."""
-    found = {value for value in graph.inputs if not value.is_initializer()}
-    for node in graph:
-        applied = all(value is None or _is_stored(value) for value in node.inputs[1:])
-        if applied and node.op_type in (*VIEWS, "Sub", "Div") and node.inputs[0] in found:
-            found.update(node.outputs)
-    return found
-
-
-def _is_stored(value: ir.Value) -> bool:
-    return ir.convenience.get_const_tensor(value) is not None
-
-
-def _normalizes(node: ir.Node, index: int, data: set[ir.Value]) -> bool:
-    return node.op_type in ("Sub", "Div") and index == 1 and node.inputs[0] in data
-
-
-def _is_weight(node: ir.Node, index: int) -> bool:
-    if node.op_type in PRODUCTS or (node.op_type in SCALED and index > 0):
-        return True
-    other = node.inputs[1 - index] if node.op_type == "Add" else None
-    maker = None if other is None else other.producer()
-    return maker is not None and maker.op_type in PRODUCTS
-
-
-def _named(model: ir.Model) -> list[str]:
-    """What the exporter says that the parameters are called; empty where it says nothing."""
-    return re.findall(r"\bPARAMETER target='([^']*)'", signature(model))
+        fill_in(model)
 
 
 def signature(model: ir.Model) -> str:
-    """What torch's exporter tells of inputs and outputs, line by line; empty where it says nothing."""
+    """What torch's exporter says of inputs and outputs, line by line; empty where it says nothing."""
     return model.graph.metadata_props.get(SIGNATURE) or model.metadata_props.get(SIGNATURE) or ""
 
 

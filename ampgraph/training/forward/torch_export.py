@@ -1,7 +1,7 @@
 """Exports a torch module as a forward graph that trains.
 
 torch's exporter is made for inference, and its optimizer merges parameters that start out equal (all LayerNorm weights
-become one), folds BatchNormalization into Conv, and keeps one name of tied weights while it tells of both. Each is
+become one), folds BatchNormalization into Conv, and keeps one name of tied weights while it lists both. Each is
 silent, and each breaks a training. Here the graph is exported as it is, and optimized with every parameter and running
 statistic as an input, which nothing can merge or fold.
 """
@@ -13,7 +13,8 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,12 +26,15 @@ from .export_check import check_export
 from .read import SIGNATURE
 from .torch_marks import detached_apart, mark_padding
 
+if TYPE_CHECKING:
+    import torch
+
 STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the same module gives the same bytes
 PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
 
 
 def export_for_training(
-    module: Any,
+    module: torch.nn.Module,
     args: Sequence[Any],
     path: str | os.PathLike[str],
     *,
@@ -60,6 +64,21 @@ def export_for_training(
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     _refuse_low(torch, parameters)
+    model = _exported(torch, module, args, dynamic_batch)
+    mark_padding(model.graph)
+    _untie(model.graph, parameters)
+    _train_dropout(model.graph)
+    _optimize(model, parameters)
+    _list_trained(model, parameters)
+    for node in model.graph.all_nodes():
+        node.metadata_props.pop(STACK, None)
+    if check:
+        check_export(module, args, model)
+    OnnxGraph(model).save(path)
+
+
+def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[Any], dynamic_batch: bool) -> ir.Model:
+    """What torch's exporter makes of a module that trains, as it is."""
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
     with _training_mode(module), torch.no_grad(), warnings.catch_warnings():
@@ -74,16 +93,7 @@ def export_for_training(
             hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
             raise AmpError("AMP214", message, hint=hint) from error
     model: ir.Model = program.model
-    mark_padding(model.graph)
-    _untie(model.graph, parameters)
-    _train_dropout(model.graph)
-    _optimize(model, parameters)
-    _tell(model, parameters)
-    for node in model.graph.all_nodes():
-        node.metadata_props.pop(STACK, None)
-    if check:
-        check_export(module, args, model)
-    OnnxGraph(model).save(path)
+    return model
 
 
 def _root(error: BaseException) -> BaseException:
@@ -93,23 +103,24 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     try:
         import onnxscript.optimizer  # noqa: F401
         import torch
     except ImportError as error:
         raise AmpError("AMP501", f"{error.name} is not installed", hint="pip install 'ampgraph[torch]'") from error
-    return torch
+    module: ModuleType = torch
+    return module
 
 
-def _refuse_low(torch: Any, parameters: Mapping[str, Any]) -> None:
+def _refuse_low(torch: ModuleType, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     for name, parameter in parameters.items():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             message = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}"
             raise AmpError("AMP214", message, hint="module.float(): the level decides what is low")
 
 
-def _dynamic(torch: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+def _dynamic(torch: ModuleType, args: Sequence[Any]) -> tuple[Any, ...]:
     batch, shapes = torch.export.Dim("batch"), []
     for number, value in enumerate(args):
         is_tensor = isinstance(value, torch.Tensor) and value.dim() > 0
@@ -121,7 +132,7 @@ def _dynamic(torch: Any, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _training_mode(module: Any) -> Iterator[None]:
+def _training_mode(module: torch.nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     module.train()
     try:
@@ -131,13 +142,13 @@ def _training_mode(module: Any) -> Iterator[None]:
             part.training = mode
 
 
-def _first_names(parameters: Mapping[str, Any]) -> dict[str, str]:
+def _first_names(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, str]:
     """Name -> the first name of the same parameter."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
 
 
-def _untie(graph: ir.Graph, parameters: Mapping[str, Any]) -> None:
+def _untie(graph: ir.Graph, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """One initializer for each parameter, under the first of its names."""
     for name, first in _first_names(parameters).items():
         value = graph.initializers.get(name)
@@ -164,7 +175,7 @@ def _train_dropout(graph: ir.Graph) -> None:
             node.replace_input_with(2, b.constant(np.array(True)))
 
 
-def _optimize(model: ir.Model, parameters: Mapping[str, Any]) -> None:
+def _optimize(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """onnxscript's optimizer, which cannot touch what is an input."""
     import onnxscript.optimizer
 
@@ -186,7 +197,7 @@ def _optimize(model: ir.Model, parameters: Mapping[str, Any]) -> None:
         graph.initializers[value.name or ""] = value
 
 
-def _tell(model: ir.Model, parameters: Mapping[str, Any]) -> None:
+def _list_trained(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
     """The exporter's list of parameters, without second names and without those that are not trained."""
     first = _first_names(parameters)
     trained = {first[name] for name, parameter in parameters.items() if parameter.requires_grad}

@@ -1,145 +1,23 @@
-"""Adds nodes to a graph: operators by name, constants once each, shapes as constants where they are known.
-
-New nodes go behind all others (or in front of the node `before`), so that a builder's order is the order of its calls.
-Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner reads the reason from the node.
-"""
+"""What gradient rules and lowerings write with: nodes and constants, and shapes, as constants where they are known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from ...core.dataflow import HELD
+from .node_builder import NodeBuilder
 
 INT64 = ir.DataType.INT64
 
 
-class Builder:
-    """Appends to ``graph``; names start with ``prefix`` and are unique in it."""
+class Builder(NodeBuilder):
+    """Adds to `NodeBuilder` what asks for the type and the shape of values."""
 
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
-        self.graph, self.prefix = graph, prefix
-        self.scope = ""  # the forward node that is being worked on
-        self.trained: set[ir.Value] = set()  # initializers that are no constants
-        self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
-        self._taken = {value.name for value in _values(graph)} | {node.name for node in graph.all_nodes()}
-        self._counts: dict[str, int] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        super().__init__(graph, prefix)
         self._shapes: dict[ir.Value, ir.Value] = {}
-        self._kept = ""
-
-    # -- nodes --------------------------------------------------------------------------------------------------------
-
-    def op(self, kind: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """One node with one output. ``kind`` as in `registry.kind_of`; attributes as Python values."""
-        return self.ops(kind, 1, *inputs, **attributes)[0]
-
-    def ops(self, kind: str, outputs: int, *inputs: ir.Value | None, **attributes: Any) -> list[ir.Value]:
-        """One node with several outputs."""
-        domain, _, op_type = kind.rpartition("::")
-        name = self.fresh(f"{self.prefix}/{self.scope}/{op_type}" if self.scope else f"{self.prefix}/{op_type}")
-        values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
-        given = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items() if value is not None]
-        node = ir.Node(domain, op_type, list(inputs), given, outputs=values, name=name)
-        if self._kept:
-            node.metadata_props[HELD] = self._kept
-        if self.before is None:
-            self.graph.append(node)
-        else:
-            self.graph.insert_before(self.before, node)
-        return values
-
-    def typed(self, value: ir.Value, like: ir.Value | ir.DataType, *dims: Any) -> ir.Value:
-        """The value, with type and shape told: those of ``like``, or ``dims``. Rules want both of forward values."""
-        if isinstance(like, ir.Value):
-            value.type, value.shape = like.type, like.shape
-        else:
-            value.type, value.shape = ir.TensorType(like), ir.Shape(dims)
-        return value
-
-    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another type; itself if it has that."""
-        if value.dtype == dtype:
-            return value
-        made = self.op("Cast", value, to=int(dtype))
-        made.type, made.shape = ir.TensorType(dtype), value.shape
-        return made
-
-    def output(self, node: ir.Node, index: int, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-        """An output that an operator may leave out: added to the forward node if it is not there."""
-        if len(node.outputs) <= index:
-            node.resize_outputs(index + 1)
-        value = node.outputs[index]
-        for found in node.outputs:
-            if not found.name:
-                found.name = self.fresh(f"{self.prefix}/{node.name or node.op_type}")
-        if value.dtype is None:
-            value.type, value.shape = ir.TensorType(dtype), shape
-        return value
-
-    def fresh(self, base: str) -> str:
-        """A name that nothing in the graph has."""
-        name = base
-        while name in self._taken:
-            count = self._counts[base] = self._counts.get(base, 0) + 1
-            name = f"{base}_{count}"
-        self._taken.add(name)
-        return name
-
-    @contextmanager
-    def float32(self, reason: str) -> Iterator[None]:
-        """Nodes made inside compute in float32 at every level."""
-        before, self._kept = self._kept, reason
-        try:
-            yield
-        finally:
-            self._kept = before
-
-    # -- constants ----------------------------------------------------------------------------------------------------
-
-    def constant(self, array: np.ndarray) -> ir.Value:
-        """An initializer; equal ones are one."""
-        array = np.asarray(array, order="C")  # ascontiguousarray makes a vector of a scalar
-        key = (str(array.dtype), array.shape, array.tobytes())
-        if key not in self._constants:
-            name = self.fresh(f"{self.prefix}/constant")
-            value = ir.Value(
-                name=name,
-                type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                shape=ir.Shape(array.shape),
-                const_value=ir.tensor(array, name=name),
-            )
-            self.graph.register_initializer(value)
-            self._constants[key] = value
-        return self._constants[key]
-
-    def drop_unused_constants(self, kept: set[ir.Value]) -> None:
-        """Those that no node reads and nobody keeps."""
-        for key, value in list(self._constants.items()):
-            if value not in kept and not value.uses() and value.name is not None:
-                del self._constants[key], self.graph.initializers[value.name]
-
-    def ints(self, *numbers: int) -> ir.Value:
-        """An int64 vector."""
-        return self.constant(np.array(numbers, np.int64))
-
-    def number(self, number: float, like: ir.Value | None = None) -> ir.Value:
-        """A scalar of the element type of ``like``, float32 by default."""
-        dtype = np.dtype(np.float32) if like is None or like.dtype is None else like.dtype.numpy()
-        return self.constant(np.array(number, dtype))
-
-    def given(self, value: ir.Value | None) -> np.ndarray | None:
-        """The numbers of an initializer or a Constant, None for anything else: what is trained is none."""
-        if value is None or value.is_graph_input() or value in self.trained:
-            return None
-        tensor = ir.convenience.get_const_tensor(value)
-        return None if tensor is None else tensor.numpy()
-
-    # -- shapes -------------------------------------------------------------------------------------------------------
 
     def rank(self, value: ir.Value) -> int:
         """Raises ValueError where the rank is not known; `driver` makes an AmpError of it."""
@@ -228,10 +106,3 @@ class Builder:
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph.all_nodes():
-        yield from node.outputs

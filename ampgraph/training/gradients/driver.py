@@ -15,7 +15,7 @@ from ...core.errors import AmpError
 from . import rules  # noqa: F401
 from .broadcast import sum_to
 from .builder import Builder
-from .registry import DETACHED, Rule, Unsupported, kind_of, place_of, rule_of
+from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -122,7 +122,7 @@ class _Differentiation:
             elif n not in rule.constant and (value.dtype is None or value.dtype in FLOATS):
                 raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
-    def _add(self, node: ir.Node, rule: Rule, value: ir.Value, gradient: ir.Value) -> None:
+    def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
         if gradient.dtype is None:

@@ -40,7 +40,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Rule:
+class GradientRule:
     """How gradients pass one operator backwards."""
 
     kind: str
@@ -60,7 +60,7 @@ class Rule:
         return rows + [None] * (len(node.inputs) - len(rows))
 
 
-_RULES: dict[str, Rule] = {}
+_RULES: dict[str, GradientRule] = {}
 
 
 def gradient(
@@ -80,7 +80,7 @@ def gradient(
     trained value reaches is refused when the graph is differentiated.
 
     ``b.op(kind, *inputs, **attributes)`` adds a node and returns its output; ``b.number``, ``b.ints`` and
-    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` tell sizes, ``b.sum`` and ``b.reshaped`` do what they say.
+    ``b.constant`` make constants, ``b.shape`` and ``b.dim`` give sizes, ``b.sum`` and ``b.reshaped`` do what they say.
 
     Args:
         broadcasts: the gradients have the shape of the output, and are summed down to that of their input.
@@ -96,7 +96,7 @@ def gradient(
 
     def declare(function: RuleFunction) -> RuleFunction:
         for kind in kinds:
-            _RULES[kind] = Rule(kind, function, broadcasts, constant)
+            _RULES[kind] = GradientRule(kind, function, broadcasts, constant)
         return function
 
     return declare
@@ -105,16 +105,11 @@ def gradient(
 def no_gradient(*kinds: str) -> None:
     """Declares operators through which nothing flows back: comparisons, roundings, shapes."""
     for kind in kinds:
-        _RULES[kind] = Rule(kind, _nothing, constant=ALL)
+        _RULES[kind] = GradientRule(kind, _nothing, constant=ALL)
 
 
 def _nothing(b: Builder, node: ir.Node, *gradients: ir.Value | None) -> None:
     return None
-
-
-def passes_gradients(kind: str) -> bool:
-    """Whether an operator has a rule by which something flows back."""
-    return kind in _RULES and _RULES[kind].function is not _nothing
 
 
 def kind_of(node: ir.Node) -> str:
@@ -128,13 +123,13 @@ def place_of(node: ir.Node) -> str:
     return f"node '{node.name}'" if node.name else f"the node that writes '{written}'"
 
 
-def rule_of(node: ir.Node) -> Rule | None:
+def rule_of(node: ir.Node) -> GradientRule | None:
     return _RULES.get(kind_of(node))
 
 
 def kinds() -> Iterator[str]:
-    """All operators with a rule, sorted."""
-    yield from sorted(_RULES)
+    """All operators with a rule by which something flows back, sorted."""
+    yield from sorted(kind for kind, rule in _RULES.items() if rule.constant is not ALL)
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

@@ -12,19 +12,22 @@ another Cell silently gets gradients of 0. That is why this module writes that f
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import AmpError
+from ...core.files import whole_file
 from ...runtime import mindspore_session as runtime
+from ...runtime.mindir_ports import MindirPorts, read_ports
 from ..step.loss_scale import DynamicLossScale, LossScaleState, StaticLossScale, parse_loss_scale
-from . import steps
-from .pieces import forward_of
+from ..step.step_result import StepResult
+from . import compiled_steps as steps
+from .cut_graph import forward_of
 
 __all__ = ["StepResult", "TrainStep", "train_step"]
 
@@ -51,8 +54,8 @@ def train_step(
         AmpError: AMP1xx for the file, AMP501, AMP502, AMP505 as `runtime.mindspore.Session`; AMP205 for a file that
             cannot be trained so, AMP322 for an optimizer or a scaler that does not fit.
     """
-    signature, model = runtime.read_signature(path)
-    steps.check_trainable(signature, model, str(path))
+    ports, model = read_ports(path)
+    steps.check_trainable(ports, model, str(path))
     ms = runtime.import_mindspore()
     target = runtime.select_device(ms, device)
     if not callable(optimizer) or isinstance(optimizer, ms.nn.Optimizer):
@@ -76,27 +79,7 @@ def train_step(
         )
     made = optimizer(trainable)
     _check_optimizer(ms, made, trainable)
-    return TrainStep(ms, signature, target, forward, parameters, made, scale)
-
-
-class StepResult:
-    """What a step gave; a value waits for the device when it is first read.
-
-    ``loss``: float, not scaled. ``finite``: whether all gradients were; if not, a step with a scaler changed no
-    parameter and no optimizer state. ``scale``: float, the loss scale that the next step uses.
-    """
-
-    __slots__ = ("_finite", "_loss", "_scale")
-
-    def __init__(self, loss: Any, finite: Any, scale: Any) -> None:
-        self._loss, self._finite, self._scale = loss, finite, scale
-
-    loss = property(lambda self: float(_number(self._loss)))
-    finite = property(lambda self: bool(_number(self._finite)))
-    scale = property(lambda self: float(_number(self._scale)))
-
-    def __repr__(self) -> str:
-        return f"StepResult(loss={self.loss}, finite={self.finite}, scale={self.scale})"
+    return TrainStep(ms, ports, target, forward, parameters, made, scale)
 
 
 class TrainStep:
@@ -108,15 +91,15 @@ class TrainStep:
 
     def __init__(
         self,
-        ms: Any,
-        signature: runtime.Signature,
+        ms: ModuleType,
+        ports: MindirPorts,
         device: str,
         forward: Callable[..., Any],
         parameters: dict[str, Any],
         optimizer: Any,
         scale: Any,
     ) -> None:
-        self._ms, self._signature, self.device = ms, signature, device
+        self._ms, self._ports, self.device = ms, ports, device
         self.parameters: dict[str, Any] = parameters
         """The file's Parameters by name, statistics included: what mindspore.load_param_into_net takes. To change one
         use mindspore.ops.assign: a compiled step does not see what set_data writes."""
@@ -130,8 +113,8 @@ class TrainStep:
         else:
             self._step = steps.with_scaler(ms, gradients, optimizer, scale)
 
-    def __call__(self, *arrays: Any, **named: Any) -> StepResult:
-        names = list(self._signature.inputs)
+    def __call__(self, *arrays: Any, **named: Any) -> StepResult[Any]:
+        names = list(self._ports.inputs)
         if len(arrays) > len(names):
             message = f"{len(arrays)} arrays for {len(names)} inputs"
             raise AmpError("AMP503", message, hint=f"the inputs are {', '.join(names)}")
@@ -139,14 +122,14 @@ class TrainStep:
         twice = [name for name in named if name in given]
         if twice:
             raise AmpError("AMP503", f"input '{twice[0]}' is given twice", hint="by its place or by its name")
-        tensors = runtime.tensors_of(self._ms, self._signature.check({**given, **named}))
-        with runtime.stops_reported(self._signature, self.device), runtime.graph_mode(self._ms):
+        tensors = runtime.tensors_of(self._ms, self._ports.check({**given, **named}))
+        with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
             if self._state is None:
-                return StepResult(*self._step(*tensors))
+                return StepResult(_number, *self._step(*tensors))
             scale = self._ms.Tensor(np.float32(self._state.scale))
             return self._updated(*self._step(scale, *tensors))
 
-    def _updated(self, loss: Any, finite: Any) -> StepResult:
+    def _updated(self, loss: Any, finite: Any) -> StepResult[Any]:
         policy, state = self._scale, self._state
         if isinstance(policy, DynamicLossScale) and state is not None:
             finite = bool(_number(finite))
@@ -154,7 +137,7 @@ class TrainStep:
             if policy.exhausted(state):
                 message = f"{state.overflows} steps in a row overflowed; the loss scale is down to {state.scale:g}"
                 raise AmpError("AMP506", message, hint="look for NaN in the data, or lower the learning rate")
-        return StepResult(loss, finite, state.scale if state else 1.0)
+        return StepResult(_number, loss, finite, state.scale if state else 1.0)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, optimizer state and loss scale as a MindSpore checkpoint, whole or not at all.
@@ -162,18 +145,13 @@ class TrainStep:
         Random states (Dropout) are not in it. Raises AmpError AMP105.
         """
         path = _checkpoint_path(path)
-        temporary = path.parent / f".{path.stem}.{os.getpid()}.ckpt"
         kept = [{"name": name, "data": data} for name, data in self._kept().items()]
-        try:
-            self._ms.save_checkpoint(kept, str(temporary))
-            os.replace(temporary, path)
-        except Exception as error:  # MindSpore raises several kinds
-            message = f"cannot be written: {runtime.fault(error)}"
-            raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.chmod(0o600)
-                temporary.unlink()
+        with whole_file(path, suffix=path.suffix) as temporary:
+            try:
+                self._ms.save_checkpoint(kept, str(temporary))
+            except Exception as error:  # MindSpore raises several kinds
+                message = f"cannot be written: {runtime.fault(error)}"
+                raise AmpError("AMP105", message, where=str(path), hint="choose another place") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Takes up where the step that wrote the checkpoint stood.
@@ -216,7 +194,7 @@ class TrainStep:
         }
 
 
-def _parameters_of(ms: Any, scaler: Any) -> Iterator[tuple[str, Any]]:
+def _parameters_of(ms: ModuleType, scaler: Any) -> Iterator[tuple[str, Any]]:
     for name, value in vars(scaler).items():
         if isinstance(value, ms.Parameter):
             yield name, value
@@ -230,7 +208,7 @@ def _checkpoint_path(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _scale_of(ms: Any, given: Any) -> Any:
+def _scale_of(ms: ModuleType, given: Any) -> Any:
     """A policy of ours, or a LossScaler of MindSpore."""
     if given is None:
         return StaticLossScale(1.0, skip=False)
@@ -247,7 +225,7 @@ def _scale_of(ms: Any, given: Any) -> Any:
     raise AmpError("AMP322", message, hint="for example amp.DynamicLossScaler(2**16, 2, 1000), or None")
 
 
-def _check_optimizer(ms: Any, optimizer: Any, trainable: list[Any]) -> None:
+def _check_optimizer(ms: ModuleType, optimizer: Any, trainable: list[Any]) -> None:
     if not isinstance(optimizer, ms.nn.Optimizer):
         message = f"the optimizer function gave a {type(optimizer).__name__}, not an nn.Optimizer"
         raise AmpError("AMP322", message, hint="for example lambda params: nn.Momentum(params, 0.05, 0.9)")

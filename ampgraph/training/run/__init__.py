@@ -1,1 +1,1 @@
-"""Running training steps."""
+"""Running training steps on ONNX Runtime: trainer, data, epochs, schedules, checkpoints."""

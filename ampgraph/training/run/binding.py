@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...formats.onnx import io as onnx_io
+from ...formats.onnx.graph import OnnxGraph
+from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import CRASHING, QUIET, as_numpy, out_of_memory
+from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, out_of_memory
 from ..step.aliasing import in_place
-from ..step.packing import ORIGINAL
+from ..step.packed_forward import ORIGINAL
 from ..step.training_step import TrainingStep
 
 BFLOAT16 = "bfloat16"
@@ -35,18 +39,18 @@ class Binding:
         self.layout = step.layout
         proto, folder = session_model(step)
         if strict:
-            from ...numerics.strict.rewrite import rewrite
-
-            proto = rewrite(proto, keep_border=True, folder=folder)
+            graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
+            rewrite(graph, keep_border=True)
+            proto = ir.to_proto(graph.model)
         # an engine that compiles whole subgraphs may read a state again after it wrote some of it
         known = self.device in ("cpu", "cuda")
         safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
         self.in_place = safe - {step.layout.scale}
         self._session = _opened(proto, folder, self.device, providers, strict, threads)
-        self._places: dict[str, tuple[Any, Any]] = {}  # now, and next; swapped by every step
+        self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
-        self._scale: Any = None
+        self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
         names = (self.layout.loss, self.layout.finite, self.layout.norm)
         self._results = [name for name in names if name]
@@ -55,7 +59,7 @@ class Binding:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def put(self, state: Mapping[str, np.ndarray]) -> None:
+    def put(self, state: Mapping[str, Array]) -> None:
         """Takes a whole state to the device, in the place of the old one, which is dropped first.
 
         Raises AmpError AMP504 where there is no room for it; then there is no state, until another `put`.
@@ -75,7 +79,7 @@ class Binding:
             raise _not_taken(error, self.device, size) from error
         self._torn = ""
 
-    def replace(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def replace(self, arrays: Mapping[str, Array]) -> None:
         """Takes tensors that steps only read to the device, all or none; they may have another size than before."""
         self._refuse_torn()
         values = {name: self.value(array) for name, array in arrays.items()}
@@ -85,13 +89,13 @@ class Binding:
             self._rebind(values)
             raise
 
-    def _rebind(self, values: Mapping[str, Any]) -> None:
+    def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
         for name, value in values.items():
             self._places[name] = value, value
             for binding in self._bindings:
                 binding.bind_ortvalue_input(name, value)
 
-    def get(self, name: str) -> np.ndarray:
+    def get(self, name: str) -> Array:
         """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
         return as_numpy(self.held(name))
 
@@ -99,12 +103,13 @@ class Binding:
         """The sizes of a tensor of the state as it is now; nothing is copied."""
         return tuple(self.held(name).shape())
 
-    def held(self, name: str) -> Any:
+    def held(self, name: str) -> OrtTensor:
         """The runtime's own value of a tensor of the state."""
         self._refuse_torn()
-        return self._scale if name == self._scale_name else self._places[name][self._turn]
+        scale = self._scale if name == self._scale_name else None
+        return self._places[name][self._turn] if scale is None else scale
 
-    def value(self, array: np.ndarray) -> Any:
+    def value(self, array: Array) -> OrtTensor:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
         return _value(array, "cpu" if _is_bfloat16(array) else self.memory)
 
@@ -123,7 +128,7 @@ class Binding:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
+    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One step: its results by output name and the loss scale after it, as the runtime's values.
 
         All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
@@ -156,7 +161,7 @@ class Binding:
                 raise
             raise _stopped(error, self.device, bool(self._torn)) from error
 
-    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, Any], Any]:
+    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()
         count = len(self._results) + bool(self._next_scale)
@@ -170,17 +175,19 @@ class Binding:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
 
 
-def _is_bfloat16(array: np.ndarray) -> bool:
+def _is_bfloat16(array: Array) -> bool:
     return array.dtype.kind == "V" and array.dtype.name == BFLOAT16  # the name is slow to make
 
 
-def _value(array: np.ndarray, memory: str) -> Any:
+def _value(array: Array, memory: str) -> OrtTensor:
     ort = import_onnxruntime()
     array = np.array(array, order="C")
     if _is_bfloat16(array):
         kind = onnx.TensorProto.BFLOAT16
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), kind)
-    return ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
+        held: OrtTensor = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), kind)
+    else:
+        held = ort.OrtValue.ortvalue_from_numpy(array, memory, 0)
+    return held
 
 
 @contextlib.contextmanager

@@ -7,21 +7,23 @@ taken as zeros, stands in its header.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import DTypeLike
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
+from ...core.files import whole_file
+from ...runtime.ports import numpy_dtype
 from ..step.training_step import TrainingStep
 
 KEY = "ampgraph.checkpoint"
@@ -55,9 +57,9 @@ class Late:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    fetch: Callable[[], np.ndarray]
+    fetch: Callable[[], Array]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Array:
         return np.asarray(self.fetch(), dtype)
 
 
@@ -69,7 +71,7 @@ class Checkpoint:
     digest: str
     state: Mapping[str, Any]
     position: Position = Position()
-    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+    history: Mapping[str, Array] = field(default_factory=dict)
 
 
 def digest(step: TrainingStep) -> str:
@@ -101,61 +103,14 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
     head = {"version": VERSION, "step": checkpoint.digest, "position": asdict(checkpoint.position), WORDS: words}
     head[CHECKSUM] = ZEROS
-    if path.is_dir():
-        raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it")
-    if not path.parent.is_dir():
-        raise AmpError("AMP105", "the folder does not exist", where=str(path.parent), hint="create it first")
     try:
-        with temporary(path) as beside:
+        with whole_file(path, durable=True) as beside:
             _write(beside, tensors, {KEY: json.dumps(head)})
-            os.replace(beside, path)
-        _force(path.parent)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        message = "the disk is full" if full else f"cannot be written: {error.strerror or error}"
-        kept = ": the old checkpoint is still there" if path.is_file() else ""
-        hint = "free some space and go on with --resume" if kept else "free some space, or choose another place"
-        raise AmpError("AMP105", message + kept, where=str(path), hint=hint) from error
-
-
-_OURS: set[str] = set()  # temporary files that this process writes now
-
-
-@contextlib.contextmanager
-def temporary(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` that nobody else has; what is still there at the end is removed."""
-    beside = path.parent / f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    _OURS.add(beside.name)
-    try:
-        yield beside
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        _OURS.discard(beside.name)
-
-
-def sweep(path: Path) -> None:
-    """Removes what processes that were killed while they wrote ``path`` have left beside it."""
-    start = f".{path.name}."
-    for found in sorted(path.parent.glob(f"{start}*-*.tmp")):
-        number = found.name.removeprefix(start).partition("-")[0]
-        if found.name not in _OURS and number.isdecimal() and not _alive(int(number)):
-            with contextlib.suppress(OSError):
-                found.unlink()
-
-
-def _alive(process: int) -> bool:
-    if process == os.getpid():
-        return False  # not this one: a container gives the same number to every run
-    if os.name == "nt":
-        return True  # a signal, even none, would end it there
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True  # of another user
-    return True
+    except AmpError as error:
+        if not isinstance(error.__cause__, OSError) or not path.is_file():
+            raise
+        message, hint = f"{error.message}: the old checkpoint is still there", "free some space and go on with --resume"
+        raise AmpError(error.code, message, where=error.where, hint=hint) from error.__cause__
 
 
 def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> None:
@@ -182,8 +137,6 @@ def _write(path: Path, tensors: Mapping[str, Any], metadata: dict[str, str]) -> 
             del words  # before the next one is fetched
         file.seek(front.index(_MARK) + len(_MARK))
         file.write(made.hexdigest().encode())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 _MARK = json.dumps(json.dumps({CHECKSUM: ""})[1:-2])[1:-1].encode()  # in front of it: JSON as a text in JSON
@@ -203,19 +156,9 @@ def _refuse_damaged(path: Path) -> None:
         raise ValueError("its checksum is another one")
 
 
-def _words(array: np.ndarray) -> memoryview:
+def _words(array: Array) -> memoryview:
     array = array.view(np.uint16) if array.dtype.name == WORDS else array
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
-
-
-def _force(folder: Path) -> None:
-    """The rename itself reaches the disk, where a folder can be opened for that."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
@@ -233,7 +176,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
             _refuse_damaged(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         for name in head[WORDS]:
-            tensors[name] = tensors[name].view(_bfloat16())
+            tensors[name] = tensors[name].view(numpy_dtype(WORDS))
         place = head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
@@ -254,12 +197,6 @@ def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:
     if checkpoint.digest != expected:
         hint = "give the STEP.onnx that it was made with; a step that is built anew with other options is another one"
         raise AmpError("AMP405", "is a checkpoint of another training step", where=where, hint=hint)
-
-
-def _bfloat16() -> Any:
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _library() -> tuple[Any, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph
-from ...runtime.onnxruntime_session import Session
-from ..step.packing import FORWARD, ORIGINAL, unpack
+from ...runtime.onnxruntime_session import OnnxSession
+from ..step.packed_forward import FORWARD, ORIGINAL, unpack
 from ..step.training_step import TrainingStep
-from .batches import IGNORED, Feeds
+from .dataset import TrainingData
+from .step_inputs import IGNORED, StepInputs
 
 
-def trained_model(step: TrainingStep, state: Mapping[str, np.ndarray]) -> ir.Model:
+def trained_model(step: TrainingStep, state: Mapping[str, Array]) -> ir.Model:
     """The forward model with trained weights and running statistics, for inference: no Dropout, no batch statistics.
 
     Raises AmpError AMP206 for a step that holds no forward graph.
@@ -35,7 +36,7 @@ def trained_model(step: TrainingStep, state: Mapping[str, np.ndarray]) -> ir.Mod
     return model
 
 
-def save_trained(step: TrainingStep, state: Mapping[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+def save_trained(step: TrainingStep, state: Mapping[str, Array], path: str | os.PathLike[str]) -> None:
     """Writes the forward model with trained weights, whole or not at all."""
     OnnxGraph(trained_model(step, state)).save(path)
 
@@ -50,7 +51,7 @@ def set_inference(graph: ir.Graph) -> None:
             node.resize_outputs(1)
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
+def _wide(array: Array) -> Array:
     """The forward graph is float32; O3 stores parameters low."""
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
@@ -59,7 +60,7 @@ class Evaluator:
     """The forward graph in float32, opened once; weights are fed, so that nothing is built anew for each evaluation."""
 
     def __init__(self, step: TrainingStep, device: str) -> None:
-        self.step, self.feeds = step, Feeds(step)
+        self.step, self.feeds = step, StepInputs(step)
         model = trained_model(step, step.initial_state)
         graph = model.graph
         self.weights = [e.name for e in step.layout.of("parameter", "running") if e.name in graph.initializers]
@@ -72,21 +73,21 @@ class Evaluator:
         self.kind = step.layout.options.get("loss", "")
         names = [value.name or "" for value in graph.outputs]
         self.output = self.kind if self.kind in names else names[0]
-        self.session = Session(ir.to_proto(model), device)
+        self.session = OnnxSession(ir.to_proto(model), device)
 
-    def measure(self, state: Mapping[str, np.ndarray], data: Any, batch_size: int = 256) -> dict[str, float]:
-        """``samples``, and what can be told: ``loss``, and ``accuracy`` where labels are classes."""
+    def measure(self, state: Mapping[str, Array], data: TrainingData, batch_size: int = 256) -> dict[str, float]:
+        """``samples``, and what is known: ``loss``, and ``accuracy`` where labels are classes."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _wide(state[name]) for name in self.weights}
-        message = _Sums(self.kind)
+        sums = _Sums(self.kind)
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
             feeds = {name: batch[name] for name in self.fed} | weights
             result = self.session.run(feeds, outputs=[self.output])[self.output]
-            message.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
-        if not message.samples:
+            sums.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
+        if not sums.samples:
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
-        return message.means()
+        return sums.means()
 
 
 class _Sums:
@@ -95,7 +96,7 @@ class _Sums:
     def __init__(self, kind: str) -> None:
         self.kind, self.samples, self.loss, self.count, self.right = kind, 0, 0.0, 0, 0
 
-    def add(self, result: np.ndarray, labels: np.ndarray | None, samples: int) -> None:
+    def add(self, result: Array, labels: Array | None, samples: int) -> None:
         self.samples += samples
         if self.kind == "cross_entropy" and labels is not None:
             self._add_classes(result.astype(np.float64), labels)
@@ -106,7 +107,7 @@ class _Sums:
             self.loss += float(result.reshape(())) * samples
             self.count += samples
 
-    def _add_classes(self, scores: np.ndarray, labels: np.ndarray) -> None:
+    def _add_classes(self, scores: Array, labels: Array) -> None:
         scores = np.moveaxis(scores, 1, -1) if scores.ndim > 3 else scores  # as `build` takes it
         counted = labels != IGNORED
         scores, labels = scores[counted], labels[counted]

@@ -9,51 +9,28 @@ other data, another seed, batch size or schedule, and another number of epochs f
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ...core.errors import AmpError, is_whole
+from ...core.arrays import Array
+from ...core.errors import AmpError
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
+from ..step.step_result import StepResult
+from ..step.training_step import StepLayout
 from . import checkpoint as files
-from .claim import claimed
-from .schedules import Schedule, described, parse_schedule, rates
-
-if TYPE_CHECKING:
-    from .trainer import StepResult, Trainer
+from .checkpoint_folder import claimed
+from .dataset import TrainingData
+from .fit_options import FitOptions
+from .schedules import described, parse_schedule, rates
+from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
 """The checkpoint in the folder that a user names."""
 WAITING = 64  # results that stay on the device before they are read together
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long and in which steps to train. ``checkpoint``: a folder, which gets one at the end of each epoch and after
-    every ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or
-    begin where there is none."""
-
-    epochs: int
-    batch_size: int
-    lr_schedule: str | Schedule | Sequence[float] | np.ndarray | None = None
-    checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = 0
-    resume: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if not is_whole(value) or value < least:
-                raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=f"{name}={least}")
-            object.__setattr__(self, name, int(value))
-        if self.checkpoint is None and (self.resume or self.checkpoint_every):
-            hint = "name the folder of the checkpoint: --checkpoint DIR"
-            raise AmpError("AMP325", "there is no checkpoint to go on from or to write", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -77,19 +54,47 @@ class History:
     """A whole training: epochs that ran here, and the loss of every step from the first, those before a resume too."""
 
     epochs: list[Epoch]
-    losses: np.ndarray
-    finite: np.ndarray
+    losses: Array
+    finite: Array
     dropped: int  # samples of each epoch that did not fill a batch
     resumed: int  # steps that were done before
 
 
+class Fittable(Protocol):
+    """What `fit` asks of a trainer: one on a device, or several that share a batch."""
+
+    @property
+    def layout(self) -> StepLayout: ...
+    @property
+    def feeds(self) -> StepInputs: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def scale(self) -> float: ...
+    def set_rates(self, table: Sequence[float] | Array) -> None: ...
+    def step_checked(self, batch: Mapping[str, Array]) -> StepResult[Any]: ...
+    def load_state(self, state: Mapping[str, Array]) -> None: ...
+    def late_state(self) -> Mapping[str, files.Late]: ...
+    def prepare_evaluation(self) -> object: ...
+    def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]: ...
+
+
+OnStep = Callable[[int, int, "StepResult[Any]"], None]
+"""Called after every step with how many are done, how many there are, and the result."""
+OnEpoch = Callable[[Epoch], None]
+
+
 def fit(
-    trainer: Trainer,
-    data: Any,
-    validate: Any,
-    plan: Plan,
-    on_step: Callable[[int, int, StepResult], None] | None = None,
-    on_epoch: Callable[[Epoch], None] | None = None,
+    trainer: Fittable,
+    data: TrainingData,
+    validate: TrainingData | None,
+    options: FitOptions,
+    on_step: OnStep | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> History:
     """Trains; the last samples of an epoch that fill no batch are left out of it.
 
@@ -98,38 +103,40 @@ def fit(
     AMP101, AMP108 and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training
     is lost. Ctrl-C takes effect between two steps.
     """
-    run = _Run(trainer, data, validate, plan)
+    run = _Run(trainer, data, validate, options)
     with contextlib.nullcontext() if run.file is None else claimed(run.file):
         run.begin()
         return run.run(on_step, on_epoch)
 
 
 class _Run:
-    def __init__(self, trainer: Trainer, data: Any, validate: Any, plan: Plan) -> None:
+    def __init__(
+        self, trainer: Fittable, data: TrainingData, validate: TrainingData | None, options: FitOptions
+    ) -> None:
         """Checks all that is given; nothing is changed yet."""
         self.trainer = trainer
-        self.plan = plan = replace(plan, batch_size=trainer.feeds.check_batch_size(plan.batch_size))
+        self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))
         self.data = trainer.feeds.dataset(data)
         self.validate = None if validate is None else trainer.feeds.dataset(validate).arrays
         if self.validate is not None:
             trainer.prepare_evaluation()
-        self.steps = self.data.samples // plan.batch_size  # of an epoch
+        self.steps = self.data.samples // options.batch_size  # of an epoch
         if not self.steps:
-            message = f"{self.data.samples} samples do not fill one batch of {plan.batch_size}"
+            message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
-        given = plan.lr_schedule
-        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * plan.epochs)
-        self.file = None if plan.checkpoint is None else Path(plan.checkpoint) / FILE
+        given = options.lr_schedule
+        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * options.epochs)
+        self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
-        self.waiting: list[StepResult] = []
+        self.waiting: list[StepResult[Any]] = []
         policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
         self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
         self.place = files.Position(
-            seed=plan.seed,
-            batch_size=plan.batch_size,
+            seed=options.seed,
+            batch_size=options.batch_size,
             samples=self.data.samples,
-            epochs=plan.epochs,
+            epochs=options.epochs,
             lr_schedule=described(given),
             data="" if self.file is None else self.data.digest(),
         )
@@ -156,7 +163,7 @@ class _Run:
         if self.file is None or not self.file.exists():
             return None
         where = str(self.file)
-        if not self.plan.resume:
+        if not self.options.resume:
             message = "a checkpoint of an earlier training is there, which this one would overwrite"
             raise AmpError("AMP325", message, where=where, hint="--resume, or name another folder")
         found = files.load(self.file)
@@ -164,14 +171,10 @@ class _Run:
         _check_same(found.position, self.place, where)
         return found
 
-    def run(
-        self,
-        on_step: Callable[[int, int, StepResult], None] | None,
-        on_epoch: Callable[[Epoch], None] | None,
-    ) -> History:
-        plan, epochs, total = self.plan, [], self.steps * self.plan.epochs
-        while self.epoch < plan.epochs:
-            for batch in self.data.shuffled(plan.batch_size, plan.seed, self.epoch, self.batch):
+    def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
+        options, epochs, total = self.options, [], self.steps * self.options.epochs
+        while self.epoch < options.epochs:
+            for batch in self.data.shuffled(options.batch_size, options.seed, self.epoch, self.batch):
                 result = self.trainer.step_checked(batch)
                 self.batch += 1
                 self.waiting.append(result)
@@ -179,19 +182,19 @@ class _Run:
                     self._read()
                 if on_step is not None:
                     on_step(self.epoch * self.steps + self.batch, total, result)
-                if plan.checkpoint_every and self.batch % plan.checkpoint_every == 0 and self.batch < self.steps:
+                if options.checkpoint_every and self.batch % options.checkpoint_every == 0 and self.batch < self.steps:
                     self._save()
             self._read()
             self.epoch, self.batch = self.epoch + 1, 0
             self._check_epoch(result.scale)
-            epochs.append(self._told(result.scale))
+            epochs.append(self._epoch_done(result.scale))
             self._save()
             if on_epoch is not None:
                 on_epoch(epochs[-1])
         losses, finite = np.array(self.losses, np.float32), np.array(self.finite, np.bool_)
-        return History(epochs, losses, finite, self.data.samples % plan.batch_size, self.before)
+        return History(epochs, losses, finite, self.data.samples % options.batch_size, self.before)
 
-    def _told(self, scale: float) -> Epoch:
+    def _epoch_done(self, scale: float) -> Epoch:
         last = slice(-self.steps, None)
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
@@ -200,7 +203,7 @@ class _Run:
         return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found)
 
     def _read(self) -> None:
-        """Copies what steps told to the host. Raises AmpError AMP504 where training is lost."""
+        """Copies the results of steps to the host. Raises AmpError AMP504 where training is lost."""
         if self.waiting:
             self._check_scale(self.waiting[-1].scale)
         for result in self.waiting:

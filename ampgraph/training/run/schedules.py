@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, is_number, is_whole, nearest
+from ..option_text import BadOption, read_options
 
 KINDS = {
     "constant": (),
@@ -64,7 +66,7 @@ class Schedule:
         """Whether a longer training has other rates from the start on."""
         return self.kind in ("linear", "cosine")
 
-    def table(self, rate: float, steps: int) -> np.ndarray:
+    def table(self, rate: float, steps: int) -> Array:
         """The rate of each of ``steps`` updates.
 
         Raises AmpError AMP324 where the warmup takes them all, and for a rate beyond the float32 numbers.
@@ -105,18 +107,16 @@ def parse_schedule(text: str) -> Schedule:
     if kind not in KINDS or (colon and not rest):
         hint = ("" if kind in KINDS else nearest(kind, list(KINDS))) or f"one of {_FORMS}"
         raise AmpError("AMP324", f"--lr-schedule {text} is not a learning-rate schedule", hint=hint)
-    known, given = ["warmup", *KINDS[kind]], {}
-    for word in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or key not in known or key in given:
-            message = f"'{key}' is given twice" if key in given else f"unknown '{word}'"
-            hint = nearest(key, known) or f"{kind} has {', '.join(known)}"
-            raise AmpError("AMP324", f"--lr-schedule {text}: {message}", hint=hint)
-        given[key] = _number(text, key, value)
+    known = ["warmup", *KINDS[kind]]
+    try:
+        given = {key: _number(text, key, value) for key, value in read_options(rest, known).items()}
+    except BadOption as bad:
+        hint = nearest(bad.key, known) or f"{kind} has {', '.join(known)}"
+        raise AmpError("AMP324", f"--lr-schedule {text}: {bad}", hint=hint) from None
     return Schedule(kind, **given)  # type: ignore[arg-type]
 
 
-def rates(schedule: str | Schedule | Sequence[float] | np.ndarray, rate: float, steps: int) -> np.ndarray:
+def rates(schedule: str | Schedule | Sequence[float] | Array, rate: float, steps: int) -> Array:
     """The table of a schedule in any form; numbers are the table itself. Raises AmpError AMP324."""
     if isinstance(schedule, str):
         schedule = parse_schedule(schedule)
@@ -125,7 +125,7 @@ def rates(schedule: str | Schedule | Sequence[float] | np.ndarray, rate: float, 
     return table_of(schedule)
 
 
-def table_of(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+def table_of(numbers: Sequence[float] | Array) -> Array:
     """Learning rates that a caller gives himself. Raises AmpError AMP324."""
     try:
         with np.errstate(over="ignore"):
@@ -138,7 +138,7 @@ def table_of(numbers: Sequence[float] | np.ndarray) -> np.ndarray:
     return table
 
 
-def described(schedule: str | Schedule | Sequence[float] | np.ndarray | None) -> str:
+def described(schedule: str | Schedule | Sequence[float] | Array | None) -> str:
     """A schedule in one word, the same for the same rates; ``none`` for none. Raises AmpError AMP324."""
     if schedule is None:
         return "none"

@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.errors import AmpError, first_line, is_whole, nearest
-from ...runtime.onnxruntime_session import as_numpy
+from ...runtime.onnxruntime_session import OrtTensor, as_numpy
+from ..step.step_result import StepResult
 from ..step.training_step import TrainingStep
 from . import checkpoint as files
-from .batches import Feeds
 from .binding import Binding
+from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
+from .fit_options import FitOptions
+from .fitting import History, OnEpoch, OnStep, fit
 from .schedules import Schedule, table_of
-
-
-class StepResult:
-    """How one step went. Each number is copied from the device when it is first asked for."""
-
-    def __init__(self, values: Mapping[str, Any], names: tuple[str, str, str], scale: Any) -> None:
-        self._values, self._names, self._scale = values, names, scale
-
-    @property
-    def loss(self) -> float:
-        """The loss, without the loss scale."""
-        return float(as_numpy(self._values[self._names[0]]))
-
-    @property
-    def finite(self) -> bool:
-        """Whether all gradients were finite; True where the step does not look."""
-        return bool(as_numpy(self._values[self._names[1]])) if self._names[1] else True
-
-    @property
-    def grad_norm(self) -> float | None:
-        """The L2 norm of all unscaled gradients before they were clipped; None where nothing is clipped."""
-        return float(as_numpy(self._values[self._names[2]])) if self._names[2] else None
-
-    @property
-    def scale(self) -> float:
-        """The loss scale after the step, as torch's GradScaler.get_scale() tells it after update(); 1 for none."""
-        return 1.0 if self._scale is None else float(as_numpy(self._scale))
-
-    def __repr__(self) -> str:
-        return f"StepResult(loss={self.loss}, finite={self.finite}, scale={self.scale}, grad_norm={self.grad_norm})"
+from .step_inputs import StepInputs
 
 
 class Trainer:
@@ -75,7 +50,7 @@ class Trainer:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
-        self.feeds = Feeds(self.training_step)
+        self.feeds = StepInputs(self.training_step)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
         self._binding = Binding(self.training_step, device, strict, int(threads))
         first = self.training_step.initial_state
@@ -98,19 +73,20 @@ class Trainer:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def step(self, batch: Mapping[str, Any]) -> StepResult:
+    def step(self, batch: Mapping[str, Any]) -> StepResult[OrtTensor]:
         """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
 
         Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
         """
         return self.step_checked(self.feeds.checked(batch))
 
-    def step_checked(self, batch: Mapping[str, np.ndarray]) -> StepResult:
-        """A step on arrays that `Feeds` has checked."""
+    def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
+        """A step on arrays that `StepInputs` has checked."""
         values, scale = self._binding.run(batch)
-        return StepResult(values, self._names, scale)
+        loss, finite, norm = self._names
+        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm))
 
-    def set_rates(self, table: np.ndarray) -> None:
+    def set_rates(self, table: Sequence[float] | Array) -> None:
         """The learning rate of every update from the first on; the last one holds for all that follow.
 
         Raises AmpError AMP324 for what is no row of numbers from 0.
@@ -139,15 +115,15 @@ class Trainer:
     # -- state --------------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, Array]:
         """A copy of the whole state: parameters, optimizer slots, running statistics, loss scale, counters."""
         return {name: self._binding.get(name) for name in self._types}
 
-    def value(self, name: str) -> np.ndarray:
+    def value(self, name: str) -> Array:
         """A copy of one tensor of the state."""
         return self._binding.get(name)
 
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, Array]) -> None:
         """Takes a whole state. Raises AmpError AMP405 for one that is not of this step; the old one stays then.
 
         Raises AmpError AMP504 where the device has no room for it; the old one is gone then, and none is there.
@@ -194,7 +170,7 @@ class Trainer:
 
     # -- more than a step ---------------------------------------------------------------------------------------------
 
-    def evaluate(self, data: Any, *, batch_size: int = 256) -> dict[str, float]:
+    def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]:
         """The forward graph in float32 on ``data``: ``loss``, ``accuracy`` where labels are classes, ``samples``."""
         evaluator = self.prepare_evaluation()
         return evaluator.measure({name: self.value(name) for name in evaluator.weights}, data, batch_size)
@@ -211,21 +187,19 @@ class Trainer:
 
     def fit(
         self,
-        data: Any,
+        data: TrainingData,
         *,
         epochs: int,
         batch_size: int,
-        validate: Any = None,
-        lr_schedule: str | Schedule | Sequence[float] | np.ndarray | None = None,
+        validate: TrainingData | None = None,
+        lr_schedule: str | Schedule | Sequence[float] | Array | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,
         resume: bool = False,
         seed: int = 0,
-        on_step: Callable[[int, int, StepResult], None] | None = None,
-        on_epoch: Callable[[Any], None] | None = None,
-    ) -> Any:
+        on_step: OnStep | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> History:
         """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
-        from .fitting import Plan, fit
-
-        plan = Plan(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed)
-        return fit(self, data, validate, plan, on_step, on_epoch)
+        options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed)
+        return fit(self, data, validate, options, on_step, on_epoch)

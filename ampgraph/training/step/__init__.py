@@ -1,1 +1,1 @@
-"""The training step as one graph."""
+"""The training step as one graph: loss, gradients, loss scale, update, optimizers."""

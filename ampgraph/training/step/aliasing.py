@@ -12,23 +12,12 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from .state import Entry
-
-VIEWS = frozenset(
-    {"Cast", "CastLike", "Dropout", "Expand", "Flatten", "Identity"}
-    | {"Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
-)
-"""What a runtime may answer with the memory of its input, or fold into the reader."""
-SCALED = frozenset({"Mul", "Div"})  # by a constant: folded into a MatMul that reads the product
-WRITERS = frozenset({"Add", "Div", "Mul", "Sub", "Where"})
-"""Element by element: an element is read before it is written, and never again."""
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-"""What a runtime may make one kernel of with the writer behind it: it reads elements again after writing some."""
-SAME_PLACE = frozenset({"Cast", "Identity"})  # views in which every element stays where it is
-SHAPES = frozenset({"Shape", "Size"})  # computed beforehand where sizes are known: no order follows from them
+from ...oplists.traits import Trait, has
+from ..gradients.registry import kind_of
+from .state_tensors import StateTensor
 
 
-def in_place(graph: ir.Graph, entries: Iterable[Entry]) -> frozenset[str]:
+def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     """Names of the states whose buffer may be input and output at once."""
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
@@ -45,18 +34,19 @@ def in_place(graph: ir.Graph, entries: Iterable[Entry]) -> frozenset[str]:
 
 def _other_readers(old: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
     """Who else reads a state; None where it is unsafe whatever the order."""
-    if writer.op_type not in WRITERS or old.is_graph_output():
+    if not has(kind_of(writer), "elementwise") or old.is_graph_output():
         return None
-    if any(_viewed(value, VIEWS) is old and _viewed(value, SAME_PLACE) is not old for value in writer.inputs):
+    if any(_viewed(value, "views") is old and _viewed(value, "stays_in_place") is not old for value in writer.inputs):
         return None
-    products = [value.producer() for given in writer.inputs if (value := _viewed(given, VIEWS)) is not None]
-    if any(node is not None and node.op_type in PRODUCTS and _reads(node, old) for node in products):
+    # a runtime may fuse a product with the writer behind it: it reads elements again after it has written some
+    products = [value.producer() for given in writer.inputs if (value := _viewed(given, "views")) is not None]
+    if any(node is not None and has(kind_of(node), "products") and _reads(node, old) for node in products):
         return None
     return _readers(old, writer)
 
 
 def _reads(node: ir.Node, old: ir.Value) -> bool:
-    return any(_viewed(value, VIEWS) is old for value in node.inputs)
+    return any(_viewed(value, "views") is old for value in node.inputs)
 
 
 def _writer(new: ir.Value) -> ir.Node | None:
@@ -74,18 +64,19 @@ def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:
     waiting = [state]
     while waiting:
         for node in waiting.pop().consumers():
-            if node in found or node is writer or node.op_type in SHAPES:
+            if node in found or node is writer or has(kind_of(node), "shapes"):
                 continue
             found[node] = None
-            if _is_view(node, VIEWS):
+            if _is_view(node, "views"):
                 if any(value.is_graph_output() for value in node.outputs):
                     return None
                 waiting.extend(node.outputs)
     return list(found)
 
 
-def _is_view(node: ir.Node, kinds: frozenset[str]) -> bool:
-    return node.op_type in kinds or (node.op_type in SCALED and any(_is_constant(value) for value in node.inputs))
+def _is_view(node: ir.Node, trait: Trait) -> bool:
+    kind = kind_of(node)
+    return has(kind, trait) or (has(kind, "scalings") and any(_is_constant(value) for value in node.inputs))
 
 
 def _is_constant(value: ir.Value | None) -> bool:
@@ -95,11 +86,11 @@ def _is_constant(value: ir.Value | None) -> bool:
     return value.is_initializer() if node is None else node.op_type == "Constant"
 
 
-def _viewed(value: ir.Value | None, kinds: frozenset[str]) -> ir.Value | None:
-    """What a value may be a view of, by nodes of some kinds."""
+def _viewed(value: ir.Value | None, trait: Trait) -> ir.Value | None:
+    """What a value may be a view of, by nodes with a trait, and by scalings with a constant."""
     while value is not None:
         node = value.producer()
-        if node is None or not _is_view(node, kinds):
+        if node is None or not _is_view(node, trait):
             return value
         value = next((given for given in node.inputs if not _is_constant(given)), None)
     return None
@@ -113,7 +104,7 @@ class _Precedence:
         self.needed: dict[ir.Node, int] = {}
         for node in graph:
             total = 0
-            for value in node.inputs if node.op_type not in SHAPES else ():
+            for value in node.inputs if not has(kind_of(node), "shapes") else ():
                 producer = None if value is None else value.producer()
                 if producer is not None:
                     total |= self.needed.get(producer, 0) | self.bits.get(producer, 0)

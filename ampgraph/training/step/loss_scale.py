@@ -1,7 +1,8 @@
 """Loss scaling as data and state: a frozen policy, a small state, and a pure function from one state to the next.
 
 A policy is numbers and a rule word. The word names the arithmetic of one real implementation, so that a trace of ours
-is the trace of the real one to the last bit; every rule is a row of `RULES`, which a graph builder can read too.
+is the trace of the real one to the last bit; every rule is a row of `loss_scale_rules.RULES`, which a graph builder
+reads too.
 Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
 """
 
@@ -15,58 +16,12 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import AmpError, nearest
+from ..option_text import BadOption, read_options
+from .loss_scale_rules import RULES
 
 INT32_MAX = 2**31 - 1
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The arithmetic of a dynamic rule and the numbers it comes with.
-
-    A finite step counts; the ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again.
-    A step that overflows shrinks the scale and counts from 0.
-    """
-
-    source: str  # what it is the arithmetic of
-    number: str  # float32 or float64: the type of the scale, to which every result is rounded
-    product: str  # the type in which scale and factor are multiplied or divided
-    divides: bool  # shrinks by a division by 1/backoff instead of a product with backoff
-    finite_only: bool  # a growth whose result is not finite is left out
-    one_factor: bool  # the real one has one factor: growth and 1/backoff
-    init: float = 65536.0
-    interval: int = 2000
-    floor: float | None = None
-    cap: float | None = None
-    patience: int | None = None
-
-
-RULES = {
-    "pytorch": Rule("torch.amp.GradScaler", "float32", "float64", False, True, False),
-    "apex": Rule("apex.amp LossScaler", "float64", "float64", False, False, True, cap=2.0**24),
-    "tensorflow": Rule("tf.keras LossScaleOptimizer", "float32", "float32", True, True, True, init=32768.0, floor=1.0),
-    "mindspore": Rule(
-        "mindspore.amp.DynamicLossScaler", "float32", "float32", True, True, True, init=2.0**24, floor=1.0
-    ),
-    "mindspore-cell": Rule(
-        "mindspore.nn.DynamicLossScaleUpdateCell", "float32", "float32", False, False, True, init=2.0**24, floor=1.0
-    ),
-    "mindspore-manager": Rule(
-        "mindspore.amp.DynamicLossScaleManager.update_loss_scale",
-        "float64",
-        "float64",
-        False,
-        False,
-        True,
-        init=2.0**24,
-        floor=1.0,
-        patience=1000,
-    ),
-}
-"""Read from the installed sources of PyTorch 2.13 and MindSpore 2.10 and compared with them by running; Apex
-(e13873deb) and TensorFlow (2.21) read only. MindSpore's manager counts in Python's numbers: where a factor that is no
-power of two passes 2**53, its integers are exact and ours are rounded."""
 
 
 @dataclass(frozen=True)
@@ -316,16 +271,15 @@ _KINDS = ["dynamic", "static", "none"]
 
 def _pairs(text: str, rest: str) -> dict[str, Any]:
     known = [f.name for f in fields(DynamicLossScale)]
+    try:
+        words = read_options(rest, known)
+    except BadOption as bad:
+        message = f"'{bad.word}' is not KEY=VALUE" if bad.form else str(bad) if bad.twice else f"unknown '{bad.key}'"
+        hint = f"for example {_FORMS}" if bad.form else nearest(bad.key, known) or f"there are: {', '.join(known)}"
+        hint = "give it once" if bad.twice else hint
+        raise AmpError("AMP320", f"--loss-scale {text}: {message}", hint=hint) from None
     given: dict[str, Any] = {}
-    for word in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or not value:
-            raise AmpError("AMP320", f"--loss-scale {text}: '{word}' is not KEY=VALUE", hint=f"for example {_FORMS}")
-        if key not in known:
-            hint = nearest(key, known) or f"there are: {', '.join(known)}"
-            raise AmpError("AMP320", f"--loss-scale {text}: unknown '{key}'", hint=hint)
-        if key in given:
-            raise AmpError("AMP320", f"--loss-scale {text}: '{key}' is given twice", hint="give it once")
+    for key, value in words.items():
         if key in _WORDS:
             given[key] = value
         elif value == "none" and key in NULLABLE:
@@ -347,7 +301,7 @@ def _float(name: str, text: str) -> float:
     return number
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         return str(int(value))
     return "none" if value is None else str(value)
@@ -371,7 +325,7 @@ def _positive(name: str, value: Any, round_to: str = "float32") -> float:
     return number
 
 
-def _invertible(name: str, value: Any, number: float) -> float:
+def _invertible(name: str, value: object, number: float) -> float:
     """The number of a scale: gradients are multiplied by its reciprocal in float32."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(1) / np.float32(number)):
@@ -379,7 +333,7 @@ def _invertible(name: str, value: Any, number: float) -> float:
     return number
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
         raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
     return int(value)

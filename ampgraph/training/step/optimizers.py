@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ...core.errors import AmpError, is_number, nearest
 from ..gradients.builder import Builder
+from ..option_text import BadOption, read_options
 
 Value = ir.Value
 GREATEST = float(np.finfo(np.float32).max)
@@ -151,13 +152,15 @@ def parse_optimizer(text: str) -> Optimizer:
         hint = nearest(kind, list(OPTIMIZERS)) or f"there are: {', '.join(OPTIMIZERS)}"
         raise AmpError("AMP322", f"unknown optimizer '{kind}'", hint=hint)
     known = {field.name: field.type for field in fields(OPTIMIZERS[kind])}
-    given: dict[str, Any] = {}
-    for word in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or key not in known or key in given:
-            message = f"'{key}' is given twice" if key in given else f"unknown option '{word}'"
-            raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}")
-        given[key] = _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+    try:
+        words = read_options(rest, known)
+    except BadOption as bad:
+        message = str(bad) if bad.twice else f"unknown option '{bad.word}'"
+        raise AmpError("AMP322", f"optimizer {kind}: {message}", hint=f"there are: {', '.join(known)}") from None
+    given: dict[str, Any] = {
+        key: _boolean(kind, key, value) if known[key] == "bool" else _number(kind, key, value)
+        for key, value in words.items()
+    }
     return OPTIMIZERS[kind](**given)
 
 
@@ -171,7 +174,7 @@ def spelled(optimizer: Optimizer) -> str:
     return f"{kind}:{message}" if message else kind
 
 
-def as_optimizer(given: Any) -> Optimizer:
+def as_optimizer(given: object) -> Optimizer:
     """An optimizer, or the command-line form of one. Raises AmpError AMP322."""
     if isinstance(given, str):
         return parse_optimizer(given)
@@ -196,7 +199,7 @@ def _wide(b: Builder, number: float) -> Value:
     return b.constant(np.array(number, np.float64))
 
 
-def _check(optimizer: Any, *names: str) -> None:
+def _check(optimizer: Optimizer, *names: str) -> None:
     """Numbers of any kind become Python's. Raises AmpError AMP322 for what float32 does not hold."""
     for name in names:
         value = getattr(optimizer, name)

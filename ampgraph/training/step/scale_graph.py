@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .loss_scale import RULES, DynamicLossScale
+from .loss_scale import DynamicLossScale
+from .loss_scale_rules import RULES
 
 Value = ir.Value
 TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}

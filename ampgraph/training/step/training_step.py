@@ -9,31 +9,23 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.errors import AmpError
-from .state import COUNTER, SCALE, SCHEDULE, Entry
+from ..forward.class_inputs import ClassInput
+from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 
 KEY = "ampgraph.step"
-"""The model metadata that holds a `Layout`."""
+"""The model metadata that holds a `StepLayout`."""
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class ClassInput:
-    """An input of class numbers: 0 .. ``classes`` - 1 (0 where that is not known), or ``ignored`` where that is one."""
-
-    name: str
-    classes: int
-    ignored: int | None
-
-
-@dataclass(frozen=True)
-class Layout:
+class StepLayout:
     """What the inputs and outputs of a step graph are for."""
 
-    states: tuple[Entry, ...]
+    states: tuple[StateTensor, ...]
     inputs: tuple[str, ...]  # the batch, labels included
     labels: str = ""  # the input of the labels, where a loss was added
     classes: int = 0  # labels lie in 0 .. classes - 1, where that is known
@@ -44,7 +36,7 @@ class Layout:
     options: dict[str, Any] = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
-    def of(self, *kinds: str) -> list[Entry]:
+    def of(self, *kinds: str) -> list[StateTensor]:
         """The entries of some kinds, in order."""
         return [entry for entry in self.states if entry.kind in kinds]
 
@@ -76,7 +68,7 @@ class Layout:
         return json.dumps(asdict(self), indent=1)
 
     @staticmethod
-    def from_json(text: str, where: str = "") -> Layout:
+    def from_json(text: str, where: str = "") -> StepLayout:
         """Raises AmpError AMP206 for what no step graph of ours says."""
         try:
             data = json.loads(text)
@@ -84,9 +76,9 @@ class Layout:
                 raise AmpError(
                     "AMP206", f"is a step graph of version {data['version']}", where=where, hint="build it again"
                 )
-            states = tuple(Entry(**entry) for entry in data.pop("states"))
+            states = tuple(StateTensor(**entry) for entry in data.pop("states"))
             read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
-            layout = Layout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
+            layout = StepLayout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
             layout._check_types()
             return layout
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -110,10 +102,10 @@ class TrainingStep:
     the loss, whether all gradients were finite, and the next state."""
 
     model: ir.Model = field(repr=False)  # onnx_ir prints a graph node by node, as deep as it is
-    layout: Layout
+    layout: StepLayout
 
     @property
-    def initial_state(self) -> dict[str, np.ndarray]:
+    def initial_state(self) -> dict[str, Array]:
         """The first value of every tensor of the state, by name."""
         found = self.model.graph.initializers
         return {entry.name: _numbers(found[entry.name]) for entry in self.layout.states}
@@ -138,20 +130,20 @@ class TrainingStep:
         return TrainingStep(model, layout_of(model, os.fspath(path)))
 
 
-def layout_of(model: ir.Model, where: str = "") -> Layout:
+def layout_of(model: ir.Model, where: str = "") -> StepLayout:
     """What a step graph says of itself. Raises AmpError AMP206 for any other graph."""
     text = model.metadata_props.get(KEY)
     if text is None:
         hint = "build one: ampgraph build-step FORWARD.onnx --loss cross_entropy --optimizer adam -o STEP.onnx"
         raise AmpError("AMP206", "is not a training step", where=where, hint=hint)
-    layout = Layout.from_json(text, where)
+    layout = StepLayout.from_json(text, where)
     problem = _problem(layout, model.graph)
     if problem:
         raise AmpError("AMP206", problem, where=where, hint="build it again with ampgraph build-step")
     return layout
 
 
-def _problem(layout: Layout, graph: ir.Graph) -> str:
+def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     """What a layout says that the graph does not have; empty where they belong together."""
     states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
     for name in states:
@@ -175,6 +167,6 @@ def _problem(layout: Layout, graph: ir.Graph) -> str:
     return f"its labels '{stray[0]}' are no input" if stray else ""
 
 
-def _numbers(value: ir.Value) -> np.ndarray:
+def _numbers(value: ir.Value) -> Array:
     assert value.const_value is not None
     return value.const_value.numpy()

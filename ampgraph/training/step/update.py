@@ -13,10 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .loss_scale import RULES, DynamicLossScale, LossScale
+from .loss_scale import DynamicLossScale, LossScale
+from .loss_scale_rules import RULES
 from .optimizers import Optimizer
 from .scale_graph import ScaleValues, next_scale
-from .state import COUNTER, SCALE, SCHEDULE, SLOT, States
+from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
@@ -44,7 +45,7 @@ class Updated:
     norm: str = ""
 
 
-def add_scale(states: States, policy: LossScale | None) -> Scale | None:
+def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
     """The state of a loss scale; None for none."""
     if policy is None:
         return None
@@ -59,7 +60,7 @@ def add_scale(states: States, policy: LossScale | None) -> Scale | None:
 
 
 def add_update(
-    states: States,
+    states: StateBuilder,
     parameters: Sequence[Value],
     gradients: Sequence[Value],
     optimizer: Optimizer,
@@ -115,7 +116,7 @@ def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
     return b.op("Sqrt", squares[0] if len(squares) == 1 else b.op("Sum", *squares))
 
 
-def _learning_rate(states: States, optimizer: Optimizer, count: Value) -> Value:
+def _learning_rate(states: StateBuilder, optimizer: Optimizer, count: Value) -> Value:
     """The table of learning rates at the number of updates so far; its last row holds for all that follow."""
     b = states.builder
     table = states.add("step/learning_rates", np.array([optimizer.lr], np.float32), SCHEDULE)
@@ -125,7 +126,7 @@ def _learning_rate(states: States, optimizer: Optimizer, count: Value) -> Value:
 
 
 def _update(
-    states: States,
+    states: StateBuilder,
     parameter: Value,
     gradient: Value,
     optimizer: Optimizer,

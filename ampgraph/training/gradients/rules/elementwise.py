@@ -7,7 +7,6 @@ for ordinary arguments is computed in float32.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -238,7 +237,7 @@ def gelu(b: Builder, node: ir.Node, g: Value) -> Value:
         return b.op("Mul", g, b.op("Add", below, b.op("Mul", x, density)))
 
 
-def _gelu_tanh(b: Builder, x: Any, g: Value) -> Value:
+def _gelu_tanh(b: Builder, x: Value | None, g: Value) -> Value:
     """t = tanh(c (x + k x^3)): (1 + t) / 2 + x (1 - t^2) c (1 + 3 k x^2) / 2, c = sqrt(2 / pi), k = 0.044715."""
     c, k = math.sqrt(2 / math.pi), 0.044715
     with b.float32("x^2 = inf times 1 - t^2 = 0 is NaN"):

@@ -25,7 +25,7 @@ BATCH = "ampgraph.batch_statistics"
 def layer_normalization(
     b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> list[Value | None]:
-    """The forward tells its mean and 1 / deviation."""
+    """The forward gives its mean and 1 / deviation."""
     with b.float32(KEEP):
         x, scale, bias = (*_raised(b, node), None)[:3]
         assert x is not None and scale is not None

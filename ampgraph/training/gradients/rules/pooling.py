@@ -21,8 +21,8 @@ OVERLAP = "windows overlap, and kernels that add up half precision are missing o
 def max_pool(b: Builder, node: ir.Node, g: Value, *_: Value | None) -> Value:
     """The first of the largest elements of a window gets its gradient, as in torch.
 
-    MaxPool tells where it found what, counted through the whole tensor; where windows lie side by side, looking again
-    is quicker: a MaxPool that tells is 20 times as slow on CPU as one that does not.
+    MaxPool can say where it found what, counted through the whole tensor; where windows lie side by side, looking again
+    is quicker: a MaxPool that says so is 20 times as slow on CPU as one that does not.
     """
     x = _operand(node)
     w = windows_of(b, node, _kernel(node), x, g)

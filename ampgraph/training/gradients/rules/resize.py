@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ....core.arrays import Array
 from ..broadcast import REASON, same
 from ..builder import INT64, Builder
 from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
 
-ROUNDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+ROUNDS: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
@@ -119,7 +120,7 @@ def _kept(b: Builder, node: ir.Node, x: Value) -> int:
     return until if begin == 0 and step == 1 else 0
 
 
-def _matrix(old: int, new: int, scale: float, way: Way) -> np.ndarray:
+def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
     """[new, old], from numbers."""
     f = np.float32
     place, half = np.arange(new, dtype=f), f(0.5)
@@ -132,7 +133,8 @@ def _matrix(old: int, new: int, scale: float, way: Way) -> np.ndarray:
         if way.transform == "pytorch_half_pixel" and new == 1:
             at = np.zeros(1, f)
     at = np.clip(ROUNDS[way.rounding](at) if way.mode == "nearest" else at, 0, old - 1)
-    return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old, dtype=f)))
+    weights: Array = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(old, dtype=f)))
+    return weights
 
 
 def _computed(b: Builder, x: Value, y: Value, axis: int, scale: float, way: Way, copied: Value | None) -> Value:

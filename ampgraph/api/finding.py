@@ -1,0 +1,86 @@
+"""The nodes that `verify` blames: where a value stops being finite, where the error grows."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..core.errors import AmpError
+from ..core.progress import Count, Progress
+from ..numerics.metrics.agreement import Agreement
+from .kinds import Feeds
+from .pairs import Pair
+
+if TYPE_CHECKING:
+    from ..numerics.inputs.samples import Samples
+    from ..numerics.trace.suspects import Inquest, Suspect
+    from ..numerics.trace.values import Tracer
+
+WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
+
+
+@dataclass
+class Finding:
+    """The search for nodes: runs one sample again, the first that is not finite or the worst."""
+
+    pair: Pair
+    outputs: list[Agreement]
+    tolerance: float
+    count: int
+    asked: bool
+    born: Suspect | None = None
+    growth: tuple[Suspect, ...] = ()
+    traced: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def look(self, drawn: Samples, progress: Progress | None) -> None:
+        missed = [output for output in self.outputs if not output.within(self.tolerance)]
+        if not self.count or not (missed or self.asked):
+            return
+        errors = [max(output.errors[i] for output in self.outputs) for i in range(len(self.outputs[0].errors))]
+        chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
+        try:
+            tracer = self.pair.tracer()
+            if tracer is None:
+                return
+            feeds = next(itertools.islice(iter(drawn), chosen, None))
+            ours, theirs = self.pair.feeds(feeds)
+            count = None if progress is None else functools.partial(progress, "looking at nodes")
+            self._inquire(tracer, ours, theirs, count)
+            self.traced = chosen
+        except AmpError as error:  # the comparison stands without it
+            self.notes.append(f"nodes could not be looked at: {error.message}")
+        if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
+            self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
+
+    def _inquire(self, tracer: Tracer, ours: Feeds, theirs: Feeds, progress: Count | None) -> None:
+        from ..numerics.trace.suspects import Inquest
+
+        inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
+        self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
+        least = 0.0 if self.asked else WORTH * self.tolerance
+        self.growth = tuple(inquest.growth(self.count, least))
+
+    def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
+        """The birthplace, in the body of an If where that is where it is."""
+        from ..numerics.trace.suspects import Inquest
+
+        place = inquest.birthplace()
+        if place is None:
+            return None
+        site = tracer.sites[place]
+        if site.kind == "If":
+            inside = "/".join(filter(None, (inquest.inside, site.scope, site.label)))
+            try:
+                body = tracer.branch(site, ours, theirs)
+                if body is not None:
+                    inner, ours, theirs = body
+                    within = Inquest(inner.run(ours, theirs), inner.weights, inside)
+                    found = self._descended(within, inner, ours, theirs)
+                    if found is not None:
+                        return found
+            except AmpError as error:  # the If itself is still a good answer
+                self.notes.append(f"the body of '{site.label}' could not be looked at: {error.message}")
+        return inquest.born_at(place)

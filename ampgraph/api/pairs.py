@@ -1,0 +1,214 @@
+"""The two sides of `verify`: a reference and a model, opened in the runtime of their format, and run on one sample."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..core.errors import AmpError
+from ..core.graph import LOW, Graph
+from .kinds import Feeds, Model, PathLike, path_of
+from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
+
+if TYPE_CHECKING:
+    from ..numerics.graphs import Interface
+    from ..numerics.trace.values import Tracer
+    from ..runtime.onnxruntime_session import OnnxSession
+    from ..runtime.ports import Port
+    from ..runtime.session import Session
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+STRICT = "strict, on the CPU: every {} value rounded; accumulators inside kernels are not modelled"
+
+
+class Pair(ABC):
+    """A reference and its model, opened for runs."""
+
+    device = ""
+    strict = False
+    run = ""
+    reference: Graph | str
+
+    def __init__(self) -> None:
+        self.fallback: list[tuple[str, str]] = []
+        self.notes: list[str] = []
+
+    def _ask_if_swapped(self, low: list[str]) -> None:
+        """``low``: the types that the reference alone has."""
+        if low:
+            self.notes.append(f"the reference is {' and '.join(low)}, the model is not: are the arguments swapped?")
+
+    @abstractmethod
+    def open(self) -> None:
+        """Opens the sessions; the interfaces were compared before."""
+
+    @abstractmethod
+    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The outputs of both on one sample."""
+
+    def tracer(self) -> Tracer | None:
+        """What sees every value, or None where nodes cannot be told apart."""
+        return None
+
+    def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
+        """The feeds of both sides."""
+        return feeds, feeds
+
+
+class OnnxPair(Pair):
+    """On ONNX Runtime; strictly on the CPU."""
+
+    def __init__(self, reference: Model, model: Model, device: str) -> None:
+        from ..numerics.graphs import interface_of, load_onnx
+        from ..runtime.devices import choose
+
+        super().__init__()
+        refuse_device(device, ONNX_DEVICES, "ONNX")
+        self.device, providers = choose(device)
+        self.strict, self._provider = self.device == "cpu", providers[0]
+        self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
+        self.reference, self._takes = self._ours, interface_of(self._theirs)
+        same_interface(interface_of(self._ours), self._takes)
+        self.low = _low_types(self._theirs)
+        message = " and ".join(self.low) or "low"
+        self._ask_if_swapped([] if self.low else _low_types(self._ours))
+        self.run = STRICT.format(message) if self.strict else f"on {self.device}, its own kernels; reference on the CPU"
+        self._expected: Session | None = None
+        self._found: Session | None = None
+        self._profiled: OnnxSession | None = None
+
+    def open(self) -> None:
+        from ..numerics.strict.session import StrictSession
+        from ..runtime.onnxruntime_session import OnnxSession
+
+        self._expected = StrictSession(self._ours)
+        if self.strict:
+            self._found = StrictSession(self._theirs)
+        else:
+            source = ir.to_proto(self._theirs.model) if self._path is None else self._path
+            self._found = self._profiled = OnnxSession(source, self.device, profile=True)
+
+    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+        ours, theirs = self.feeds(feeds)
+        assert self._expected is not None and self._found is not None  # `open` comes before
+        expected, found = self._expected.run(ours), self._found.run(theirs)
+        if self._profiled is not None:
+            placed, self._profiled = self._profiled.placed(), None  # of the first run
+            self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
+        return expected, found
+
+    def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
+        return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+
+    def tracer(self) -> Tracer:
+        from ..numerics.trace.values import Tracer
+
+        self._expected = self._found = None  # frees their weights
+        device = "" if self.strict else self.device
+        if device and "bfloat16" in self.low:
+            device = ""
+            self.notes.append("nodes are looked at in a strict run on the CPU: numpy has no bfloat16")
+        return Tracer(self._ours, self._theirs, device=device)
+
+
+class MindirPair(Pair):
+    """On MindSpore."""
+
+    def __init__(self, reference: PathLike, model: PathLike, device: str) -> None:
+        super().__init__()
+        refuse_device(device, MINDIR_DEVICES, "MindIR")
+        self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
+        self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
+        self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
+
+    def open(self) -> None:
+        from ..numerics.graphs import Interface
+        from ..runtime.mindspore_session import MindsporeSession
+
+        self._expected, self._found = (MindsporeSession(path, self._wanted) for path in self._paths)
+        self.device = self._found.device.lower()
+        same_interface(*(Interface(s.inputs, s.outputs) for s in (self._expected, self._found)))
+        self.run = f"MindSpore on {self.device}"
+        if self.device == "cpu":
+            self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
+
+    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+        theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
+        return self._expected.run(feeds), self._found.run(theirs)
+
+
+def _low_types(graph: Graph) -> list[str]:
+    return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
+
+
+def _low_of_mindir(model: Model) -> list[str]:
+    from ..formats import adapters
+
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    return _low_types(graph)
+
+
+def _fitted(feeds: Feeds, dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
+    """The same feeds in the float types that the other model takes."""
+    fitted = {}
+    for name, value in feeds.items():
+        wanted = dtypes.get(name, "")
+        if name not in dtypes and name not in optional:
+            continue  # an optional input of the reference alone
+        if wanted in FLOATS and getattr(value, "dtype", None) is not None and value.dtype.name != wanted:
+            with np.errstate(over="ignore"):
+                value = value.astype(_dtype(wanted))
+        fitted[name] = value
+    return fitted
+
+
+def _dtype(name: str) -> np.dtype[np.generic]:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def same_interface(reference: Interface, model: Interface) -> None:
+    """Raises AmpError AMP209 where inputs or outputs differ in name, in kind or in shape; float types may differ."""
+    optional = set(reference.optional) | set(model.optional)
+    for sort, ours, theirs in (
+        ("input", reference.inputs, model.inputs),
+        ("output", reference.outputs, model.outputs),
+    ):
+        if sort == "output" and not set(ours) & set(theirs):
+            message = f"the models have no output in common: {_some(ours)} and {_some(theirs)}"
+            raise AmpError("AMP209", message, hint="verify a model against what it was made from")
+        for name in (*ours, *theirs):
+            if name in ours and name in theirs:
+                _same_port(sort, ours[name], theirs[name])
+            elif name not in optional:
+                lacking = "the model" if name in ours else "the reference"
+                hint = f"it has {_some(theirs if name in ours else ours)}; verify a model against what it was made from"
+                raise AmpError("AMP209", f"{lacking} has no {sort} '{name}'", hint=hint)
+
+
+def _some(ports: Mapping[str, Port]) -> str:
+    names = list(itertools.islice(ports, 6))
+    return (", ".join(f"'{name}'" for name in names) or "none") + (", ..." if len(ports) > len(names) else "")
+
+
+def _same_port(sort: str, ours: Port, theirs: Port) -> None:
+    floats = ours.dtype in FLOATS and theirs.dtype in FLOATS
+    unknown = not (ours.shape and theirs.shape) or -2 in (*ours.shape, *theirs.shape)  # MindIR writes -2 for any rank
+    alike = unknown or len(ours.shape) == len(theirs.shape)
+    sizes = zip(ours.shape, theirs.shape, strict=False)
+    fixed = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a >= 0 and b >= 0]
+    if (ours.dtype != theirs.dtype and not floats) or not alike or any(a != b for a, b in fixed):
+        message = f"{sort} '{ours.name}' is {ours} in the reference and {theirs} in the model"
+        raise AmpError(
+            "AMP209", message, hint="only float types may differ: verify a model against what it was made from"
+        )

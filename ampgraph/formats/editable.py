@@ -1,0 +1,55 @@
+"""The dataflows of a graph since its last edit: what was read once is not read again, and none outlives an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core.dataflow import Dataflow, StaleDataflow
+
+Key = tuple[str, frozenset[str]]
+
+
+class EditableGraph:
+    """What graphs of all formats share. ``build``: makes the dataflow for a low type and the borders to be low."""
+
+    def __init__(self, build: Callable[[str, frozenset[str]], Dataflow]) -> None:
+        self._build = build
+        self._made: dict[Key, Dataflow] = {}
+        self._given: list[Dataflow] = []
+        self._remembered: list[object] = []
+        self._revision = 0
+
+    @property
+    def revision(self) -> int:
+        """Grows with every edit."""
+        return self._revision
+
+    def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
+        """A snapshot, without the ties that an earlier reader made. ``low_io``: inputs and outputs that are to be low.
+
+        No work where nothing was edited since the last one."""
+        if (low, low_io) not in self._made:
+            self._made[low, low_io] = self._build(low, low_io)
+        self._given.append(self._made[low, low_io].fork())
+        return self._given[-1]
+
+    def require_newest(self, flow: Dataflow) -> None:
+        """Raises StaleDataflow for a dataflow that is out of date, or of another graph."""
+        if not any(flow is given for given in self._given):
+            raise StaleDataflow
+
+    def edited(self) -> None:
+        """Makes every dataflow out of date."""
+        self._revision += 1
+        for flow in (*self._given, *self._made.values()):
+            flow.expire()
+        self._given.clear()
+        self._made.clear()
+
+    def remember(self, done: object) -> None:
+        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
+        self._remembered.append(done)
+
+    def remembers(self, done: object) -> bool:
+        """Whether something equal was kept in mind."""
+        return done in self._remembered

@@ -1,0 +1,76 @@
+"""Adds values, operators, units and scopes to a dataflow: what the readers of every format share."""
+
+from __future__ import annotations
+
+from ..core.dataflow import NONE, Dataflow, Op, Scope, Shape, Use, Value
+from ..core.graph import LOW
+
+NO_TYPES: frozenset[str] = frozenset()
+LOW_TYPES = frozenset(LOW)
+
+
+class FlowBuilder:
+    """``low``: the type that given casts are compared with; ``low_io``: inputs and outputs that are to be low."""
+
+    def __init__(self, flow: Dataflow, low: str, low_io: frozenset[str]) -> None:
+        self.flow, self.low, self.low_io = flow, low, low_io
+
+    def scope(self, path: str, parent: int, op: int, kind: str, times: int, native: object) -> Scope:
+        """A new scope, below ``parent``."""
+        scope = Scope(len(self.flow.scopes), path, parent, op, kind, times, native=native)
+        self.flow.scopes.append(scope)
+        return scope
+
+    def value(
+        self,
+        name: str,
+        scope: int,
+        dtype: str,
+        *,
+        container: str = "",
+        shape: Shape | None = None,
+        producer: int = NONE,
+        unit: int = NONE,
+        weight: bool = False,
+        parameter: bool = False,
+        native: object = None,
+    ) -> Value:
+        """A new value, which nothing reads yet."""
+        values = self.flow.values
+        value = Value(
+            len(values), name, scope, dtype, container, shape, producer, unit, weight, parameter, NONE, native
+        )
+        values.append(value)
+        self.flow.uses.append([])
+        return value
+
+    def op(self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = "") -> Op:
+        """A new operator, without results and slots."""
+        op = Op(len(self.flow.ops), kind, scope, index, name, inputs, [], {}, native, role)
+        self.flow.ops.append(op)
+        return op
+
+    def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:
+        """A read of a value by an operator, or by an output of a scope (``op`` is NONE)."""
+        if value.container and unit != NONE and value.unit != NONE:
+            self.flow.merge((unit, value.unit))  # no Cast exists for a container
+        self.flow.uses[value.id].append(Use(value.id, op, index, unit, scope))
+
+    def fixed_unit(self, slot: str, why: str, op: int = NONE) -> int:
+        """A unit that stays float32, and why."""
+        return self.flow.new_unit(op, slot, NO_TYPES, fixed=why)
+
+    def fixed_slot(self, op: Op, slot: str, why: str) -> int:
+        """A slot of an operator that stays float32, and why."""
+        unit = op.slots[slot] = self.fixed_unit(slot, why, op.id)
+        return unit
+
+    def border_unit(self, slot: str, low: bool, why: str) -> int:
+        """The unit of an input or output of the model, which is low where the user wants it."""
+        if low:
+            return self.flow.new_unit(NONE, slot, LOW_TYPES, fixed_low=True)
+        return self.fixed_unit(slot, why)
+
+    def conflict(self, text: str) -> None:
+        """Two types where there can be one: the model is wrong as it stands."""
+        self.flow.conflicts.append(text)

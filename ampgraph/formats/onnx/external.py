@@ -1,0 +1,95 @@
+"""Stored tensors of an ONNX model that lie in data files: found, and streamed to a new one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ...core.graph import Progress
+from .walk import all_graphs
+from .weights import tensor_chunks
+
+INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
+EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
+ALIGN = 4096  # so that readers can map a tensor
+
+
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """The stored tensors whose bytes lie in data files."""
+    for holder in _holders(model):
+        source = _source(tensor_of(holder))
+        if isinstance(source, ir.ExternalTensor):
+            yield source
+
+
+def _holders(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
+    """What holds a stored tensor: initializers and Constant nodes, those of functions too."""
+    for graph in all_graphs(model):
+        yield from (value for value in graph.initializers.values() if value.const_value is not None)
+        for node in graph:
+            if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
+                yield node
+
+
+def tensor_of(holder: ir.Value | ir.Node) -> ir.TensorProtocol:
+    tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
+    assert tensor is not None
+    return tensor
+
+
+def put_tensor(holder: ir.Value | ir.Node, tensor: ir.TensorProtocol) -> None:
+    if isinstance(holder, ir.Value):
+        holder.const_value = tensor
+    else:
+        holder.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor in the file behind one that is rounded when it is read."""
+    return getattr(tensor, "source", tensor)
+
+
+def _is_external(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(_source(tensor), ir.ExternalTensor)
+
+
+def external_holders(model: ir.Model) -> list[ir.Value | ir.Node]:
+    """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
+    holders = [(holder, tensor_of(holder)) for holder in _holders(model)]
+    inline = sum(tensor.nbytes for _, tensor in holders if isinstance(_, ir.Value))
+    return [
+        holder
+        for holder, tensor in holders
+        if _is_external(tensor)
+        or (inline > INLINE_LIMIT and isinstance(holder, ir.Value) and tensor.nbytes >= EXTERNAL_FROM)
+    ]
+
+
+def write_data(holders: list[ir.Value | ir.Node], path: Path, temporary: Path, progress: Progress | None) -> str:
+    """Streams the tensors to one file and points their holders at it; returns the file's final name."""
+    digest, places, position = hashlib.blake2b(digest_size=8), [], 0
+    tensors = [tensor_of(holder) for holder in holders]
+    total = sum(tensor.nbytes for tensor in tensors)
+    with open(temporary, "wb") as file:
+        for tensor in tensors:
+            padding = -position % ALIGN
+            file.write(b"\0" * padding)
+            start = position = position + padding
+            for chunk in tensor_chunks(tensor):
+                digest.update(chunk)
+                file.write(chunk)
+                position += len(chunk)
+            places.append((start, position - start))
+            if progress:
+                progress("writing weights", position, total)
+    name = f"{path.name}.{digest.hexdigest()}.data"
+    for holder, tensor, (offset, length) in zip(holders, tensors, places, strict=True):
+        label = tensor.name or (holder.name if isinstance(holder, ir.Value) else "") or ""
+        shape: ir.Shape = tensor.shape  # type: ignore[assignment]
+        put_tensor(
+            holder, ir.ExternalTensor(name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=path.parent)
+        )
+    return name

@@ -1,0 +1,97 @@
+"""Who reads a value, changed: inputs of nodes, and outputs of graphs, which keep their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ...core.dataflow import Value
+from ...core.graph import UseKey
+from .handles import Handles
+from .types import DTYPES
+
+
+class Readers:
+    """Gives values to the places that read them."""
+
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
+        self._outputs = [value.name for value in handles.model.graph.outputs]
+
+    def give(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
+        """``result`` is read at the given uses from now on."""
+        for use in uses:
+            scope, op, position = self._handles.at(use)
+            if op is not None:
+                self._handles.node(op).replace_input_with(position, result)
+            else:
+                self._give_output(scope, position, result)
+
+    def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
+        graph = self._handles.graph(scope)
+        if scope == 0:
+            result = self._as_output(graph, position, result)
+        elif not is_made_in(graph, result):  # no runtime takes a value from outside as the result of a body
+            result = self._identity(graph, result, result.shape)
+        graph.outputs[position] = result
+
+    def _as_output(self, graph: ir.Graph | ir.Function, position: int, result: ir.Value) -> ir.Value:
+        """``result`` with the name and the declared shape of an output of the model."""
+        old, name = graph.outputs[position], self._outputs[position]
+        if result.name == name:
+            return result  # an output that is listed twice
+        if result.is_graph_input() or result.is_graph_output():  # it has a name of its own
+            result = self._identity(graph, result, old.shape)
+        if old.name == name:
+            old.name = self._handles.fresh(f"{name}_{old.dtype.name.lower()}")  # type: ignore[union-attr]
+        result.name, result.type, result.shape = name, self._handles.type_of(result), old.shape
+        return result
+
+    def _identity(self, graph: ir.Graph | ir.Function, source: ir.Value, shape: ir.Shape | None) -> ir.Value:
+        name = self._handles.fresh(f"{source.name}_result")
+        node = ir.Node("", "Identity", [source], num_outputs=1, name=self._handles.fresh(f"{name}_node"))
+        result = node.outputs[0]
+        result.name, result.type, result.shape = name, self._handles.type_of(source), shape
+        graph.append(node)
+        return result
+
+    def bypass(self, op: ir.Node, scope: int) -> bool:
+        """Readers of a node's only result read its first input, and the node goes.
+
+        It stays, and costs nothing, where a border needs its name or a body a result of its own.
+        """
+        source, target, graph = op.inputs[0], op.outputs[0], self._handles.graph(scope)
+        assert source is not None
+        if any(output is target for output in graph.outputs):
+            if not is_made_in(graph, source) or (scope == 0 and source.is_graph_output()):
+                return False
+            if scope == 0:
+                name, source.shape = target.name, target.shape
+                target.name = self._handles.fresh(f"{name}_given")
+                source.name = name
+        target.replace_all_uses_with(source, replace_graph_outputs=True)
+        graph.remove(op, safe=True)
+        return True
+
+    def expose(self, value: Value) -> str:
+        """A value of the main graph becomes an output; the name under which it comes out."""
+        graph, native = self._handles.model.graph, self._handles.value(value)
+        if value.scope != 0:
+            raise ValueError(f"'{value.name}' is no value of the main graph")
+        if native.is_graph_output():
+            return native.name or ""
+        if native.shape is None and (known := self._handles.shape(value)) is not None:
+            native.shape = ir.Shape(known)
+        if native.producer() is None:  # an input or a stored tensor has a name of its own
+            native = self._identity(graph, native, native.shape)
+        native.type = self._handles.type_of(native) or ir.TensorType(DTYPES[value.dtype])
+        graph.outputs.append(native)
+        self._outputs.append(native.name)
+        return native.name or ""
+
+
+def is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:
+    """Whether a node of a graph writes a value."""
+    producer = value.producer()
+    return producer is not None and producer.graph is getattr(graph, "graph", graph)

@@ -1,0 +1,62 @@
+"""Stored tensors of an ONNX model that change: replaced, copied in another type, or gone."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ...core.dataflow import FLOAT32, Value
+from .handles import Handles
+from .types import DTYPES
+from .weights import RoundedTensor, stored_tensor
+
+
+def store(native: ir.Value, source: ir.TensorProtocol, dtype: str, floor: float | None) -> None:
+    """The tensor behind an initializer or a Constant becomes ``dtype``."""
+    tensor = RoundedTensor(source, dtype, floor)
+    node = native.producer()
+    if node is None:
+        native.const_value = tensor
+    else:
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", tensor)
+    native.type = ir.TensorType(DTYPES[dtype])
+
+
+def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
+    """Another stored tensor where ``value`` stands."""
+    native = handles.value(value)
+    name = tensor.name = handles.fresh(f"{value.name}_{dtype}")
+    producer = native.producer()
+    if producer is not None:
+        attribute = ir.AttrTensor("value", tensor)
+        node = ir.Node("", "Constant", [], [attribute], num_outputs=1, name=handles.fresh(f"{name}_node"))
+        handles.graph(value.scope).insert_after(producer, node)
+        copy = node.outputs[0]
+        copy.name = name
+    else:
+        copy = ir.Value(name=name, const_value=tensor)
+        native.graph.register_initializer(copy)  # type: ignore[union-attr]
+    copy.type, copy.shape = ir.TensorType(DTYPES[dtype]), tensor.shape
+    return copy
+
+
+def change_weight(handles: Handles, value: Value, mode: str, dtype: str, floor: float | None) -> ir.Value | None:
+    """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
+    native = handles.value(value)
+    source = stored_tensor(native)
+    assert source is not None
+    copy = store_copy(handles, value, RoundedTensor(source, dtype, floor), dtype) if mode == "both" else None
+    if copy is None or floor is not None:
+        store(native, source, dtype if mode == "low" else FLOAT32, floor)
+    return copy
+
+
+def drop_constant(value: ir.Value) -> None:
+    """Takes a constant away that nothing reads any more."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if value.is_initializer():
+        value.graph.initializers.pop(value.name)  # type: ignore[union-attr, arg-type]
+    elif producer is not None and producer.op_type == "Constant" and producer.graph is not None:
+        producer.graph.remove(producer, safe=True)

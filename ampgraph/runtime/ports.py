@@ -1,0 +1,87 @@
+"""What a model takes and gives, and arrays that are to fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.errors import AmpError, first_line, nearest
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its element type, ``""`` for what is no tensor, and its sizes: a name, or None for any.
+
+    ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    ranked: bool = True
+
+    def __str__(self) -> str:
+        if not self.ranked:
+            return f"{self.dtype} of any shape"
+        return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy type of an element type; bfloat16 is ml_dtypes'."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def array_of(port: Port, value: object) -> Array:
+    """What was fed as an array in C order. Raises AmpError AMP503 for what numpy makes none of."""
+    try:
+        return np.asarray(value, order="C")
+    except ValueError as error:
+        message = f"what was fed as '{port.name}' is no array: {first_line(error)}"
+        raise AmpError("AMP503", message, hint=f"feed {port}") from None
+
+
+def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: Collection[str]) -> dict[str, Any]:
+    """The feeds as contiguous arrays. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
+    for name in feeds:
+        if name not in ports and name not in optional:
+            hint = nearest(name, list(ports)) or f"there are: {', '.join(ports)}"
+            raise AmpError("AMP503", f"no input '{name}'", hint=hint)
+    missing = [name for name in ports if name not in feeds]
+    if missing:
+        raise AmpError("AMP503", f"no value for input '{missing[0]}'", hint=f"feed {', '.join(ports)}")
+    sizes: dict[str, tuple[int, str]] = {}
+    return {name: _fitting(ports[name], value, sizes) if name in ports else value for name, value in feeds.items()}
+
+
+def _fitting(port: Port, value: Any, sizes: dict[str, tuple[int, str]]) -> Any:
+    """An array of the port's type and shape; a symbolic size is the same wherever its name stands."""
+    if not port.dtype:
+        return value  # a sequence or a map: the runtime looks at it
+    array = array_of(port, value)
+    wanted = port.dtype
+    if wanted == "bfloat16" and array.dtype.kind == "V":
+        array = array.view(numpy_dtype(wanted))  # how numpy files keep it
+    if wanted != "object" and array.dtype.name != wanted:
+        hint = f"array.astype('{wanted}') if its values fit"
+        raise AmpError("AMP503", f"input '{port.name}' takes {port} but {array.dtype} was fed", hint=hint)
+    fits = len(array.shape) == len(port.shape) or not port.shape  # ONNX Runtime shows a scalar for an unknown rank
+    for given, declared in zip(array.shape, port.shape, strict=False):
+        if isinstance(declared, str):
+            held, first = sizes.setdefault(declared, (given, port.name))
+            if held != given:
+                message = f"'{declared}' is {held} in input '{first}' and {given} in '{port.name}'"
+                raise AmpError("AMP503", message, hint="feed rows that belong together")
+        elif declared is not None and declared != given:
+            fits = False
+    if not fits:
+        message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
+        raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
+    return array

@@ -1,0 +1,230 @@
+"""A training graph that has its backward already: its loss, its gradients, and the input that they start from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from ...core.errors import AmpError, nearest
+from ..gradients.builder import Builder
+from .buffers import mutations
+from .read import FLOATS, described, signature
+
+SEEDS = ("seed", "scale", "grad_output", "tangents_1")
+NAMES = ("gradient:{}", "{}.grad", "grad_{}", "{}_grad")
+TORCH_GRADIENT = re.compile(r"(\S+): GRADIENT_TO_PARAMETER target='([^']*)'")
+TORCH_LOSS = re.compile(r"(\S+): LOSS_OUTPUT")
+
+
+@dataclass(frozen=True)
+class ExportedBackward:
+    """Names of outputs and of an input; a lowering keeps those. ``seed`` is empty where there is none."""
+
+    loss: str
+    gradients: Mapping[str, str]  # parameter -> output
+    seed: str
+
+    def values(self, graph: ir.Graph) -> tuple[ir.Value, dict[str, ir.Value]]:
+        """The loss and the gradient of every parameter that has one."""
+        outputs = _outputs(graph)
+        return outputs[self.loss], {name: outputs[output] for name, output in self.gradients.items()}
+
+
+def parse_gradients(words: Iterable[str]) -> dict[str, str]:
+    """``PARAM=OUTPUT``, repeated. Raises AmpError AMP305."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, output = word.rpartition("=")
+        if not equals or not name or not output or name in found:
+            message = "is given twice" if name in found else "does not say PARAM=OUTPUT"
+            raise AmpError("AMP305", f"--gradient {word} {message}", hint="--gradient encoder.weight=grad_0")
+        found[name] = output
+    return found
+
+
+def read_exported_backward(
+    model: ir.Model, loss: str | None, gradients: Mapping[str, str] | None, seed: str | None
+) -> ExportedBackward | None:
+    """What a graph with its backward says of itself; None for a forward graph.
+
+    Gradients are named by ``gradients``, by torch's list of outputs, or by their own name: `NAMES`. The loss is the
+    named output, torch's, or the only other output that is a float scalar. The seed is the named input, or the one of
+    `SEEDS` that all gradients depend on.
+
+    Raises AmpError AMP213 for a loss, AMP215 for gradients and seeds that the graph does not have.
+    """
+    graph = model.graph
+    found = _gradients(model, gradients or {})
+    if not found:
+        if seed is not None:
+            hint = "name the outputs that are gradients: --gradient PARAM=OUTPUT"
+            raise AmpError("AMP215", f"--seed-input {seed}: no output is a parameter's gradient", hint=hint)
+        return None
+    named = _loss(model, loss, {*found.values(), *mutations(model).values()})
+    return ExportedBackward(named, found, _seed(graph, named, found, seed))
+
+
+def chosen(given: Mapping[str, ir.Value], parameters: Sequence[ir.Value]) -> list[ir.Value]:
+    """The gradients of the parameters, in their order.
+
+    Raises AmpError AMP211 for one that is missing, AMP215 for one that has another type or shape than its parameter.
+    """
+    missing = [value.name for value in parameters if value.name not in given]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        hint = f"name its output: --gradient {missing[0]}=OUTPUT, or --freeze what is not to be trained"
+        raise AmpError("AMP211", f"no output is the gradient of '{missing[0]}'{more}", hint=hint)
+    for value in parameters:
+        gradient = given[value.name or ""]
+        want, have = described(value), described(gradient)
+        if want != have:
+            message = f"output '{gradient.name}' is {have}, and its parameter '{value.name}' is {want}"
+            raise AmpError("AMP215", message, hint="a gradient has the type and the shape of its parameter, both known")
+    return [given[value.name or ""] for value in parameters]
+
+
+def forward_part(model: ir.Model, exported: ExportedBackward) -> ir.Model:
+    """A copy without the backward: outputs that need neither gradients nor the seed, and what computes them."""
+    copy = model.clone()
+    graph, backward = copy.graph, set(exported.gradients.values())
+    seed = next((value for value in graph.inputs if value.name == exported.seed), None)
+    scaled = _reached(graph, seed)
+    kept = [value for value in graph.outputs if value.name not in backward and value not in scaled]
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+    common.RemoveUnusedNodesPass()(copy)
+    if seed is not None:
+        _drop_input(graph, seed)
+    return copy
+
+
+def refuse_copies(model: ir.Model, forward: ir.Model, parameters: Sequence[ir.Value]) -> None:
+    """An exporter that folds constants gives the backward a transposed copy of a weight, which would stay as it is
+    while the weight is trained. Raises AmpError AMP215 for a float tensor of the backward with a parameter's numbers.
+    """
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if name in forward.graph.initializers or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            continue
+        alike = [p for p in parameters if p.const_value is not None and p.const_value.size == tensor.size > 1]
+        numbers = np.sort(tensor.numpy(), axis=None) if alike else np.zeros(1)
+        if numbers[0] == numbers[-1]:  # all are the same: a constant
+            continue
+        for parameter in alike:
+            if parameter.const_value is not None and np.array_equal(
+                numbers, np.sort(parameter.const_value.numpy(), axis=None)
+            ):
+                message = (
+                    f"the backward reads '{name}', a copy of parameter '{parameter.name}' that would not be trained"
+                )
+                raise AmpError(
+                    "AMP215", message, hint="export it without folding constants; torch.onnx: optimize=False"
+                )
+
+
+def start_from(b: Builder, name: str, start: ir.Value) -> None:
+    """The gradients start from a scalar instead of from the input ``name``."""
+    graph = b.graph
+    seed = next(value for value in graph.inputs if value.name == name)
+    value = b.op("Reshape", start, b.ints(*[1] * len(seed.shape))) if seed.shape else start
+    seed.replace_all_uses_with(value, replace_graph_outputs=True)
+    _drop_input(graph, seed)
+    graph.sort()
+
+
+def _drop_input(graph: ir.Graph, value: ir.Value) -> None:
+    graph.inputs.remove(value)
+    graph.initializers.pop(value.name or "", None)
+
+
+def _outputs(graph: ir.Graph) -> dict[str, ir.Value]:
+    return {value.name or "": value for value in graph.outputs}
+
+
+def _gradients(model: ir.Model, named: Mapping[str, str]) -> dict[str, str]:
+    """Parameter -> output: what is named, then what torch says, then what outputs are called."""
+    graph = model.graph
+    outputs, stored = _outputs(graph), [name for name, value in graph.initializers.items() if value.dtype in FLOATS]
+    for name, output in named.items():
+        for word, known, kind in ((name, stored, "parameter"), (output, list(outputs), "output")):
+            if word not in known:
+                hint = nearest(word, known) or f"there are: {', '.join(known[:8])}"
+                raise AmpError("AMP215", f"--gradient {name}={output}: there is no {kind} '{word}'", hint=hint)
+    by_torch = {name: output for output, name in TORCH_GRADIENT.findall(signature(model))}
+    found: dict[str, str] = {}
+    for name in stored:
+        fitting = [word.format(name) for word in NAMES if word.format(name) in outputs]
+        if by_torch.get(name, "") in outputs:
+            fitting = [by_torch[name]]
+        if name not in named and len(fitting) > 1:
+            message = f"'{fitting[0]}' and '{fitting[1]}' may both be the gradient of '{name}'"
+            raise AmpError("AMP215", message, hint=f"say which: --gradient {name}={fitting[0]}")
+        if name in named or fitting:
+            found[name] = named[name] if name in named else fitting[0]
+    return found
+
+
+def _loss(model: ir.Model, named: str | None, taken: set[str]) -> str:
+    outputs = _outputs(model.graph)
+    others = [name for name in outputs if name not in taken]
+    if named is not None:
+        if named not in others:
+            message = f"--loss {named}: a graph that has its gradients has its loss, which is one of its outputs"
+            hint = nearest(named, others) or f"there are: {', '.join(others) or 'gradients only'}"
+            raise AmpError("AMP213", message, hint=hint)
+        return named
+    by_torch: list[str] = [name for name in TORCH_LOSS.findall(signature(model)) if name in others]
+    found = by_torch or [name for name in others if outputs[name].dtype in FLOATS and _is_scalar(outputs[name])]
+    if len(found) != 1:
+        message = f"outputs {', '.join(found)} may each be the loss" if found else "no output is a float scalar: a loss"
+        raise AmpError("AMP213", message, hint="name the loss: --loss OUTPUT")
+    return found[0]
+
+
+def _seed(graph: ir.Graph, loss: str, gradients: Mapping[str, str], named: str | None) -> str:
+    """The input that the gradients are proportional to. An input that is named must be one, another may be data."""
+    inputs = {value.name or "": value for value in graph.inputs}
+    if named is not None and named not in inputs:
+        hint = nearest(named, list(inputs)) or f"there are: {', '.join(inputs)}"
+        raise AmpError("AMP215", f"--seed-input {named}: there is no such input", hint=hint)
+    found = []
+    for name in SEEDS if named is None else (named,):
+        problem = _not_seed(graph, inputs[name], loss, gradients) if name in inputs else "no input"
+        if not problem:
+            found.append(name)
+        elif named is not None:
+            hint = "the input that the gradients start from, 1 for those of the loss itself"
+            raise AmpError("AMP215", f"--seed-input {named}: {problem}", hint=hint)
+    if len(found) > 1:
+        message = f"gradients start from input '{found[0]}' and from input '{found[1]}'"
+        raise AmpError("AMP215", message, hint=f"say which is the scale: --seed-input {found[0]}")
+    return found[0] if found else ""
+
+
+def _not_seed(graph: ir.Graph, value: ir.Value, loss: str, gradients: Mapping[str, str]) -> str:
+    """Why an input cannot be the seed; empty if it can."""
+    if value.dtype != ir.DataType.FLOAT or not _is_scalar(value):
+        return f"it is no float32 scalar but {described(value)}"
+    outputs, reached = _outputs(graph), _reached(graph, value)
+    free = [name for name in gradients.values() if outputs[name] not in reached]
+    if free:
+        return f"the gradient '{free[0]}' does not depend on it"
+    return f"the loss '{loss}' depends on it too" if outputs[loss] in reached else ""
+
+
+def _reached(graph: ir.Graph, start: ir.Value | None) -> set[ir.Value]:
+    """Values that depend on one; the graph is sorted."""
+    reached = set() if start is None else {start}
+    for node in graph if reached else ():
+        if any(value in reached for value in node.inputs):
+            reached.update(node.outputs)
+    return reached
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and all(dim == 1 for dim in value.shape)

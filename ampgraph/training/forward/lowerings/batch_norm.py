@@ -1,0 +1,138 @@
+"""BatchNormalization as it trains: by the mean and the variance of the batch, running values updated.
+
+ONNX Runtime's CUDA kernel refuses training_mode, and exporters drop the mode. So every BatchNormalization is given the
+statistics of its own data as its mean and variance, and stays a node of inference; a mark on it shows the gradient rule
+that these depend on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from ....core.dataflow import HELD
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from ...gradients.rules.norms import BATCH, KEEP
+from .replace import replace_value
+
+FLOAT = ir.DataType.FLOAT
+
+
+def lower_batch_norm(
+    graph: ir.Graph, *, exported_mode: bool = False, frozen: Collection[str] = ()
+) -> list[tuple[ir.Value, ir.Value]]:
+    """Rewrites every BatchNormalization of a flat graph.
+
+    Args:
+        exported_mode: those that were exported for inference stay: a backward that is there is made for that.
+        frozen: names of running means and variances that stay as they are, and their nodes in the form of inference;
+            but with ``exported_mode`` those that were exported for training.
+
+    Returns:
+        for each running mean and variance the value that holds the next one: as in torch, whose momentum is one minus
+        ONNX's, old + (1 - momentum) (batch - old), with the variance over n - 1. What several nodes share is updated
+        by one after the other. Statistics that the graph computes itself are no state.
+
+    Raises:
+        AmpError: AMP212 if the rank of the data is not known.
+    """
+    b = Builder(graph, "train")
+    running: dict[ir.Value, ir.Value] = {}
+    for node in [node for node in graph if is_trained(node, exported_mode)]:
+        b.before, b.scope = node, node.name or node.op_type
+        stored = [initializer_of(value) for value in node.inputs[3:5]]
+        still = any(value.name in frozen for value in stored if value is not None)
+        with b.float32(KEEP):
+            if still and not exported_mode:
+                _set_inference(node)
+            elif attribute(node, "training_mode", 0) or all(value is not None for value in stored):
+                _lower(b, node, running)
+            else:
+                _write_out(b, node)
+    return [(old, new) for old, new in running.items() if old.is_initializer() and old.name not in frozen]
+
+
+def is_trained(node: ir.Node, exported_mode: bool) -> bool:
+    """A BatchNormalization, and with ``exported_mode`` one that was exported for training."""
+    norm = node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx")
+    return norm and (not exported_mode or bool(attribute(node, "training_mode", 0)))
+
+
+def initializer_of(value: ir.Value | None) -> ir.Value | None:
+    """The initializer that a value is, by another name or its own; None for one that the graph computes."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
+        value = maker.inputs[0]
+    return value if value is not None and value.is_initializer() else None
+
+
+def _set_inference(node: ir.Node) -> None:
+    for old, value in zip(node.outputs[1:], node.inputs[3:5], strict=False):
+        assert value is not None
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+    node.resize_outputs(1)
+    node.attributes.pop("training_mode", None)
+
+
+def _write_out(b: Builder, node: ir.Node) -> None:
+    """As simple operators: by statistics that the graph computes, which have gradients of their own."""
+    x, scale, bias, mean, variance = node.inputs
+    assert x is not None and scale is not None and bias is not None and mean is not None and variance is not None
+    rank = _rank(b, node, x)
+
+    def along(value: ir.Value) -> ir.Value:
+        axes = range(1, rank - 1)
+        if not axes:
+            return value
+        dims = [] if value.shape is None else [*value.shape, *[1] * len(axes)]
+        return b.typed(b.op("Unsqueeze", value, b.ints(*axes)), value.dtype or FLOAT, *dims)
+
+    epsilon = b.number(float(attribute(node, "epsilon", 1e-5)), variance)
+    root = b.typed(b.op("Sqrt", b.typed(b.op("Add", variance, epsilon), variance)), variance)
+    factor = b.typed(b.op("Div", scale, root), scale)
+    centered = b.typed(b.op("Sub", x, along(mean)), x)
+    scaled = b.typed(b.op("Mul", centered, along(factor)), x)
+    replace_value(b, node.outputs[0], b.typed(b.op("Add", scaled, along(bias)), x))
+    b.graph.remove(node, safe=True)
+
+
+def _rank(b: Builder, node: ir.Node, x: ir.Value) -> int:
+    if x.shape is None:
+        message, hint = f"the rank of '{x.name}' is not known", "give the input shapes when you export it"
+        raise AmpError("AMP212", message, where=place_of(node), hint=hint)
+    return b.rank(x)
+
+
+def _lower(b: Builder, node: ir.Node, running: dict[ir.Value, ir.Value]) -> None:
+    x, _scale, _bias, *given = node.inputs
+    old_mean, old_variance = (initializer_of(value) or value for value in given)
+    assert x is not None and old_mean is not None and old_variance is not None
+    axes = [0, *range(2, _rank(b, node, x))]
+    x = b.cast(x, FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+    count = b.typed(b.count(x, axes), FLOAT)
+    mean = b.typed(b.op("Div", b.sum(x, axes, keep=False), count), old_mean)
+    along = b.op("Unsqueeze", mean, b.ints(*axes)) if len(axes) > 1 else mean
+    centered = b.op("Sub", x, along)
+    squares = b.sum(b.op("Mul", centered, centered), axes, keep=False)
+    variance = b.typed(b.op("Div", squares, count), old_variance)
+    others = b.op("Max", b.op("Sub", count, b.number(1)), b.number(1))
+    momentum = float(attribute(node, "momentum", 0.9))
+    new = [_next(b, running, old_mean, mean, momentum)]
+    new.append(_next(b, running, old_variance, b.op("Div", squares, others), momentum))
+    for value, old in zip(new, node.outputs[1:], strict=False):
+        old.replace_all_uses_with(value, replace_graph_outputs=True)
+    node.resize_outputs(1)
+    node.replace_input_with(3, mean)
+    node.replace_input_with(4, variance)
+    node.attributes.pop("training_mode", None)
+    node.metadata_props[BATCH] = "1"
+    node.metadata_props[HELD] = KEEP
+
+
+def _next(b: Builder, running: dict[ir.Value, ir.Value], old: ir.Value, batch: ir.Value, momentum: float) -> ir.Value:
+    start = running.get(old, old)
+    step = b.op("Mul", b.op("Sub", batch, start), b.number(1 - momentum))
+    running[old] = b.typed(b.op("Add", start, step), old)
+    return running[old]

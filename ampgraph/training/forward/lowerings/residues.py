@@ -1,0 +1,82 @@
+"""What torch's exporter leaves where its optimizer did not run: CastLike, and sequences that are split and indexed.
+
+Cast and Split have gradients and CUDA kernels, sequences have neither.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ....core.errors import AmpError
+from ...gradients.builder import Builder
+from ...gradients.registry import attribute, place_of
+from .replace import replace_value
+
+
+def lower_residues(graph: ir.Graph) -> int:
+    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, and returns how many nodes went.
+
+    Types and shapes must have been inferred; they are to be inferred again.
+
+    Raises AmpError AMP210 for what cannot be written so.
+    """
+    b = Builder(graph, "lowered")
+    found = [node for node in graph if node.domain in ("", "ai.onnx") and node.op_type in _LOWERED]
+    for node in found:
+        b.before, b.scope = node, node.name or node.op_type
+        _LOWERED[node.op_type](b, node)
+    return len(found)
+
+
+def _cast_like(b: Builder, node: ir.Node) -> None:
+    x, like = node.inputs
+    assert x is not None and like is not None
+    if like.dtype is None:
+        raise _refused(node, f"the type of '{like.name}' is not known")
+    shape = x.shape
+    made = b.op("Cast", x, to=int(like.dtype))
+    made.type, made.shape = ir.TensorType(like.dtype), shape
+    _replace(b, node, made)
+
+
+def _split(b: Builder, node: ir.Node) -> None:
+    x, axis, sequence = node.inputs[0], attribute(node, "axis", 0), node.outputs[0]
+    sizes = b.given(node.inputs[1]) if len(node.inputs) > 1 else np.array(1)
+    if x is None or sizes is None or x.shape is None or not attribute(node, "keepdims", 1):
+        raise _refused(node, "its pieces are not known")
+    if len(node.inputs) == 1 or sizes.ndim == 0:
+        length = b.dim(x, axis)
+        if length is None:
+            raise _refused(node, f"axis {axis} of '{x.name}' has no known size")
+        step = int(sizes)
+        sizes = np.array([min(step, length - start) for start in range(0, length, step)])
+    pieces = b.ops("Split", len(sizes), x, b.ints(*sizes.tolist()), axis=axis)
+    for piece, size in zip(pieces, sizes.tolist(), strict=True):
+        dims = list(x.shape)
+        dims[axis] = size
+        piece.type, piece.shape = x.type, ir.Shape(dims)
+    for reader, _ in list(sequence.uses()):
+        index = b.given(reader.inputs[1]) if reader.op_type == "SequenceAt" else None
+        if index is None:
+            raise _refused(reader, "reads a sequence")
+        _replace(b, reader, pieces[int(index.reshape(()))])
+    if sequence.is_graph_output():
+        raise _refused(node, "its sequence is an output")
+    b.graph.remove(node, safe=True)
+
+
+def _replace(b: Builder, node: ir.Node, new: ir.Value) -> None:
+    old = node.outputs[0]
+    if old.is_graph_output():  # a piece may be several outputs
+        new = b.typed(b.op("Identity", new), new)
+    replace_value(b, old, new)
+    b.graph.remove(node, safe=True)
+
+
+def _refused(node: ir.Node, message: str) -> AmpError:
+    hint = "export with ampgraph.export_for_training, which writes Cast and Split"
+    return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
+
+
+_LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split}

@@ -1,0 +1,127 @@
+"""What a training step on MindSpore is made of: the functions that MindSpore compiles, and what can be differentiated.
+
+MindSpore reads the source of the functions inside ``gradients_of``, ``with_scaler``, ``with_given_scale`` and
+``scaler_of_cell``: they are written for its parser, which wants no annotations. Order of a step, as MindSpore
+documents it: scale, gradients, unscale (by a product with the reciprocal), finite check, optimizer only if finite, new
+scale.
+"""
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ...core.errors import AmpError
+from ...formats.mindir.training import refuse_whole_step
+from ...runtime.mindir_ports import MindirPorts
+
+WRITES = {"BatchNorm": (3, 4), "Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)}
+"""Operator -> operands that it writes: statistics and counters, which no optimizer may touch."""
+
+
+def check_trainable(ports: MindirPorts, model: Any, where: str) -> None:
+    """Raises AmpError AMP205 for a file that is not forward and loss."""
+    refuse_whole_step(model, where)
+    outputs = list(ports.outputs.values())
+    if len(outputs) != 1 or outputs[0].shape != ():
+        given = ", ".join(str(port) for port in outputs)
+        message = f"does not give one scalar loss, but {given or 'nothing'}"
+        raise AmpError("AMP205", message, where=where, hint="export a Cell whose construct returns the mean loss")
+    if outputs[0].dtype != "float32":
+        message = f"gives its loss in {outputs[0].dtype}, which a scale would overflow"
+        raise AmpError("AMP205", message, where=where, hint="keep the loss in float32")
+
+
+def written(model: Any) -> set[str]:
+    """The names of the parameters that the graph itself writes."""
+    kinds = {primitive.name: primitive.op_type for primitive in model.primitives}
+    names = {tensor.name: tensor.ref_key or tensor.name for tensor in model.graph.parameter}
+    found = set()
+    for node in model.graph.node:
+        kind = kinds.get(node.op_type.removeprefix("REF::"), node.op_type)
+        for index in WRITES.get(kind, ()):
+            if index < len(node.input) and node.input[index] in names:
+                found.add(names[node.input[index]])
+    return found
+
+
+def gradients_of(ms: ModuleType, forward: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
+    """(inputs, scale) -> ((scaled loss, loss), gradients of the scaled loss for the optimizer's parameters)."""
+
+    def scaled(inputs, scale):
+        loss = forward(*inputs)
+        return loss * scale, loss
+
+    made: Callable[..., Any] = ms.value_and_grad(scaled, None, optimizer.parameters, has_aux=True)
+    return made
+
+
+def with_scaler(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, scaler: Any) -> Callable[..., Any]:
+    """inputs -> (loss, finite, next scale), the scale kept on the device by a LossScaler."""
+    one, all_finite = ms.Tensor(1.0, ms.float32), ms.amp.all_finite
+
+    def step(*inputs):
+        (_, loss), grads = gradients(inputs, scaler.scale(one))
+        grads = scaler.unscale(grads)
+        finite = all_finite(grads)
+        if finite:
+            optimizer(grads)
+        scaler.adjust(finite)
+        return loss, finite, scaler.scale(one)
+
+    compiled: Callable[..., Any] = ms.jit(step)
+    return compiled
+
+
+def with_given_scale(ms: ModuleType, gradients: Callable[..., Any], optimizer: Any, skips: bool) -> Callable[..., Any]:
+    """(scale, inputs) -> (loss, finite); ``skips`` leaves out a step that is not finite."""
+    all_finite, unscaled = ms.amp.all_finite, _unscaled(ms)
+
+    def step(scale, *inputs):
+        (_, loss), grads = gradients(inputs, scale)
+        grads = unscaled(scale, grads)
+        finite = all_finite(grads)
+        if not skips or finite:
+            optimizer(grads)
+        return loss, finite
+
+    compiled: Callable[..., Any] = ms.jit(step)
+    return compiled
+
+
+def _unscaled(ms: ModuleType) -> Callable[..., Any]:
+    """(scale, gradients) -> gradients times the reciprocal of the scale, as mindspore.amp's scalers compute it."""
+    hyper_map, partial, reciprocal = ms.ops.HyperMap(), ms.ops.Partial(), ms.ops.Reciprocal()
+
+    def unscale(scale, grad):
+        return grad * reciprocal(scale).astype(grad.dtype)
+
+    def unscaled(scale, grads):
+        return hyper_map(partial(unscale, scale), grads)
+
+    return unscaled
+
+
+def scaler_of_cell(ms: ModuleType, cell: Any) -> Any:
+    """A LossScaler around an update cell such as nn.DynamicLossScaleUpdateCell."""
+    unscaled, base = _unscaled(ms), ms.amp.LossScaler
+
+    class CellScaler(base):  # type: ignore[misc,valid-type]
+        def __init__(self):
+            start = ms.Tensor(cell.get_loss_scale(), ms.float32)
+            self.scale_value = ms.Parameter(start, name="scale_sense")
+            self.cell = cell
+
+        def scale(self, inputs):
+            return inputs * self.scale_value
+
+        def unscale(self, inputs):
+            return unscaled(self.scale_value, inputs)
+
+        def adjust(self, grads_finite):
+            self.cell(self.scale_value, ms.ops.logical_not(grads_finite))
+            return True
+
+    return CellScaler()

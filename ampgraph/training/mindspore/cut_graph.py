@@ -1,0 +1,272 @@
+"""A loaded graph as a function that MindSpore can differentiate, in pieces where it cannot differentiate the whole.
+
+MindSpore 2.10 has no gradient for some operators once they come from a file: its loader turns the layout of Conv2D and
+MaxPool into a number that their gradients take for text, and counts the state that BatchNorm carries twice. Those
+become primitives made anew; the graph is cut at each of them, and what lies between is loaded as small files whose
+weights are inputs. The numbers stay the same to the bit: every kernel is the one that the file names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...core.errors import AmpError
+from ...formats.mindir import schema
+from ...runtime import mindspore_session as runtime
+from ...runtime.mindir_ports import TENSOR_KINDS
+
+LIVE = ("BatchNorm", "Conv2D", "MaxPool")
+MONADS = (schema.UMONAD, schema.IOMONAD)
+LAYOUTS = {0: "NCHW", 1: "NHWC", 2: "NCDHW"}
+PASSES_ON = {"Load": 0, "Depend": 0, "UpdateState": 0}  # operator -> the operand that its result stands for
+_numbers = itertools.count()
+
+
+@dataclass
+class Piece:
+    """A live operator with what takes its results apart, or a run of other nodes that one loaded file computes."""
+
+    live: bool
+    nodes: list[Any] = field(default_factory=list)
+
+
+def forward_of(ms: ModuleType, path: str | os.PathLike[str], model: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """A function of the inputs that gives the loss, and the Parameters behind it by name.
+
+    Raises AmpError AMP205 where an operator without gradient stands in a branch or a loop, or cannot be cut out.
+    """
+    cell = runtime.load_cell(ms, path)
+    parameters = {parameter.name: parameter for parameter in cell.get_parameters()}
+    kinds = {primitive.name: primitive for primitive in model.primitives}
+
+    def kind(node: Any) -> str:
+        primitive = kinds.get(node.op_type.removeprefix("REF::"))
+        found: str = node.op_type if primitive is None else primitive.op_type
+        return found
+
+    inside = {kind(node) for graph in model.functions for node in graph.node} & set(LIVE)
+    if inside:
+        raise _not_cut(path, f"{sorted(inside)[0]} stands in a branch or a loop")
+    if not any(kind(node) in LIVE for node in model.graph.node):
+        return cell, parameters
+    return _Pieces(ms, str(path), model, kind, kinds).function(parameters), parameters
+
+
+def _not_cut(path: Any, why: str) -> AmpError:
+    message = f"cannot be differentiated by MindSpore 2.10 from a file: {why}"
+    return AmpError("AMP205", message, where=str(path), hint="export the whole training step instead")
+
+
+class _Pieces:
+    def __init__(
+        self, ms: ModuleType, path: str, model: Any, kind: Callable[[Any], str], primitives: dict[str, Any]
+    ) -> None:
+        self.ms, self.path, self.model, self.kind, self.primitives = ms, path, model, kind, primitives
+        self.weights = {tensor.name: tensor for tensor in model.graph.parameter}
+        self.tensors = {value.name: value.tensor[0] for value in model.graph.input} | self.weights
+        self.functions = {graph.name for graph in model.functions}
+        self.constants: dict[str, Any] = {}
+        self.tuples: dict[str, Any] = {}
+        self.stands_for: dict[str, str] = {}
+        self.place: dict[str, int] = {}  # result -> its step
+        self.steps: list[Piece] = []
+        for node in model.graph.node:
+            self._sort_in(node)
+        self.result = self.origin(model.graph.output[0].name)
+
+    def _sort_in(self, node: Any) -> None:
+        kind, result = self.kind(node), node.output[0]
+        if kind == "Constant":
+            self.constants[result] = node
+        elif kind in PASSES_ON:
+            self.stands_for[result] = node.input[PASSES_ON[kind]]
+        elif kind == "MakeTuple":
+            self.tuples[result] = node
+        elif kind == "TupleGetItem" and self.origin(node.input[0]) in self.tuples:
+            self.stands_for[result] = self.tuples[self.origin(node.input[0])].input[self._constant(node.input[1])]
+        elif kind == "TupleGetItem":
+            self._put(node, self.place[self.origin(node.input[0])])  # where the tuple is: only tensors cross a cut
+        else:
+            if kind not in LIVE and self._writes(node):
+                raise _not_cut(self.path, f"{kind} writes a parameter of a graph that has to be cut")
+            if kind in LIVE or not self.steps or self.steps[-1].live:
+                self.steps.append(Piece(kind in LIVE))
+            self._put(node, len(self.steps) - 1)
+
+    def _put(self, node: Any, place: int) -> None:
+        self.steps[place].nodes.append(node)
+        self.place[node.output[0]] = place
+        shapes = [entry for entry in node.attribute if entry.name == "shape" and entry.type in TENSOR_KINDS]
+        if shapes and len(shapes[0].tensors) == 1:
+            self.tensors[node.output[0]] = shapes[0].tensors[0]
+
+    def _writes(self, node: Any) -> bool:
+        primitive = self.primitives.get(node.op_type.removeprefix("REF::"))
+        return primitive is not None and any(entry.name == "side_effect_mem" for entry in primitive.attribute)
+
+    def origin(self, name: str) -> str:
+        """The value that a name stands for."""
+        while name in self.stands_for:
+            name = self.stands_for[name]
+        return name
+
+    def operands(self, node: Any) -> list[str]:
+        """The values that a node reads, tuples taken apart; constants and names of functions left out."""
+        found: list[str] = []
+        for name in map(self.origin, node.input):
+            if name in self.tuples:
+                found += self.operands(self.tuples[name])
+            elif name not in self.constants and name not in self.functions:
+                found.append(name)
+        return found
+
+    def _constant(self, name: str) -> Any:
+        origin = self.origin(name)
+        if origin not in self.constants:
+            raise _not_cut(self.path, f"'{name}' is not a constant")
+        return _value(self.constants[origin].attribute[0])
+
+    # -- the function -------------------------------------------------------------------------------------------------
+
+    def function(self, parameters: dict[str, Any]) -> Callable[..., Any]:
+        """The steps in order as a Python function, written out because MindSpore reads its source."""
+        names = {value.name: f"x{i}" for i, value in enumerate(self.model.graph.input)}
+        formals = ", ".join(names.values())
+        names |= {name: f"held.w{i}" for i, name in enumerate(self.weights)}
+        scope: dict[str, Any] = {"held": self._holder(parameters)}
+        lines = [f"def forward({formals}):"]
+        last = {name: i for i, step in enumerate(self.steps) for node in step.nodes for name in self.operands(node)}
+        last[self.result] = len(self.steps)
+        with tempfile.TemporaryDirectory() as folder:
+            for index, step in enumerate(self.steps):
+                for node in step.nodes:
+                    names[node.output[0]] = f"v{len(names)}"
+                if step.live:
+                    scope[f"f{index}"] = self._primitive(step.nodes[0])
+                    lines += self._live_lines(f"f{index}", step, names)
+                    continue
+                made = [node.output[0] for node in step.nodes]
+                given = list(dict.fromkeys(n for node in step.nodes for n in self.operands(node) if n not in made))
+                kept = [name for name in made if last.get(name, index) > index]
+                if not kept:
+                    continue
+                file = Path(folder) / f"{index}.mindir"
+                file.write_bytes(self._piece(step, given, kept).SerializeToString())
+                scope[f"f{index}"] = runtime.load_cell(self.ms, file)
+                results = ", ".join(names[name] for name in kept)
+                lines.append(f"    {results} = f{index}({', '.join(names[name] for name in given)})")
+        lines.append(f"    return {names[self.result]}")
+        return _compiled(lines, scope)
+
+    def _live_lines(self, function: str, step: Piece, names: dict[str, str]) -> list[str]:
+        node, *parts = step.nodes
+        missing = [name for name in self.operands(node) if name not in names]
+        if missing:
+            raise _not_cut(self.path, f"{self.kind(node)} reads what is no tensor")
+        result = names[node.output[0]]
+        lines = [f"    {result} = {function}({', '.join(names[name] for name in self.operands(node))})"]
+        return lines + [f"    {names[part.output[0]]} = {result}[{self._constant(part.input[1])}]" for part in parts]
+
+    def _holder(self, parameters: dict[str, Any]) -> Any:
+        """A Cell with the Parameters as attributes: how a function may read them."""
+        holder = self.ms.nn.Cell()
+        for i, tensor in enumerate(self.weights.values()):
+            setattr(holder, f"w{i}", parameters[tensor.ref_key or tensor.name])
+        return holder
+
+    def _primitive(self, node: Any) -> Any:
+        """A live operator, made as a network makes it."""
+        ops, kind = self.ms.ops, self.kind(node)
+        if kind == "BatchNorm":
+            training, epsilon, momentum, layout = (self._constant(name) for name in list(node.input)[5:9])
+            return ops.BatchNorm(bool(training), epsilon, momentum, LAYOUTS.get(layout, layout))
+        given = {entry.name: _value(entry) for entry in self.primitives[node.op_type.removeprefix("REF::")].attribute}
+        try:
+            if kind == "MaxPool":
+                return ops.MaxPool(*(_plane(given, name) for name in ("kernel_size", "strides")), *_layout(given))
+            stride, dilation = _plane(given, "stride"), _plane(given, "dilation")
+            sizes = given["out_channel"], given["kernel_size"], given["mode"]
+            padding = given["pad_mode"], given["pad"]
+            return ops.Conv2D(*sizes, *padding, stride, dilation, given["group"], given["format"])
+        except KeyError as missing:
+            raise _not_cut(self.path, f"a {kind} has no {missing}") from None
+
+    def _piece(self, step: Piece, given: list[str], kept: list[str]) -> Any:
+        """A model of the nodes of a step, whose inputs are ``given`` and whose results are ``kept``."""
+        piece = schema.Model()
+        piece.CopyFrom(self.model)
+        if not any(self.kind(node) == "Partial" for node in step.nodes):
+            del piece.functions[:]
+        graph, copied = piece.graph, set()
+        for part in (graph.node, graph.input, graph.output, graph.parameter):
+            del part[:]
+
+        def copy(node: Any) -> None:
+            for name in map(self.origin, node.input):
+                source = self.constants.get(name) or self.tuples.get(name)
+                if source is not None and name not in copied:
+                    copied.add(name)
+                    copy(source)
+            new = graph.node.add()
+            new.CopyFrom(node)
+            new.input[:] = [self.origin(name) for name in node.input]
+
+        for node in step.nodes:
+            copy(node)
+        for values, part in ((given, graph.input), (kept, graph.output)):
+            for name in values:
+                if name not in self.tensors:
+                    raise _not_cut(self.path, f"'{name}' is no tensor, and crosses a cut")
+                tensor = part.add(name=name).tensor.add(data_type=self.tensors[name].data_type)
+                tensor.dims.extend(self.tensors[name].dims)
+        return piece
+
+
+def _plane(given: dict[str, Any], name: str) -> tuple[int, ...]:
+    """Height and width of a size that the file keeps for four dimensions."""
+    sizes: tuple[int, ...] = given[name]
+    return sizes[1:3] if given["format"] == "NHWC" else sizes[2:]
+
+
+def _layout(given: dict[str, Any]) -> tuple[str, str]:
+    return given["pad_mode"], given["format"]
+
+
+def _value(entry: Any) -> Any:
+    """An Attribute message as Python has it."""
+    if entry.type == schema.TUPLE:
+        return tuple(map(_value, entry.values))
+    if entry.type == schema.STRING:
+        return (entry.s or next(iter(entry.strings), b"")).decode()
+    if entry.type == schema.FLOAT:
+        return entry.f
+    if entry.type in (schema.INT64, schema.BOOL):
+        return entry.ints[0] if entry.ints else entry.i
+    return None
+
+
+def _compiled(lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """The function in a module of its own, whose source MindSpore reads from disk. No word of it is the model's."""
+    name = f"_ampgraph_forward_{next(_numbers)}"
+    module = types.ModuleType(name)
+    module.__dict__.update(scope)
+    source = "\n".join(lines) + "\n"
+    folder = tempfile.mkdtemp(prefix="ampgraph-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    where = os.path.join(folder, f"{name}.py")
+    Path(where).write_text(source, encoding="utf-8")
+    sys.modules[name] = module
+    exec(compile(source, where, "exec"), module.__dict__)
+    forward: Callable[..., Any] = module.forward
+    return forward

@@ -1,0 +1,147 @@
+"""What a step takes beside its state: arrays by input name, checked on the host before it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.arrays import Array
+from ...core.errors import AmpError, is_whole
+from ...runtime.data import first_nan, load_inputs, refuse_missing
+from ...runtime.ports import Port, check_feeds
+from ..forward.class_inputs import ClassInput
+from ..step.training_step import StepLayout, TrainingStep
+from .dataset import Dataset, TrainingData
+
+IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
+
+
+class StepInputs:
+    """What a step takes beside its state."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self.layout: StepLayout = step.layout
+        found = {value.name: value for value in step.model.graph.inputs}
+        self.ports = {name: _port(found[name]) for name in step.layout.inputs}
+
+    def checked(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+        """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
+        return _checked(self.layout, self.ports, batch)
+
+    def dataset(self, data: TrainingData) -> Dataset:
+        """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
+
+        Raises AmpError AMP503 where arrays are missing, do not fit, or differ in their number of samples.
+        """
+        where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
+        arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
+        if not isinstance(arrays, Mapping):
+            hint = f"a path of an .npz file, or a dictionary of {', '.join(self.ports)}"
+            raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
+        refuse_missing(self.ports, arrays, "the step", where)
+        sizes = {name: len(array) if np.ndim(array) else 0 for name, array in arrays.items()}
+        if not sizes:
+            raise AmpError("AMP503", "the step takes no data", where=where, hint="build it from a graph with an input")
+        first, count = next(iter(sizes.items()))
+        for name, size in sizes.items():
+            if size != count:
+                message = f"'{first}' has {count} samples and '{name}' {size}"
+                raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
+        try:
+            whole = self._whole(arrays)
+            _refuse_nan(whole)
+            return Dataset(whole, count)
+        except AmpError as error:
+            raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
+
+    def _whole(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """All samples at once: the first axis may have any size."""
+        free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
+        return _checked(self.layout, free, arrays)
+
+    def check_batch_size(self, size: int) -> int:
+        """The size. Raises AmpError AMP503 for a size that the step, exported at another one, does not take."""
+        if not is_whole(size) or size < 1:
+            raise AmpError("AMP503", f"batch size {size} is not a whole number from 1", hint="for example 64")
+        for port in self.ports.values():
+            fixed = port.shape[0] if port.shape else None
+            if isinstance(fixed, int) and fixed != size:
+                message = f"input '{port.name}' takes {fixed} samples at once, not {size}"
+                raise AmpError("AMP503", message, hint=f"--batch-size {fixed}, or export with a dynamic batch")
+        return int(size)
+
+
+def _refuse_nan(arrays: Mapping[str, Array]) -> None:
+    """Raises AmpError AMP503: one sample would make every weight NaN, or every step of its batch a skipped one."""
+    for name, array in arrays.items():
+        place = first_nan(array)
+        if place is not None:
+            raise AmpError("AMP503", f"'{name}' is NaN at {place}", hint="leave such samples out, or fill them")
+
+
+def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, Array]:
+    if not isinstance(batch, Mapping):
+        message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
+        raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
+    _refuse_rows(layout, ports, batch)
+    arrays = check_feeds(
+        ports, {name: _cast(ports[name], a) if name in ports else a for name, a in batch.items()}, set()
+    )
+    empty = next((name for name, array in arrays.items() if not array.size), None)
+    if empty is not None:
+        raise AmpError("AMP503", f"input '{empty}' is empty", hint="feed at least one sample")
+    for row in (*layout.class_inputs, ClassInput(layout.labels, layout.classes, IGNORED)):
+        if row.name in arrays and arrays[row.name].dtype.kind == "i":
+            _check_labels(arrays[row.name], row)
+    return arrays
+
+
+def _cast(port: Port, value: object) -> object:
+    """Smaller integers as int64 and float64 as float32, the types that numpy makes; other types stay what they are."""
+    array = value if isinstance(value, np.ndarray) else None
+    if array is not None and port.dtype == "int64" and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
+        return array.astype(np.int64)
+    if array is not None and port.dtype == "float32" and array.dtype in (np.float64, np.float16):
+        with np.errstate(over="ignore"):
+            made = array.astype(np.float32)
+        if np.isinf(made).any() and not np.isinf(array).any():
+            message = f"'{port.name}' reaches {np.abs(array).max():.3g}, and float32 ends at 3.4e38"
+            raise AmpError("AMP503", message, hint="scale the data down")
+        return made
+    return value
+
+
+def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
+    """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
+    port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
+    if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:
+        message = f"'{layout.labels}' has a row for each sample, and the number of its class is wanted"
+        one = f"{layout.labels}[..., 0] if the row is that number"
+        hint = one if labels.shape[-1] == 1 else f"{layout.labels}.argmax(-1) if the row is chances"
+        raise AmpError("AMP503", message, hint=hint)
+
+
+def _check_labels(labels: Array, row: ClassInput) -> None:
+    wrong = labels < 0
+    if row.classes:
+        wrong |= labels >= row.classes
+    if row.ignored is not None:
+        wrong &= labels != row.ignored
+    if wrong.any():
+        place = [int(index) for index in np.argwhere(wrong)[0]]
+        message = f"label {labels[tuple(place)]} at {place} of '{row.name}' is no class"
+        classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
+        more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
+        raise AmpError("AMP503", message, hint=classes + more)
+
+
+def _port(value: ir.Value) -> Port:
+    sizes: tuple[int | str | None, ...] = ()
+    if value.shape is not None:
+        sizes = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    dtype = "float32" if value.dtype is None else value.dtype.numpy().name
+    return Port(value.name or "", dtype, sizes)

@@ -1,0 +1,217 @@
+"""A training step in the making: forward, loss and gradients in one graph; then, when it is low, the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from ..forward.buffers import buffer_values, read_buffers
+from ..forward.class_inputs import ClassInput, read_class_inputs
+from ..forward.exported_backward import (
+    ExportedBackward,
+    chosen,
+    forward_part,
+    read_exported_backward,
+    refuse_copies,
+    start_from,
+)
+from ..forward.lowerings.batch_norm import lower_batch_norm
+from ..forward.lowerings.dropout import lower_dropout
+from ..forward.lowerings.losses import lower_losses
+from ..forward.lowerings.random_numbers import is_random, lower_random
+from ..forward.parameters import find_parameters, frozen_names
+from ..forward.read import infer
+from ..gradients.builder import Builder
+from ..gradients.driver import differentiate
+from .loss import LOSSES, add_loss, as_scalar
+from .loss_scale import LossScale
+from .optimizers import Optimizer
+from .packed_forward import FORWARD, keep_originals, originals, pack
+from .planner_marks import hold_norms, hold_seed, mark_branches
+from .state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from .training_step import KEY, StepLayout, TrainingStep
+from .update import Scale, Updated, add_scale, add_update
+
+SEED = 0x5EED
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of a graph before it is changed: names."""
+
+    loss: str
+    backward: ExportedBackward | None  # None for a forward graph
+    forward: str  # packed
+    frozen: set[str]
+    buffers: dict[str, str]  # and the output that is the next value
+
+
+class JointGraph:
+    """Forward, loss and gradients in one graph, on the way to a step."""
+
+    def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
+        self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
+        self.named, self.parameters = read.loss, list(parameters)
+        self.scale: Scale | None = None
+        self.stored = originals(self.graph)
+        self.states = StateBuilder(Builder(self.graph, "step"))
+        self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
+        if self.backward is not None:
+            self.batch = [value for value in self.batch if value.name != self.backward.seed]
+        self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
+        self.iteration = self._dropout()
+        infer(model)
+        hold_norms(model)
+        self.labels, self.classes = "", 0
+        self.class_inputs: tuple[ClassInput, ...] = ()
+        self.exported_gradients: dict[str, ir.Value] = {}
+        self.loss = self._loss(read)
+        infer(model)
+        self.running += buffer_values(self.graph, read.buffers)
+        self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
+        self.graph.outputs.clear()
+        self.graph.outputs.append(self.loss)
+
+    def _dropout(self) -> ir.Value | None:
+        if not any(node.op_type == "Dropout" or is_random(node) for node in self.graph):
+            return None
+        counter = self.states.add("step/iteration", np.int64(0), COUNTER)
+        lower_dropout(self.graph, counter, SEED)
+        lower_random(self.graph, counter, SEED)
+        return counter
+
+    def _loss(self, read: Read) -> ir.Value:
+        """The scalar that is differentiated."""
+        b = self.states.builder
+        outputs = {v.name or "": v for v in self.graph.outputs if v.name not in read.buffers.values()}
+        if read.loss in outputs:
+            self.class_inputs = read_class_inputs(self.graph, outputs[read.loss])
+        lower_losses(self.graph)
+        if self.backward is not None:
+            found, self.exported_gradients = self.backward.values(self.graph)
+            return as_scalar(b, found)
+        outputs = {v.name or "": v for v in self.graph.outputs if v.name in outputs}
+        if read.loss in outputs:
+            return as_scalar(b, outputs[read.loss])
+        added = add_loss(b, read.loss, outputs)
+        self.batch.append(added.labels)
+        self.labels, self.classes = added.labels.name or "", added.classes
+        return added.value
+
+    def differentiate(self, policy: LossScale | None) -> None:
+        """Gradients and new running values, each an output behind the loss; the state so far."""
+        self.scale = add_scale(self.states, policy)
+        seed = None if self.scale is None else self.scale.seed
+        if self.backward is None:
+            found = differentiate(self.graph, self.loss, self.parameters, seed)
+        else:
+            found = chosen(self.exported_gradients, self.parameters)
+            if self.backward.seed:
+                b = self.states.builder
+                start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
+        self.graph.outputs.extend(_named_output(self.states.builder, value) for value in found)
+        self.graph.outputs.extend(_named_output(self.states.builder, new) for _, new in self.running)
+        infer(self.model)
+        mark_branches(self.graph)
+        if seed is not None:
+            hold_seed(self.graph, seed)
+        for parameter in self.parameters:
+            self.states.adopt(parameter, PARAMETER)
+        for old, _ in self.running:
+            self.states.adopt(old, RUNNING)
+
+    def match_types(self) -> None:
+        """The first values of parameters that are low now."""
+        for parameter in self.parameters:
+            _match_type(parameter)
+
+    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: dict[str, Any]) -> TrainingStep:
+        """The update behind the gradients, which are no outputs any more."""
+        updated = self._update(optimizer, clip_norm)
+        layout = StepLayout(
+            states=tuple(self.states.entries()),
+            inputs=tuple(value.name or "" for value in self.batch),
+            labels=self.labels,
+            classes=self.classes,
+            class_inputs=self.class_inputs,
+            loss=self.loss_name(),
+            finite=updated.finite,
+            norm=updated.norm,
+            options=options,
+        )
+        self.graph.sort()
+        keep_originals(self.graph, self.stored, {entry.name for entry in layout.states})
+        self.model.metadata_props[KEY] = layout.to_json()
+        self.model.metadata_props[FORWARD] = self.forward
+        return TrainingStep(self.model, layout)
+
+    def _update(self, optimizer: Optimizer, clip_norm: float | None) -> Updated:
+        """Commits all state; the gradients are read, and no outputs any more."""
+        _, *made = list(self.graph.outputs)
+        gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
+        del self.graph.outputs[1:]
+        self.states.builder = b = Builder(self.graph, "step")
+        running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
+        updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
+        if self.iteration is not None:
+            self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
+        return updated
+
+    def loss_name(self) -> str:
+        return self.graph.outputs[0].name or ""
+
+
+def begin(
+    forward: ir.Model,
+    loss: str | None,
+    policy: LossScale | None,
+    freeze: Sequence[str],
+    gradients: Mapping[str, str] | None,
+    seed: str | None,
+) -> JointGraph:
+    """The graph, its loss found, and what is trained."""
+    backward = read_exported_backward(forward, loss, gradients, seed)
+    loss = _loss_name(backward, loss, policy)
+    parts = forward if backward is None else forward_part(forward, backward)
+    names = [value.name or "" for value in find_parameters(parts, freeze)]
+    parameters = [forward.graph.initializers[name] for name in names]
+    if backward is not None:
+        refuse_copies(forward, parts, parameters)
+    frozen = frozen_names(parts, freeze)
+    buffers = read_buffers(forward, frozen, backward is not None)
+    return JointGraph(forward, Read(loss, backward, pack(parts), frozen, buffers), parameters)
+
+
+def _loss_name(backward: ExportedBackward | None, loss: str | None, policy: LossScale | None) -> str:
+    """What is differentiated. Raises AmpError AMP213 for nothing, AMP215 where the loss scale has no place."""
+    if backward is None:
+        if loss is None:
+            hint = f"--loss {', '.join(LOSSES)}, or the name of an output that is a float32 scalar"
+            raise AmpError("AMP213", "no loss is named, and no output is a parameter's gradient", hint=hint)
+        if not isinstance(loss, str):
+            raise AmpError("AMP213", f"loss={loss!r} is no name", hint=f"{', '.join(LOSSES)}, or that of an output")
+        return loss
+    if policy is not None and not backward.seed:
+        message = "the gradients start from no input: a loss scale behind them would protect nothing"
+        hint = "export it with one, --seed-input names it; or --loss-scale none"
+        raise AmpError("AMP215", message, hint=hint)
+    return backward.loss
+
+
+def _named_output(b: Builder, value: ir.Value) -> ir.Value:
+    """An output of its own: a value may be several parameters' gradient."""
+    output = b.op("Identity", value)
+    output.type, output.shape = value.type, value.shape
+    return output
+
+
+def _match_type(parameter: ir.Value) -> None:
+    """The first value of a parameter that is low now."""
+    tensor = parameter.const_value
+    if tensor is not None and parameter.dtype is not None and tensor.dtype != parameter.dtype:
+        parameter.const_value = ir.tensor(tensor.numpy().astype(parameter.dtype.numpy()), name=parameter.name)

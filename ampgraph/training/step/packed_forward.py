@@ -1,0 +1,95 @@
+"""The forward graph inside a step graph: its structure as text, its weights those of the step."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Container, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ...core.arrays import Array
+from ...core.errors import AmpError
+
+FORWARD = "ampgraph.forward"
+"""The model metadata that holds a packed forward graph."""
+SMALL = 1024  # bytes: tensors up to here are packed with the structure
+ORIGINAL = "ampgraph.forward/"
+"""Before the name of a weight that is not trained and that the step stores low: an initializer that nobody reads."""
+
+
+def pack(model: ir.Model) -> str:
+    """The model without its larger initializers, compressed."""
+    kept = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes > SMALL:
+            kept[name] = tensor
+            value.const_value = ir.tensor(np.zeros((0,), np.float32), name=name)
+    try:
+        proto = ir.to_proto(model)
+    finally:
+        for name, tensor in kept.items():
+            model.graph.initializers[name].const_value = tensor
+    whole = proto.SerializeToString(deterministic=True)
+    packed = zlib.compress(whole, 9)
+    if len(whole) > _most(packed):
+        packed = zlib.compress(whole, 0)
+    return base64.b85encode(packed).decode()
+
+
+def _most(packed: bytes) -> int:
+    """How much may come out of so many bytes: more is made to fill the memory. A graph is 5 to 20 times as large."""
+    return (1 << 20) + 50 * len(packed)
+
+
+def _inflated(packed: bytes) -> bytes:
+    """Raises ValueError for more than `_most`, zlib.error for what is cut off or is not zlib's."""
+    stream, most = zlib.decompressobj(), _most(packed)
+    whole = stream.decompress(packed, most + 1)
+    if len(whole) > most or not stream.eof:
+        raise ValueError("the forward graph is too large, or cut off")
+    return whole
+
+
+def originals(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
+    """What `pack` leaves out."""
+    stored = {value.name or "": value.const_value for value in graph.initializers.values()}
+    return {name: tensor for name, tensor in stored.items() if tensor is not None and tensor.nbytes > SMALL}
+
+
+def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], state: Container[str]) -> None:
+    """Keeps what `pack` left out and the step has not got any more as it was: weights that are not trained and that
+    were stored low, folded or renamed."""
+    for name, tensor in tensors.items():
+        value = graph.initializers.get(name)
+        if name not in state and (value is None or value.const_value is not tensor):
+            kept = ir.Value(
+                name=ORIGINAL + name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
+                const_value=tensor,
+            )
+            graph.initializers[ORIGINAL + name] = kept
+
+
+def unpack(text: str, tensors: Mapping[str, Array]) -> ir.Model:
+    """The forward model with these numbers in the place of its initializers of the same name.
+
+    Raises AmpError AMP206 for a text or for tensors that do not fit.
+    """
+    try:
+        proto = onnx.ModelProto.FromString(_inflated(base64.b85decode(text)))
+        model: ir.Model = ir.from_proto(proto)
+    except Exception as error:  # base64, zlib, protobuf and onnx_ir have an error each
+        raise AmpError("AMP206", "the forward graph in it cannot be read", hint="build the step again") from error
+    for name, value in model.graph.initializers.items():
+        if name in tensors:
+            array = tensors[name]
+            value.const_value = ir.tensor(array, name=name)
+            value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
+        elif value.const_value is not None and value.const_value.size == 0 and value.shape != ir.Shape((0,)):
+            raise AmpError("AMP206", f"no numbers for '{name}'", hint="use the step that the checkpoint was made with")
+    return model

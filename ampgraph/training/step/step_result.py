@@ -1,0 +1,53 @@
+"""How one training step went, whatever ran it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, SupportsFloat, TypeVar
+
+from numpy.typing import NDArray
+
+Tensor = TypeVar("Tensor")
+
+
+class StepResult(Generic[Tensor]):
+    """Numbers of a step. Each is copied from the device, and waited for, when it is asked for."""
+
+    __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_scale")
+
+    def __init__(
+        self,
+        fetch: Callable[[Tensor], NDArray[Any] | SupportsFloat],
+        loss: Tensor,
+        finite: Tensor | None = None,
+        scale: Tensor | None = None,
+        norm: Tensor | None = None,
+    ) -> None:
+        """``fetch`` copies a tensor of one element to the host; None stands for what the step has not got."""
+        self._fetch, self._loss, self._finite, self._scale, self._norm = fetch, loss, finite, scale, norm
+
+    def _number(self, tensor: Tensor) -> float:
+        return float(self._fetch(tensor))
+
+    @property
+    def loss(self) -> float:
+        """The loss, without the loss scale."""
+        return self._number(self._loss)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all gradients were finite; True where the step does not look. A step that skips changed nothing."""
+        return True if self._finite is None else bool(self._number(self._finite))
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The L2 norm of all unscaled gradients before they were clipped; None where nothing is clipped."""
+        return None if self._norm is None else self._number(self._norm)
+
+    @property
+    def scale(self) -> float:
+        """The loss scale that the next step uses, as torch's GradScaler.get_scale() gives it; 1 for none."""
+        return 1.0 if self._scale is None else self._number(self._scale)
+
+    def __repr__(self) -> str:
+        return f"StepResult(loss={self.loss}, finite={self.finite}, scale={self.scale}, grad_norm={self.grad_norm})"

@@ -1,0 +1,29 @@
+"""The passes of a conversion, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..core.dataflow import Dataflow
+from ..core.pass_ import Pass
+from ..core.plan import Plan
+from .apply_plan import ApplyPlan
+from .fuse_casts import FuseCasts, idle_casts
+from .rewrite_regions import RewriteRegions
+from .verify_types import VerifyTypes
+
+
+def default_pipeline(
+    plan: Plan, before: Dataflow, *, more: Sequence[Pass] = (), given: bool = False
+) -> tuple[Pass, ...]:
+    """What converts a model by a plan; nothing but ``more`` where the plan changes nothing.
+
+    ``before``: the model that the plan speaks of. ``more``: the user's passes, which run behind the casts and are
+    verified with them. ``given``: somebody else made the plan, so that its faults are not ours."""
+    if plan.changes_nothing and not more:
+        return ()
+    verify = VerifyTypes(frozenset(before.conflicts), given, plan.dtype)
+    if plan.changes_nothing:
+        return (*more, verify)
+    rewrite = RewriteRegions(tuple(plan.rewrites), plan.dtype)
+    return (rewrite, ApplyPlan(plan), FuseCasts(plan.dtype, idle_casts(before)), *more, verify)

@@ -1,0 +1,37 @@
+"""Every error code is explained, and the page of them is made from the code as it is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from ampgraph.core.error_codes import CODES, FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import make_errors  # noqa: E402
+
+
+def test_every_code_in_use_is_explained_and_no_other() -> None:
+    found = set().union(
+        *(
+            make_errors.used(ast.parse(path.read_text(encoding="utf-8")))
+            for path in make_errors.sources()
+            if path.name != "error_codes.py"
+        )
+    )
+    assert found | {"AMP900"} == set(CODES)  # the command line writes AMP900 within a longer text
+    assert {code[3] for code in CODES} == set(FAMILIES)
+
+
+def test_the_page_is_current() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "make_errors.py"), "--check"], check=False)
+    assert done.returncode == 0, "run: python docs/make_errors.py"
+
+
+def test_messages_are_read_with_their_holes() -> None:
+    tree = ast.parse('def f(x):\n    m = f"no {x}" if x else "none"\n    raise AmpError("AMP101", m)')
+    assert list(make_errors.messages(tree)) == [("AMP101", "no …"), ("AMP101", "none")]

@@ -1,0 +1,177 @@
+"""A recipe: read of whatever users give, checked once, written as text and JSON and read back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampgraph.core.errors import AmpError
+from ampgraph.core.ranges import Ranges
+from ampgraph.core.recipe import OPTIONS, OtherFields, Recipe, RecipeFields, recipe_of
+from ampgraph.core.recipe_values import DTYPES, LEVELS, STORES
+
+WORDS = st.lists(st.text(), max_size=3)
+MARGINS = st.floats(min_value=1e-300, allow_nan=False, allow_infinity=False)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "level": st.sampled_from((None, *LEVELS)),
+    "dtype": st.sampled_from(DTYPES),
+    "policy": st.text(),
+    "lists": st.lists(st.text(st.characters(blacklist_categories=["Cs"])), max_size=2),
+    "fp32": WORDS,
+    "low": WORDS,
+    "io": WORDS,
+    "target": st.none() | st.text(),
+    "dims": st.dictionaries(st.text(min_size=1), st.integers(1, 10**6), max_size=3),
+    "store_weights": st.sampled_from((None, *STORES)),
+    "opset": st.none() | st.integers(1, 30),
+    "ranges": st.none() | st.text(st.characters(blacklist_categories=["Cs"])),
+    "range_margin": st.none() | MARGINS,
+}
+RECIPES = st.fixed_dictionaries({}, optional=FIELDS).map(lambda fields: Recipe.of(**fields))
+
+
+def refused(code: str, **fields: Any) -> AmpError:
+    with pytest.raises(AmpError) as raised:
+        recipe_of(None, fields)
+    assert raised.value.code == code and raised.value.hint
+    return raised.value
+
+
+@given(RECIPES)
+def test_text_and_json_read_back(recipe: Recipe) -> None:
+    assert Recipe.from_text(recipe.to_text()) == recipe
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert hash(Recipe.from_text(str(recipe))) == hash(recipe)
+
+
+@given(RECIPES)
+def test_fields_read_as_themselves(recipe: Recipe) -> None:
+    assert recipe_of(None, vars(recipe)) == replace(recipe) == pickle.loads(pickle.dumps(recipe)) == recipe
+
+
+def test_every_field_has_a_strategy_a_type_and_an_option() -> None:
+    assert set(FIELDS) == set(OPTIONS) == set(RecipeFields.__annotations__)
+    assert set(RecipeFields.__annotations__) - set(OtherFields.__annotations__) == {"level"}
+
+
+def test_the_short_text() -> None:
+    recipe = Recipe.of(level="O2", fp32="op:Pow", low=["a,b"], dims={"batch": 8})
+    assert str(recipe) == 'O2,float16,fp32=op:Pow,low="a,b",dims=batch=8'
+    assert Recipe.from_text(" bfloat16 , O3,store-weights=keep, dim=n=2 ,fp32=x,fp32=y") == Recipe.of(
+        level="O3", dtype="bfloat16", store_weights="keep", dims=["n=2"], fp32=("x", "y")
+    )
+    assert Recipe.from_text("") == Recipe() and str(Recipe()) == "float16"
+    assert repr(Recipe.of(level="O1", opset=18)) == "Recipe(level='O1', opset=18)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("O9", "'O9' is no level and no type", "levels are O0"),
+        ("float61", "'float61' is no level and no type", "did you mean 'float16'?"),
+        ("fp33=x", "'fp33' is no field of a recipe", "did you mean 'fp32'?"),
+        ("O2,level=O1", "'level' is said twice", "leave one"),
+        ("O2,,O3", "'' is no level", "levels are"),
+        ('fp32="x', "a quote is left open", 'write fp32="a,b"'),
+        ("opset=x", "opset=x is no number", "opset"),
+    ],
+)
+def test_a_text_that_is_none(text: str, message: str, hint: str) -> None:
+    with pytest.raises(AmpError) as raised:
+        Recipe.from_text(text)
+    assert raised.value.code == "AMP301" and message in raised.value.message and hint in raised.value.hint
+
+
+def test_what_users_may_give() -> None:
+    recipe = Recipe.of(
+        lists=Path("mine.toml"), io="low", opset=np.int64(18), range_margin=np.float32(2), ranges=Path("r")
+    )
+    assert recipe == Recipe.of(lists=["mine.toml"], io=["low"], opset=18, range_margin=2, ranges="r")
+    assert type(recipe.opset) is int and type(recipe.range_margin) is float
+    assert Recipe.of(io="keep") == Recipe.of(io=["keep"]) == Recipe.of(lists=None, dims=None) == Recipe()
+    assert Recipe.of(dims={"b": 1, "a": 2}).dims == (("a", 2), ("b", 1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "message"),
+    [
+        ({"level": "O9"}, "AMP302", "unknown level 'O9'"),
+        ({"level": 2}, "AMP302", "unknown level '2'"),
+        ({"dtype": "fp16"}, "AMP301", "unknown dtype 'fp16'"),
+        ({"dtype": np.float16}, "AMP301", "unknown dtype"),
+        ({"policy": 3}, "AMP301", "policy=3 is no text"),
+        ({"target": 3}, "AMP301", "target=3 is no text"),
+        ({"lists": [3]}, "AMP301", "lists: 3 is no file"),
+        ({"fp32": [3]}, "AMP305", "fp32: 3 is no pattern"),
+        ({"low": 3}, "AMP305", "low: 3 is no pattern"),
+        ({"io": [None]}, "AMP305", "io: None is no pattern"),
+        ({"dims": ["n"]}, "AMP310", "--dim n is not NAME=N"),
+        ({"dims": {"n": 0}}, "AMP310", "--dim n=0 is not NAME=N"),
+        ({"dims": {"n": True}}, "AMP310", "--dim n=True is not NAME=N"),
+        ({"dims": 3}, "AMP310", "--dim 3 is not NAME=N"),
+        ({"store_weights": "high"}, "AMP301", "weights cannot be stored 'high'"),
+        ({"opset": "18"}, "AMP307", "opset '18' is no whole number"),
+        ({"ranges": 3}, "AMP311", "ranges= is a int, not ranges"),
+        ({"range_margin": "2"}, "AMP311", "range_margin='2' is no number"),
+        ({"range_margin": 0}, "AMP311", "--range-margin 0 is no positive number"),
+    ],
+)
+def test_a_word_that_makes_no_sense(fields: dict[str, Any], code: str, message: str) -> None:
+    assert message in refused(code, **fields).message
+
+
+def test_an_unknown_field_is_a_type_error_with_the_nearest_name() -> None:
+    with pytest.raises(TypeError) as raised:
+        Recipe.of(dtpye="float16")  # type: ignore[call-arg]
+    assert isinstance(raised.value, AmpError) and raised.value.hint == "did you mean 'dtype'?"
+
+
+def test_a_recipe_with_fields_replaced() -> None:
+    base = Recipe.of(level="O1", fp32=["a"])
+    assert Recipe.of(base, fp32=["b"]) == Recipe.of("O1", fp32=["b"]) == Recipe.of(level="O1", fp32=["b"])
+    assert Recipe.of(base, level=None, fp32=()) == Recipe()
+    assert base == Recipe.of(base)
+    with pytest.raises(FrozenInstanceError):
+        base.level = "O3"  # type: ignore[misc]
+    with pytest.raises(AmpError, match="recipe= is a int"):
+        recipe_of(3, {})  # type: ignore[arg-type]
+
+
+def test_measured_ranges_go_into_json_and_not_into_text() -> None:
+    ranges = Ranges("digest", 1)
+    ranges.add("x", np.ones(3, np.float32))
+    recipe = Recipe.of(ranges=ranges)
+    assert Recipe.from_json(recipe.to_json()) == recipe and {recipe: 1}[Recipe.of(ranges=ranges)] == 1
+    assert str(recipe) == "float16,ranges=(in memory)" and "absmax" not in repr(recipe)
+    with pytest.raises(AmpError, match="AMP311"):
+        recipe.to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("{", "AMP401", "no JSON"),
+        ("[]", "AMP401", "is no recipe"),
+        ("{}", "AMP401", "is no recipe"),
+        ('{"ampgraph_recipe": 2}', "AMP401", "recipe format 2 is not 1"),
+        ('{"ampgraph_recipe": 1, "dtyp": "float16"}', "AMP401", "'dtyp' is no field of a recipe"),
+        ('{"ampgraph_recipe": 1, "dtype": "fp16"}', "AMP301", "unknown dtype 'fp16'"),
+        ('{"ampgraph_recipe": 1, "ranges": {}}', "AMP401", "are no ranges"),
+    ],
+)
+def test_json_that_is_none(text: str, code: str, message: str) -> None:
+    with pytest.raises(AmpError) as raised:
+        Recipe.from_json(text, "r.json")
+    assert raised.value.code == code and message in str(raised.value)
+
+
+def test_json_holds_what_is_not_at_its_default() -> None:
+    assert json.loads(Recipe.of(dims={"n": 2}, dtype="float16").to_json()) == {"ampgraph_recipe": 1, "dims": {"n": 2}}

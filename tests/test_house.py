@@ -1,0 +1,145 @@
+"""The house: imports go down and never round, nothing has grown too large. `python tests/test_house.py` draws it."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = {  # what each room may import besides itself
+    "core": "",
+    "oplists": "core",
+    "passes": "oplists core",
+    "planner": "oplists core",
+    "formats": "oplists core",
+    "runtime": "formats oplists core",
+    "numerics": "runtime formats passes oplists core",
+    "training": "numerics runtime formats passes oplists core",
+    "report": "planner training numerics runtime formats passes oplists core",
+    "api": "report planner training numerics runtime formats passes oplists core",
+    "cli": "api report planner training numerics runtime formats passes oplists core",
+}
+LINES, FUNCTION_LINES, METHODS = 350, 50, 20
+
+
+@cache
+def modules() -> dict[str, tuple[Path, ast.Module]]:
+    """Every module of the package by its name, with its syntax tree."""
+    found = {}
+    for folder, name in (("ampgraph", "ampgraph"), ("passes", "ampgraph.passes")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                parts = path.relative_to(ROOT / folder).with_suffix("").parts
+                module = ".".join((name, *(p for p in parts if p != "__init__")))
+                found[module] = (path, ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def imported(module: str) -> Iterator[str]:
+    """The modules that one imports, wherever the import stands."""
+    path, tree = modules()[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                if inner in modules() or source in modules():
+                    yield inner if inner in modules() else source
+
+
+@cache
+def imports() -> nx.DiGraph:
+    """Modules, and an edge from each to what it imports."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(modules())
+    graph.add_edges_from((module, other) for module in modules() for other in imported(module) if other != module)
+    return graph
+
+
+def room(module: str) -> str:
+    """The first folder below the package, empty for what lies flat in it."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
+
+
+def test_every_module_has_a_room() -> None:
+    flat = {m.removeprefix("ampgraph.") for m in modules() if not room(m)}
+    assert flat == {"ampgraph", "__main__", "mindspore"}, "what lies flat in ampgraph/ belongs into a room"
+
+
+def test_no_circle() -> None:
+    circles = [sorted(found) for found in nx.strongly_connected_components(imports()) if len(found) > 1]
+    assert circles == []
+
+
+def test_imports_go_down() -> None:
+    up = defaultdict(list)
+    for module, other in imports().edges:
+        here, there = room(module), room(other)
+        if here and here != there and there not in ROOMS[here].split():
+            up[f"{here} -> {there or 'ampgraph'}"].append(f"{module} imports {other}")
+    assert dict(up) == {}
+
+
+def test_a_back_arrow_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = modules()["ampgraph.core.errors"]
+    late = ast.parse("def f():\n    from ..planner import steps\n")
+    changed = {**modules(), "ampgraph.core.errors": (path, late)}
+    monkeypatch.setitem(globals(), "modules", lambda: changed)
+    assert list(imported("ampgraph.core.errors")) == ["ampgraph.planner.steps"]
+
+
+def length(function: ast.FunctionDef) -> int:
+    """Its lines without the docstring, which says what each argument is."""
+    text = function.body[0] if ast.get_docstring(function) is not None else None
+    return (function.end_lineno or 0) - function.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
+
+
+def test_nothing_is_too_large() -> None:
+    large = []
+    for module, (path, tree) in modules().items():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        large += [f"{module}: {lines} lines"] if lines > LINES else []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and length(node) > FUNCTION_LINES:
+                large.append(f"{module}.{node.name}: {length(node)} lines")
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(item, ast.FunctionDef) for item in node.body)
+                large += [f"{module}.{node.name}: {methods} methods"] if methods > METHODS else []
+    assert large == []
+
+
+def test_no_two_classes_of_one_name() -> None:
+    homes = defaultdict(list)
+    for module, (_, tree) in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def drawn() -> str:
+    """The rooms, lowest last, with the number of imports from each to each."""
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    for module, other in imports().edges:
+        if room(module) and room(other) and room(module) != room(other):
+            count[room(module), room(other)] += 1
+    lines = []
+    for here in reversed(ROOMS):
+        to = ", ".join(f"{there} {n}" for (source, there), n in sorted(count.items()) if source == here)
+        lines.append(f"{here:9} -> {to or 'nothing'}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(drawn())
