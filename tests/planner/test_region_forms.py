@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ampgraph.numerics.metrics.compare import difference
-from planner.support import casts, converted, decisions, float32_and_low, kinds, parse
+from onnx_text import parse
+from planner.support import casts, converted, decisions, float32_and_low, kinds
 from planner.test_regions import WEIGHTS, between, regions
 
 pytest.importorskip("onnxruntime")
@@ -204,7 +205,7 @@ BATCHED = {
 def test_a_mean_may_be_a_global_pool() -> None:
     text = POOLED.format(INVERSE=INVERSE, FOLDED=FOLDED)
     weights = {name: WEIGHTS[name] for name in ("w", "eps")}
-    model = parse(text, 17, {**weights, "g": WEIGHTS["g"], "b": WEIGHTS["b"]})
+    model = parse(text, **weights, g=WEIGHTS["g"], b=WEIGHTS["b"])
     assert [region.kind for region in regions(model)] == ["LayerNormalization"]
     words = [w for w in decisions(converted(model, "O2")).split() if ":" in w and "MatMul" not in w]
     assert {w.split(":")[1] for w in words} == {"f32"}

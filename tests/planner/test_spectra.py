@@ -10,7 +10,8 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
-from planner.support import converted, decisions, dtype_of, float32_and_low, parse, topics
+from onnx_text import parse
+from planner.support import converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
 pytest.importorskip("onnxruntime")
@@ -93,7 +94,7 @@ def model_of(body: str, domains: tuple[str, ...] = ()) -> ModelProto:
     text = body if body.startswith("g ") else MODEL.format(x="x0" if "x0" in body else "x", body=body)
     words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
     rank = "?,?,?" if "Conv (" in text else "?,?"
-    return parse(text.replace("float[?] y", f"float[{rank}] y"), 17, _used(words), domains)
+    return parse(text.replace("float[?] y", f"float[{rank}] y"), domains=domains, **_used(words))
 
 
 def _used(words: set[str]) -> dict[str, Any]:

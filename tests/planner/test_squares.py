@@ -10,7 +10,8 @@ import ampgraph
 from ampgraph.formats import adapters
 from ampgraph.oplists.traits import traits
 from ampgraph.planner.squares import Squares
-from planner.support import converted, decisions, dtype_of, parse
+from onnx_text import parse
+from planner.support import converted, decisions, dtype_of
 
 pytest.importorskip("onnxruntime")
 F = np.float32
@@ -23,7 +24,7 @@ WEIGHTS = {
 def model_of(body: str, opset: int = 18) -> ModelProto:
     text = f"g (float[2,8] f) => (float[2,8] o) {{ x = MatMul (f, w)  {body}  m = Sub (x, y)  o = MatMul (m, w) }}"
     words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
-    return parse(text, opset, {name: array for name, array in WEIGHTS.items() if name in words})
+    return parse(text, opset=opset, **{name: array for name, array in WEIGHTS.items() if name in words})
 
 
 @pytest.mark.parametrize(

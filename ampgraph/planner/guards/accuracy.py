@@ -77,7 +77,7 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
     warnings: list[Note] = []
     sight, guards = Sight(context, regions), _guards(context.traits)
     for op in flow.ops if context.options.level.accuracy_guards != "off" else ():
-        if not op.slots or regions.of_op.get(op.id, "Bias") != "Bias":
+        if not op.slots or _is_safe_inside(context, regions, op):
             continue
         for guard in guards.get(op.role, ()):
             spoilt = guard(sight, op)
@@ -91,6 +91,11 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))
     return Fragile(found, sources, warnings)
+
+
+def _is_safe_inside(context: Context, regions: Regions, op: Op) -> bool:
+    """Whether an operator's region decides for it: norms are float32 where guards hold, and others need no guard."""
+    return regions.of_op.get(op.id, "Bias") != "Bias" and (context.guards_hold or regions.classes[op.id] != "kept")
 
 
 def _guards(traits: Traits) -> dict[str, list[Guard]]:
