@@ -17,7 +17,7 @@ from ..core.errors import AmpError
 from ..core.verdict import MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import Agreement, apart
-from .finding import Finding
+from .fault_search import FaultSearch
 from .pairs import OnnxPair
 
 BLAMED = 3  # nodes behind which the error grows
