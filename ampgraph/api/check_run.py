@@ -86,8 +86,10 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     pair = OnnxPair(request.reference, request.model, "cpu")
     drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims, likely=True)
     pair.open()
+    start = time.monotonic()
     outputs = compared(pair, drawn, request.seconds)
     verdict = judged(outputs, request.tolerance, drawn.generated)
+    verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
     if not verdict.missed:
         answer(verdict)
         return
