@@ -94,7 +94,7 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
         answer(verdict)
         return
     answer(replace(verdict, why="the nodes to blame were not found in time"))
-    finding = Finding(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
+    finding = FaultSearch(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
 
@@ -134,7 +134,7 @@ def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> Check
     return CheckVerdict(outcome, error, tolerance, number, generated, worst.name, reason=worst.reason)
 
 
-def blamed(verdict: CheckVerdict, finding: Finding) -> CheckVerdict:
+def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:
     """The verdict with the node where values stop being finite, or behind which the error grows most."""
     suspect = finding.born or next(iter(finding.growth), None)
     if suspect is None:
