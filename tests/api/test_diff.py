@@ -42,7 +42,8 @@ def net(text: str = NET, **weights: Any) -> ModelProto:
 def test_models_that_are_alike() -> None:
     one = ampgraph.convert(net())
     found = ampgraph.diff(one, ampgraph.convert(net()))
-    assert found.alike and found.sort == "models" and not found.settings and found.bytes[0] == found.bytes[1]
+    assert found.alike and found.sort == "models" and not found.settings
+    assert found.bytes is not None and found.bytes[0] == found.bytes[1]
 
 
 def test_models_that_differ() -> None:
@@ -55,6 +56,7 @@ def test_models_that_differ() -> None:
     }
     casts = [{n.input[0] for n in m.graph.node if n.op_type == "Cast"} for m in (kept, low)]
     assert len(found.casts.first) >= len(casts[0] - casts[1]) and len(found.casts.second) >= len(casts[1] - casts[0])
+    assert found.bytes is not None
     assert [item for item in found.weights if item.name == "'w'"] or found.bytes[0] > found.bytes[1]
     assert not found.nodes
 
