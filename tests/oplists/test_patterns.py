@@ -220,7 +220,7 @@ BIASES = {
 @pytest.mark.parametrize(("body", "biases"), BIASES.values(), ids=BIASES.keys())
 def test_a_product_with_its_bias(body: str, biases: list[str]) -> None:
     text = f"g (float[4,8] x) => (float[4,8] y) {{ {body} }}"
-    model = parse(text, 17, used(text, {"rows": np.ones((4, 8), np.float32)}))
+    model = parse(text, **used(text, {"rows": np.ones((4, 8), np.float32)}))
     graph, _ = adapters.load(model)
     flow = graph.dataflow("float16")
     regions: list[Region] = list(find_biases(flow, {"MatMul"}))

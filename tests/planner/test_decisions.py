@@ -27,7 +27,7 @@ from ampgraph.planner.decisions import (
     Hold,
     Ledger,
 )  # fmt: skip
-from planner.support import parse
+from onnx_text import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 WHY = Why("test", "because")
