@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ def run(
     with signals_wait():
         from ..api.run import run as run_once
         from ..core.files import refuse_output, sources_of
-        from ..report.outputs import describe_outputs
+        from ..report.outputs import describe_outputs, maps_in
         from ..runtime.data import save_npz
 
     if output is not None:
@@ -44,6 +45,9 @@ def run(
         outputs = run_once(model, data, device=device, strict=strict)
         if output is not None:
             bar.stage("writing")
-            save_npz(output, outputs)
+            save_npz(output, {name: value for name, value in outputs.items() if not maps_in(value)})
     rows = describe_outputs(outputs)
+    left = [name for name, value in outputs.items() if output is not None and maps_in(value)]
+    if left:
+        print(f"not in {output}, which holds arrays and no maps: {', '.join(left)}", file=sys.stderr)
     show_json([row.to_dict() for row in rows]) if as_json else show([str(row) for row in rows])

@@ -41,9 +41,20 @@ def describe_outputs(outputs: Mapping[str, object]) -> list[Output]:
     return [_describe(name, value) for name, value in outputs.items()]
 
 
+def maps_in(value: object) -> list[Mapping[object, float]]:
+    """The maps that an output is: one, or a sequence of them; none for anything else."""
+    items = value if isinstance(value, list) else [value]
+    maps = [item for item in items if isinstance(item, Mapping)]
+    return maps if len(maps) == len(items) else []
+
+
 def _describe(name: str, value: object) -> Output:
+    maps = maps_in(value)
     array = np.asarray(value) if not isinstance(value, list) else np.empty(0, object)
     kind = f"sequence of {len(value)}" if isinstance(value, list) else str(array.dtype)
+    if maps:
+        array = np.asarray([list(item.values()) for item in maps])
+        kind = f"sequence of {len(maps)} maps" if isinstance(value, list) else "map"
     if array.dtype.kind not in "iufbV" or array.dtype.hasobject:
         return Output(name, kind, array.shape, None, None, None, 0, 0)
     numbers = array.astype(np.float64)

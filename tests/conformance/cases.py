@@ -49,7 +49,7 @@ class Case:
 
 @dataclass
 class Index:
-    """What is there: names with their first operator, cases without float32 in or out, cases not on disk."""
+    """What is there: names with their first operator, those without float32 in or out, cases not on disk."""
 
     ops: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
@@ -158,7 +158,6 @@ def _collect_one(test: Any, kind: str, readable: Newest, found: Index, folder: P
     model, data = loaded
     if not any(_has_float(v.type) for v in (*model.graph.input, *model.graph.output)):
         found.without_float.append(test.name)
-        return
     readable.fit(model)
     found.ops[test.name] = model.graph.node[0].op_type if model.graph.node else ""
     found.kinds[test.name] = kind

@@ -45,7 +45,7 @@ def of_committed(name: str) -> Iterator[Row]:
 
 
 def backend() -> list[str]:
-    return sorted(index().ops)
+    return sorted(index().ops.keys() - set(index().without_float))
 
 
 def of_backend(name: str) -> Iterator[Row]:

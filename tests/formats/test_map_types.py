@@ -129,3 +129,13 @@ def test_ranges_and_tune_pass_maps_by():
     data = [{"x": X + i} for i in range(3)]
     assert ampgraph.convert(model, data=data) != model
     assert ampgraph.tune(model, data=data).met
+
+
+def test_a_run_shows_maps_and_writes_the_rest(amp, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(classifier().SerializeToString())
+    np.savez(tmp_path / "x.npz", x=X)
+    words = ("run", tmp_path / "m.onnx", "--data", tmp_path / "x.npz", "-o", tmp_path / "out.npz")
+    code, out, err = amp(*words, "--strict")
+    assert code == 0 and "probabilities  sequence of 5 maps 5x3  " in out
+    assert err == f"not in {tmp_path / 'out.npz'}, which holds arrays and no maps: probabilities\n"
+    assert sorted(np.load(tmp_path / "out.npz")) == ["label", "p"]

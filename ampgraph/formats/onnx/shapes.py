@@ -47,9 +47,10 @@ def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
 def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     """Values of the main graph whose annotated shape cannot be, with the shape that onnx infers.
 
-    None for a model of more than ``MOST_NODES``: it takes a tenth of a millisecond a node."""
+    None for a model of more than ``MOST_NODES``: it takes a tenth of a millisecond a node, and in functions without
+    end."""
     annotated = [value for node in model.graph for value in node.outputs if value.shape is not None]
-    if not annotated or model.graph.num_nodes() > MOST_NODES:
+    if not annotated or model.functions or model.graph.num_nodes() > MOST_NODES:
         return []
     known = infer(model, doubted=True)
     pairs = [(value, known[value.name]) for value in annotated if value.name in known]
@@ -70,7 +71,7 @@ def infer(model: ir.Model, doubted: bool = False) -> dict[str, Shape]:
         info.type.tensor_type.ClearField("shape")
     try:
         found = onnx.shape_inference.infer_shapes(proto, strict_mode=False)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     shapes: dict[str, Shape] = {}
     for info in (*found.graph.value_info, *(found.graph.output if doubted else ())):
