@@ -155,6 +155,20 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     assert ampgraph.plan(low[1], fp32=patterns)
 
 
+def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
+    code, out, _ = amp("convert", path({"w": 4000 * np.eye(8, dtype=np.float32)}), "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 0 and found["outcome"] == "ok" and found["near"].startswith("'y' reaches ")
+    assert (
+        "near" in found and not json.loads(amp("convert", path(SMALL), "--check", "auto", "--json")[1])["check"]["near"]
+    )
+
+
+def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
+    out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
+    assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
+
+
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
     monkeypatch.setattr(check, "MEMORY", 100)
     out = amp("convert", path(SMALL), "--check", "auto")[1]
