@@ -93,6 +93,12 @@ def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
 
 
+def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
+    out = amp("convert", path(SMALL), "--check", "auto", "--dtype", "bfloat16", "--opset", "22", "--json")[1]
+    found = json.loads(out)["check"]
+    assert found["outcome"] == "ok" and found["tolerance"] == 5e-2 and found["error"] > 1e-3
+
+
 def test_tolerance(amp, path):
     code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
                        "--check", "auto", "--tolerance", "1e-7")  # fmt: skip
