@@ -16,6 +16,7 @@ from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
+    from ..formats.onnx.graph import OnnxGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
     from ..runtime.onnxruntime_session import OnnxSession
@@ -81,6 +82,16 @@ class OnnxPair(Pair):
         self._expected: Session | None = None
         self._found: Session | None = None
         self._profiled: OnnxSession | None = None
+
+    @property
+    def source(self) -> OnnxGraph:
+        """The reference, for other runs of it."""
+        return self._ours
+
+    @property
+    def result(self) -> OnnxGraph:
+        """What was made from it."""
+        return self._theirs
 
     def open(self) -> None:
         from ..formats.onnx.io import to_proto

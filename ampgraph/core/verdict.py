@@ -35,6 +35,7 @@ class CheckVerdict:
         repair: options of `convert` that mend it.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
+        near: a low value that comes near the end of float16 on generated inputs, which are no real ones.
         seconds: what a sample took, the reference's run and the strict one.
     """
 
@@ -49,6 +50,7 @@ class CheckVerdict:
     repair: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     reason: str = ""
+    near: str = ""
     seconds: float = 0.0
 
     @property
@@ -74,7 +76,8 @@ class CheckVerdict:
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
-            return f"ok {size} on {self.on} (rounding of stored values){held}"
+            near = f"; {self.near}: measure with --data" if self.near else ""
+            return f"ok {size} on {self.on} (rounding of stored values){held}{near}"
         parts = [f"MISSED: error {size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []

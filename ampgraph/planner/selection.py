@@ -23,8 +23,12 @@ def named(flow: Dataflow, pattern: str) -> Iterator[tuple[Op, list[int]]]:
     if sort == "value":
         match = _matcher(rest)
         for value in flow.values:
-            if value.unit != NONE and value.producer != NONE and match(value.name):
-                yield flow.ops[value.producer], [value.unit]
+            if value.producer != NONE and match(value.name):
+                op = flow.ops[value.producer]
+                if value.unit != NONE:
+                    yield op, [value.unit]
+                elif value.name == rest and op.slots:  # indices of an ArgMax without a name: what it reads
+                    yield op, list(op.slots.values())
         return
     if sort == "op":
         match = _matcher(rest.removeprefix("ai.onnx::"))

@@ -94,6 +94,12 @@ def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
 
 
+def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
+    out = amp("convert", path(SMALL), "--check", "auto", "--dtype", "bfloat16", "--opset", "22", "--json")[1]
+    found = json.loads(out)["check"]
+    assert found["outcome"] == "ok" and found["tolerance"] == 5e-2 and found["error"] > 1e-3
+
+
 def test_tolerance(amp, path):
     code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
                        "--check", "auto", "--tolerance", "1e-7")  # fmt: skip
@@ -118,7 +124,7 @@ def test_a_child_that_does_not_answer_is_never_ok(amp, path, monkeypatch, code, 
 
 def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
     monkeypatch.setattr(check, "START", check.START + "from ampgraph.api import check_run; import os; "
-                        "check_run.Finding.look = lambda *a: os.abort(); ")  # fmt: skip
+                        "check_run.FaultSearch.look = lambda *a: os.abort(); ")  # fmt: skip
     source = path(LARGE)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
@@ -142,6 +148,32 @@ def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     code, out, _ = amp("convert", source, "--check", "require", "--repair")
     assert code == 0 and (tmp_path / "model.O2.onnx").exists()
     assert "repaired: " in rows(out)["check"]
+
+
+def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
+    """As what `verify`, `tune` and the check print is: a pattern that `convert` takes."""
+    text = """agraph (float[4,8] x) => (float[4,1] y) {
+      a = MatMul(x, w)  i = ArgMax<axis = 1>(a)  y = GatherElements<axis = 1>(a, i) }"""
+    plan = ampgraph.plan(parse(text, **SMALL), fp32=["value:i"])
+    assert {d.kind for d in plan.decisions if d.why.text == "--fp32 value:i"} == {"ArgMax"}
+    low = [ampgraph.convert(parse(text, **SMALL)), parse(text, **SMALL)]
+    found = ampgraph.verify(low[1], low[0], nodes=9)
+    patterns = [option.removeprefix("--fp32 ") for suspect in found.growth for option in suspect.repair]
+    assert ampgraph.plan(low[1], fp32=patterns)
+
+
+def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
+    code, out, _ = amp("convert", path({"w": 4000 * np.eye(8, dtype=np.float32)}), "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 0 and found["outcome"] == "ok" and found["near"].startswith("'y' reaches ")
+    assert (
+        "near" in found and not json.loads(amp("convert", path(SMALL), "--check", "auto", "--json")[1])["check"]["near"]
+    )
+
+
+def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
+    out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
+    assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
 
 
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):

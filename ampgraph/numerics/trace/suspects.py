@@ -229,9 +229,10 @@ class Inquest:
         return site.kind == "Cast" and site.inputs[0] in twins and twins.get(site.outputs[0]) == twins[site.inputs[0]]
 
     def _is_low(self, i: int) -> bool:
+        """Whether a node computes on low values; a constant is none that could be kept."""
         site = self.trace.sites[i]
         names = (*site.inputs, *site.outputs)
-        return not self._added(i) and any(self.trace.dtypes.get(name) in LOW for name in names)
+        return any(site.inputs) and not self._added(i) and any(self.trace.dtypes.get(name) in LOW for name in names)
 
     def _suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
         site = self.trace.sites[i]
