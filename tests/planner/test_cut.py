@@ -15,11 +15,12 @@ import ampgraph
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner.costs import Costs, build_problem
+from ampgraph.planner.context import Context
+from ampgraph.planner.costs import CutTask, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
+from ampgraph.planner.decisions import FREE, HIGH, LOW
 from ampgraph.planner.options import resolve
-from ampgraph.planner.state import FREE, HIGH, LOW
-from ampgraph.planner.steps import judge
+from ampgraph.planner.policies.ampgraph import judge
 from planner.graphs import random_models
 from planner.support import LEVELS, converted, decisions, parse
 
@@ -122,21 +123,20 @@ def test_values_with_thousands_of_readers_are_quick() -> None:
     assert time.process_time() - start < 5
 
 
-def judged(model, level: str, dims: dict[str, int] | None = None):
+def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
     graph, _ = adapters.load(model)
     graph.prepare()
     flow = graph.dataflow("float16")
-    return judge(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))[0]
+    return judge(Context(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))).task
 
 
 @GRAPHS
 @given(random_models(most=10), st.sampled_from(("O1", "O2", "auto")))
 def test_what_is_settled_without_sizes_is_what_the_sizes_say(model, level: str) -> None:
     note(onnx.printer.to_text(model))
-    state = judged(model, level)
-    costs = Costs(state.flow, {})
-    whole, quick = build_problem(state, costs, settle=False), build_problem(state, costs)
-    free = {u for unit in state.flow.units if state.value[u := state.flow.find(unit.id)] == FREE}
+    task = judged(model, level)
+    whole, quick = build_problem(task, task.costs, settle=False), build_problem(task, task.costs)
+    free = {root for root in task.decisions.roots if task.decisions.sides[root] == FREE}
     assert set(free_units(whole)) == free
     solution = {unit: (quick.fixed | solve(quick))[unit] for unit in free}
     assert solution == solve(whole)

@@ -10,12 +10,11 @@ import pytest
 from onnx import numpy_helper
 
 import ampgraph
-import ampgraph.planner.steps
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.planner.guards import accuracy as guards_accuracy
 from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, parse, topics
+from planner.without import without
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -34,14 +33,6 @@ def agree(case: Case, reference: Mapping[str, Any], result: Mapping[str, Any]) -
         if reason := difference(expected, result[name]).reason:
             return f"{name}: {reason}"
     return ""
-
-
-def without(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes one guard out of the planner."""
-    if guard.startswith("guard_"):
-        monkeypatch.setattr(ampgraph.planner, guard, lambda state: {})
-    else:
-        monkeypatch.setattr(guards_accuracy, guard, lambda state, op: None)
 
 
 def flatten(levels: str) -> list[Any]:
@@ -138,7 +129,7 @@ def test_long_means(kind: str, attributes: str, monkeypatch: pytest.MonkeyPatch)
     model = parse(f"g (float[1,2,64,64] x) => (float[1,2,1,1] y) {{ r = Relu (x)  y = {kind} {attributes} (r) }}")
     assert dtype_of(converted(model, "O2"), kind) == "f32"
     assert dtype_of(converted(model, "O3"), kind) == "f16"
-    monkeypatch.setattr(guards_accuracy, "_long_sum", lambda state, op: None)
+    without("_long_sum", monkeypatch)
     assert dtype_of(converted(model, "O2"), kind) == "f16"
 
 
