@@ -10,6 +10,7 @@ from typing import Any
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.pass_ import foreign
 from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
+from ..oplists.traits import has
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class ApplyPlan:
             value = _find(values, flow, edit)
             if editor.edits(value.scope):
                 editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
+        for op in flow.ops if plan.weights else ():
+            if editor.edits(op.scope) and has(op.role, "stored_statistics") and len(op.outputs) == 1:
+                editor.round_together(op, plan.dtype)
         for edge in plan.casts:
             value = _find(values, flow, edge)
             if editor.edits(value.scope):

@@ -219,6 +219,6 @@ class Dataflow:
             return [1, 128, 128]
         named = assumed or {}
         return [
-            dim if isinstance(dim, int) else named.get(str(dim), 1 if place == 0 else 128)
+            dim if isinstance(dim, int) and dim >= 0 else named.get(str(dim), 1 if place == 0 else 128)
             for place, dim in enumerate(shape)
         ]

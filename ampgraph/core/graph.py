@@ -66,6 +66,10 @@ class Editor(Protocol):
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low copy, ``float32`` only floors."""
         ...
 
+    def round_together(self, op: Op, dtype: str) -> None:
+        """Rounds the low parameters of a norm with stored statistics again, so that their errors cancel."""
+        ...
+
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator that does nothing any more; its readers read its input."""
         ...

@@ -49,6 +49,7 @@ Trait = Literal[
     "lengths",
     "loops",
     "mask_path",
+    "means",
     "moves",
     "needs_epsilon",
     "norms",
@@ -60,6 +61,7 @@ Trait = Literal[
     "quantized",
     "quantizes",
     "random",
+    "rearranges",
     "reshapes",
     "roots",
     "same_size",
@@ -71,10 +73,12 @@ Trait = Literal[
     "sizes",
     "softmaxes",
     "squares",
+    "stored_statistics",
     "sums",
     "sums_all_places",
     "sums_windows",
     "views",
+    "windows",
     "without_gradient",
 ]
 """The traits that code asks for."""

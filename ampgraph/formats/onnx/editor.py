@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from . import norm_tensors
 from .dataflow import declared_type
 from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .variants import Variants
@@ -279,13 +280,12 @@ class OnnxEditor:
             final = dtype if store == "low" else FLOAT32
             self._store(native, RoundedTensor(source, final, floor), final)
 
+    def round_together(self, op: Op, dtype: str) -> None:
+        """Rounds the stored parameters of a norm again, so that their errors cancel."""
+        norm_tensors.round_together(self.node(op), dtype)
+
     def _store(self, native: ir.Value, tensor: RoundedTensor, dtype: str) -> None:
-        node = native.producer()
-        if node is None:
-            native.const_value = tensor
-        else:
-            node.attributes.clear()
-            node.attributes["value"] = ir.AttrTensor("value", tensor)
+        norm_tensors.store(native, tensor)
         native.type = ir.TensorType(IR_TYPES[dtype])
 
     def _stored_copy(self, value: Value, native: ir.Value, tensor: RoundedTensor, dtype: str) -> ir.Value:

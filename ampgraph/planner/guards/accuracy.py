@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait, Traits
+from ..classify import LONG_SUM
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
 from ..findings import Finding, Findings, Source
@@ -18,7 +17,6 @@ from ..regions import Regions
 from ..stages import Listed
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})  # integers are exact up to here
 Spoilt = tuple[Why, list[Op]] | None
 """Why operators must be float32, or that nothing is wrong."""
 Guard = Callable[["Sight", Op], Spoilt]
@@ -153,28 +151,10 @@ def _exp_sum(sight: Sight, op: Op) -> Spoilt:
 
 def _long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype = sight.context.options.dtype
-    count, limit = _summed(sight.context, op), LONG_SUM[dtype]
+    count, limit = sight.context.sizes.guessed(op), LONG_SUM[dtype]
     if count <= limit:
         return None
     return Why("long-sum", f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}"), [op]
-
-
-def _summed(context: Context, op: Op) -> int:
-    """How many elements go into one result, with unknown dimensions guessed."""
-    flow = context.flow
-    dims = flow.dims(op.inputs[0], context.options.dims)
-    if context.traits.has(op.role, "sums_all_places"):
-        return math.prod(dims[2:])
-    if context.traits.has(op.role, "sums_windows"):
-        return math.prod(flow.attribute(op, "kernel_shape") or ())
-    axes = flow.attribute(op, "axes")
-    if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
-        item = flow.values[op.inputs[1]]
-        array = flow.weights.array(item) if item.weight else None
-        axes = [-1] if array is None else array.reshape(-1).tolist()
-    if not axes:
-        return 1 if flow.attribute(op, "noop_with_empty_axes") else math.prod(dims)
-    return math.prod(dims[a] for a in axes if -len(dims) <= a < len(dims))
 
 
 def _pow(sight: Sight, op: Op) -> Spoilt:

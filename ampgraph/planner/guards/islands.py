@@ -110,7 +110,7 @@ class _Parts:
 
     def _is_low_product(self, op: Op) -> bool:
         low = any(self.islands.listed.is_low(unit) for unit in op.slots.values()) or not op.slots
-        return self.islands.classes[op.id] == "white" and low and not self._separates(op)
+        return self.islands.classes[op.id] == "white" and low and op.id not in self._apart
 
     def _marked(self, holds: Callable[[Op], bool]) -> set[int]:
         return {self._find(v) for op in self.flow.ops if holds(op) for v in self._values(op)}
