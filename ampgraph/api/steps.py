@@ -28,6 +28,7 @@ from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .interface import check_dims, low_interface
 from .measuring import Measuring
+from .opsets import moved
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,14 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph, back = read(job, output, progress)
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
-        graph = moved(graph, job.recipe, progress)
+        move = moved(graph, job.recipe, options, low_io, progress)
+        as_given, graph = graph, move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
+        decided.plan.notes += move.notes
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
-        changed = edit(graph, decided, progress) or job.recipe.opset is not None
+        changed = edit(graph, decided, progress) or graph is not as_given
         summary = report(job, decided, output, graph, changed, before, made)
         write(job, decided.plan, options, output, graph, changed, progress)
     return Conversion(graph, back, decided.plan, changed, output, summary)
@@ -117,7 +120,7 @@ def ready(
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
     low_io = interface(graph, recipe)
-    graph = moved(graph, recipe, progress)
+    graph = moved(graph, recipe, options, low_io, progress).graph
     return graph, measuring.steer(options, graph, progress), low_io
 
 
@@ -177,14 +180,6 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
-
-
-def moved(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
-    """The model in the opset that the recipe names."""
-    if recipe.opset is None:
-        return graph
-    progress(f"moving to opset {recipe.opset}", 0, 0)
-    return adapters.at_opset(graph, recipe.opset)
 
 
 def decide(

@@ -11,6 +11,7 @@ from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .opsets import freed_at
 
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
 """Integers are exact up to here."""
@@ -113,7 +114,8 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
     if unit.fixed:
-        rule = "unknown" if unit.fixed.startswith("no schema") else "boundary"
+        known = {"no schema": "unknown", "opset": "opset"}
+        rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _invalid(context, unit, op) if op else None
     if invalid is not None:
@@ -165,9 +167,9 @@ def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
-        return Why(
-            "kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
-        )
+        text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        later = freed_at(context.flow, options, unit)
+        return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ...core.dataflow import BRANCHES, FLOAT32, HELD, NONE, Dataflow, Op, Scope, Use, Value
 from ...core.errors import AmpError
 from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, Group, layout
-from .schemas import kind_of, schema
+from .schemas import first_opset_admitting, kind_of, opset_of_ir, schema
 
 LOW = ("float16", "bfloat16")
 MAX_OPS = 4_000_000  # functions called from functions multiply
@@ -70,7 +70,18 @@ class DataflowBuilder:
         self._nodes(graph, scope, env)
         for index, output in enumerate(graph.outputs):
             self._boundary_output(output, index, scope, env)
+        self._refuse_without_cast()
         return self.flow
+
+    def _refuse_without_cast(self) -> None:
+        """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take."""
+        since = first_opset_admitting("Cast", "T2", 0, self.low)
+        main = self.flow.opset or opset_of_ir(self.model.ir_version or 0)
+        for unit in self.flow.units:
+            own = self.environments[self.flow.ops[unit.op].scope if unit.op != NONE else 0].opsets
+            version = own.get("", own.get("ai.onnx", main))
+            if version < since and self.low in unit.admits and not (unit.fixed or unit.fixed_low):
+                unit.fixed = f"opset {version} has no Cast to {self.low}; opset {since} does"
 
     # -- values and uses --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Dataflow, Op
@@ -18,7 +19,7 @@ from . import io as onnx_io
 from .census import census
 from .dataflow import DataflowBuilder, declared_type, dtype_name
 from .editor import OnnxEditor
-from .schemas import first_opset_admitting, schema
+from .schemas import first_opset_admitting, opset_of_ir, schema
 from .shapes import OnnxShapes
 from .variants import Variants
 from .weights import OnnxWeights
@@ -59,7 +60,7 @@ class OnnxGraph:
         flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(self.model))
         builder = DataflowBuilder(self.model, flow, low, low_io)
         flow.attribute = builder.plain_attribute
-        flow.later_version = first_opset_admitting
+        flow.later_version, flow.newest = first_opset_admitting, onnx.defs.onnx_opset_version()
         return builder.build()
 
     def editor(self, flow: Dataflow, signature: dict[str, Hashable]) -> OnnxEditor:
@@ -89,7 +90,7 @@ class OnnxGraph:
     def before_edits(self) -> None:
         """Imports the default domain, which every Cast needs."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
-            self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
+            self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
         for function in self.model.functions.values():
             own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
@@ -196,11 +197,3 @@ def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
         return mine is None or others is None or mine.since_version != others.since_version
 
     return differs("Cast") and not any(node.domain == "" and differs(node.op_type) for node in function.all_nodes())
-
-
-def _opset_of_ir(ir_version: int) -> int:
-    """The newest opset that a reader of this IR version is sure to know."""
-    import onnx
-
-    known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
-    return max(known) if known else 13
