@@ -1,4 +1,5 @@
-"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast."""
+"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; and
+Clips without a kernel as Max and Min."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.pass_ import Change, foreign
-from ..core.plan import Rewrite
+from ..core.plan import MAX_AND_MIN, Rewrite
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class RewriteRegions:
             editor = graph.editor(flow, {})
             for item in self.rewrites:
                 _check(item, editor, flow)
+                if item.kind == MAX_AND_MIN:
+                    editor.write_bounds(item.scope, item.nodes[0])
+                    continue
                 attributes: dict[str, int | float] = {
                     "axis": item.axis,
                     "epsilon": float(item.epsilon),

@@ -84,6 +84,10 @@ class Editor(Protocol):
         """Puts one operator in the place of several."""
         ...
 
+    def write_bounds(self, scope: str, index: int) -> None:
+        """Writes a Clip as Max and Min."""
+        ...
+
     def finish(self) -> None:
         """Called once, after the last edit."""
         ...

@@ -189,6 +189,10 @@ class MindirEditor:
         hint = "make a plan for this model, or take its rewrites out"
         raise AmpError("AMP403", f"the plan writes a {kind}, which no MindIR model needs", hint=hint)
 
+    def write_bounds(self, scope: str, index: int) -> None:
+        """MindIR has kernels for its clips, so only a plan that somebody edited asks for it: AmpError AMP403."""
+        raise AmpError("AMP403", "the plan writes a Clip as Max and Min", hint="make a plan for this model")
+
     def finish(self) -> None:
         """Writes the nodes in order, and every abstract with the type that it has now."""
         for body in self._bodies.values():

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from . import norm_tensors
+from .bounds import write_bounds
 from .dataflow import declared_type
 from .layout import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
 from .variants import Variants
@@ -265,6 +266,14 @@ class OnnxEditor:
         read = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for value in dict.fromkeys(read):
+            _drop_constant(value)
+
+    def write_bounds(self, scope: str, index: int) -> None:
+        """Writes a Clip as Max and Min."""
+        node = self.node(self._ops[self._scopes[scope], index])
+        read = [value for value in node.inputs[1:] if value is not None]
+        write_bounds(node, self.fresh)
+        for value in read:
             _drop_constant(value)
 
     def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
