@@ -143,13 +143,26 @@ def _like_gray(context: Context, op: Op) -> str:
     traits, options = context.traits, context.options
     if options.level.gray == "float32":
         return ""
-    if traits.has(op.role, "stored_statistics") and options.level.gray == "low" and len(op.outputs) == 1:
+    kept = options.level.gray == "low" and options.level.kept == "float32"
+    if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
         inside = options.kernels.float32_inside.get(op.kind, "")
         return f"on {options.target} {inside}" if inside and not context.flow.attribute(op, "training_mode") else ""
     if options.level.black == "float32" and traits.has(op.role, "means"):
         count = context.sizes.summed(op)
-        return "a mean of few elements" if count is not None and count <= LONG_SUM[options.dtype] else ""
+        few = count is not None and count <= LONG_SUM[options.dtype]
+        return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
     return ""
+
+
+def _is_square(context: Context, value: int) -> bool:
+    """Whether a value is a power, x * x or a square: no mean of it is safe where one of its roots would be."""
+    op, traits = context.flow.writer(value), context.traits
+    while op is not None and (traits.has(op.role, "conversions") or traits.has(op.role, "reshapes")):
+        op = context.flow.writer(op.inputs[0])
+    if op is None:
+        return False
+    twice = traits.has(op.role, "scalings") and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
+    return twice or traits.has(op.role, "powers") or traits.has(op.role, "squares")
 
 
 def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:

@@ -43,3 +43,11 @@ def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, count: int) -> Non
     model = pooled(sizes, 1, "ReduceMean <axes = [2, 3]> (c)")
     assert casts(converted(model, "auto")) == 2 + count
     assert dtype_of(converted(model, "O1"), "ReduceMean") == "f32"
+
+
+@pytest.mark.parametrize("square", ["Mul (c, c)", "Pow (c, two)"])
+def test_a_mean_of_squares_is_held(square: str) -> None:
+    text = f"""g (float[1,8,7,7] x) => (float[1,8,1,1] y) {{
+        c = Conv (x, w)  s = {square}  p = ReduceMean <axes = [2, 3]> (s)  y = Conv (p, w) }}"""
+    model = parse(text, 13, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W})
+    assert dtype_of(converted(model, "auto"), "ReduceMean") == "f32"
