@@ -9,7 +9,8 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.oplists.kernels import Kernels
-from planner.support import casts, dtype_of, parse
+from onnx_text import parse
+from planner.support import casts, dtype_of
 
 W = {"w": np.ones((8, 8, 1, 1), np.float32) / 8, "m": np.eye(8, dtype=np.float32)}
 CLIPS = """g (float[1,8,9,9] x) => (float[1,8,9,9] y) {
@@ -19,7 +20,7 @@ PRODUCT = "g (float[8,8] x) => (float[8,8] y) { a = MatMul (x, m)  y = Relu (a) 
 
 
 def given(text: str, opset: int) -> ModelProto:
-    return parse(text, opset, {name: array for name, array in W.items() if f", {name})" in text})
+    return parse(text, {name: array for name, array in W.items() if f", {name})" in text}, opset=opset)
 
 
 def opset_of(model: ModelProto) -> int:

@@ -14,7 +14,8 @@ from onnx import ModelProto, numpy_helper
 from ampgraph.formats.onnx import norm_tensors
 from ampgraph.formats.onnx.norm_tensors import NormParameters
 from ampgraph.formats.onnx.weights import LOW_TYPES
-from planner.support import casts, converted, decisions, dtype_of, float32_and_low, parse
+from onnx_text import parse
+from planner.support import casts, converted, decisions, dtype_of, float32_and_low
 
 pytest.importorskip("onnxruntime")
 EPSILON = 1e-5
@@ -86,7 +87,7 @@ def network(opset: int = 13) -> ModelProto:
         text += f"c{n} = Conv ({value}, w{n})  n{n} = BatchNormalization (c{n}, s{n}, b{n}, m{n}, v{n})  "
         value = f"r{n}"
         text += f"{value} = Relu (n{n})  " if n < LAYERS - 1 else ""
-    return parse(f"g (float[1,8,9,9] x) => (float[1,8,9,9] n{LAYERS - 1}) {{ {text} }}", opset, weights)
+    return parse(f"g (float[1,8,9,9] x) => (float[1,8,9,9] n{LAYERS - 1}) {{ {text} }}", weights, opset=opset)
 
 
 @pytest.mark.parametrize("opset", [8, 13, 17])
@@ -113,7 +114,7 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = {"x": noise.astype(np.float16).astype(np.float32)}
 
     def error() -> float:
-        reference, result = float32_and_low(parse(text, 13, weights), feeds, "O2")
+        reference, result = float32_and_low(parse(text, weights, opset=13), feeds, "O2")
         return float(np.linalg.norm(result["y"] - reference["y"]) / np.linalg.norm(reference["y"]))
 
     together = error()
@@ -136,4 +137,4 @@ def test_a_norm_that_trains_stays_float32() -> None:
     text = """g (float[4,8,9,9] x, float[8] s, float[8] b, float[8] m, float[8] v, float[8,8,1,1] w)
         => (float[4,8,9,9] y, float[8] r, float[8] t)
         { c = Conv (x, w)  n, r, t = BatchNormalization <training_mode = 1> (c, s, b, m, v)  y = Relu (n) }"""
-    assert dtype_of(converted(parse(text, 14), "O2"), "BatchNormalization") == "f32"
+    assert dtype_of(converted(parse(text, opset=14), "O2"), "BatchNormalization") == "f32"

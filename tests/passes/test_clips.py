@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from planner.support import casts, converted, decisions, kinds, parse
+from onnx_text import parse
+from planner.support import casts, converted, decisions, kinds
 
 pytest.importorskip("onnxruntime")
 W = np.eye(8, dtype=np.float32)
@@ -23,12 +26,12 @@ X = {"x": np.random.default_rng(3).normal(0, 4, (4, 8)).astype(np.float16).astyp
 
 def attributes(bounds: str, opset: int = 9) -> ModelProto:
     text = f"g (float[4,8] x) => (float[4,8] y) {{ a = MatMul (x, w)  c = Clip {bounds} (a)  y = MatMul (c, w) }}"
-    return parse(text, opset, {"w": W})
+    return parse(text, {"w": W}, opset=opset)
 
 
 def operands(lower: float = -0.5, upper: float = 6.0) -> ModelProto:
     text = "g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  c = Clip (a, lo, hi)  y = MatMul (c, w) }"
-    return parse(text, 11, {"w": W, "lo": np.float32(lower), "hi": np.float32(upper)})
+    return parse(text, {"w": W, "lo": np.float32(lower), "hi": np.float32(upper)}, opset=11)
 
 
 @pytest.mark.parametrize("model", [*map(attributes, ATTRIBUTES.values()), operands()], ids=[*ATTRIBUTES, "operands"])
@@ -57,21 +60,21 @@ def test_one_bound_is_one_node() -> None:
         (operands(2, 1), {}),
     ],
 )
-def test_it_stays_where_nothing_is_gained(model: ModelProto, options: dict[str, object]) -> None:
+def test_it_stays_where_nothing_is_gained(model: ModelProto, options: dict[str, Any]) -> None:
     assert "Clip" in kinds(ampgraph.convert(model, "O2", **options))
 
 
 def test_bounds_that_are_computed_stay() -> None:
     text = """g (float[4,8] x, float hi) => (float[4,8] y) {
         a = MatMul (x, w)  c = Clip (a, lo, hi)  y = MatMul (c, w) }"""
-    model = parse(text, 11, {"w": W, "lo": np.float32(0)})
+    model = parse(text, {"w": W, "lo": np.float32(0)}, opset=11)
     assert "Clip" in kinds(converted(model))
 
 
 def test_a_float32_clip_stays() -> None:
     text = """g (float[4,8] x) => (float[4,8] y, float[4,8] z) {
         a = MatMul (x, w)  y = Relu (a)  z = Clip <min = 0.0> (x) }"""
-    assert kinds(converted(parse(text, 9, {"w": W}), "O2")).count("Clip") == 1
+    assert kinds(converted(parse(text, {"w": W}, opset=9), "O2")).count("Clip") == 1
 
 
 def test_a_clip_in_a_branch_and_the_plan_as_a_file() -> None:
@@ -79,7 +82,7 @@ def test_a_clip_in_a_branch_and_the_plan_as_a_file() -> None:
         b = If (c) <then_branch = t () => (float[4,8] p) { q = MatMul (a, w)  p = Clip <min = 0.0, max = 6.0> (q) },
             else_branch = e () => (float[4,8] r) { r = Relu (a) }>
         y = MatMul (b, w) }"""
-    model = parse(text, 9, {"w": W})
+    model = parse(text, {"w": W}, opset=9)
     plan = ampgraph.plan(model, "O2")
     assert [rewrite.kind for rewrite in plan.rewrites] == ["Max and Min"]
     again = ampgraph.Plan.from_json(plan.to_json())

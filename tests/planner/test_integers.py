@@ -14,7 +14,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from planner.support import LEVELS, casts, converted, decisions, dtype_of, float32_and_low, kinds, parse, topics
+from onnx_text import parse
+from planner.support import LEVELS, casts, converted, decisions, dtype_of, float32_and_low, kinds, topics
 from planner.without import without
 
 ort = pytest.importorskip("onnxruntime")
@@ -46,13 +47,13 @@ class QuantizedCnn:
         )
         self.model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
-    def _emit(self, kind: str, inputs: list[str], **attributes: object) -> str:
+    def _emit(self, kind: str, inputs: list[str], **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{kind}_{len(self.nodes)}", **attributes))
         return name
 
-    def _store(self, name: str, array: np.ndarray) -> str:
-        self.weights[name] = array
+    def _store(self, name: str, array: np.ndarray | np.generic) -> str:
+        self.weights[name] = np.asarray(array)
         return name
 
     def _quantized(self, value: str, scale: float, zero: int = 128) -> str:
@@ -132,7 +133,7 @@ QDQ_WEIGHTS: Mapping[str, Any] = {
 
 def test_a_float_product_beside_islands_is_low() -> None:
     text = f"g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  p = MatMul (t, f)  y = Relu (p) }}"
-    result = converted(parse(text, weights=QDQ_WEIGHTS), "O2")
+    result = converted(parse(text, QDQ_WEIGHTS), "O2")
     assert [dtype_of(result, "MatMul", n) for n in (0, 1)] == ["f32", "f16"], decisions(result)
     assert casts(result) == 2
 
@@ -140,8 +141,8 @@ def test_a_float_product_beside_islands_is_low() -> None:
 def test_quantized_weights_of_a_float_product_are_no_island() -> None:
     text = "g (float[8,64] x) => (float[8,64] y) { j = DequantizeLinear (w, s, z2)  y = MatMul (x, j) }"
     weights = {name: QDQ_WEIGHTS[name] for name in ("s", "z2", "w")}
-    assert dtype_of(converted(parse(text, weights=weights), "O2"), "MatMul") == "f16"
-    assert kinds(converted(parse(text, 21, weights), "O2")).count("Cast") == 2  # scale and all: input and output
+    assert dtype_of(converted(parse(text, weights), "O2"), "MatMul") == "f16"
+    assert kinds(converted(parse(text, weights, opset=21), "O2")).count("Cast") == 2  # scale and all: input and output
 
 
 def test_floats_among_quantized_operators_are_not_cast() -> None:
@@ -149,7 +150,7 @@ def test_floats_among_quantized_operators_are_not_cast() -> None:
         k = QuantizeLinear (r, s, z)  y = DequantizeLinear (k, s, z) }}"""
     weights = {name: array for name, array in QDQ_WEIGHTS.items() if name != "f"}
     for opset in (13, 21):
-        assert casts(converted(parse(text, opset, weights), "O2")) == 0, opset
+        assert casts(converted(parse(text, weights, opset=opset), "O2")) == 0, opset
 
 
 INTEGERS = """g (float[4,64] x) => (float[4,64] y) {
@@ -169,7 +170,7 @@ POSITIVE = {"x": RNG.random((4, 64), np.float32) * 1e-2}
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_of_integers_are_float32_until_they_are_scaled(level: str, dtype: str) -> None:
-    model = parse(INTEGERS, weights=INTEGER_WEIGHTS)
+    model = parse(INTEGERS, INTEGER_WEIGHTS)
     reference, result = float32_and_low(model, POSITIVE, level, dtype=dtype)
     error = np.linalg.norm(result["y"] - reference["y"]) / np.linalg.norm(reference["y"])
     assert error < (2e-3 if dtype == "float16" else 1e-2)
@@ -179,7 +180,7 @@ def test_sums_of_integers_are_float32_until_they_are_scaled(level: str, dtype: s
 
 def test_without_the_guard_sums_of_integers_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     without("guard_integers", monkeypatch)
-    _, result = float32_and_low(parse(INTEGERS, weights=INTEGER_WEIGHTS), POSITIVE, "O2")
+    _, result = float32_and_low(parse(INTEGERS, INTEGER_WEIGHTS), POSITIVE, "O2")
     assert not np.isfinite(result["y"]).all()
 
 
@@ -187,7 +188,7 @@ def test_without_the_guard_sums_of_integers_overflow(monkeypatch: pytest.MonkeyP
 def test_integers_that_are_scaled_down(scaling: str, constant: float) -> None:
     text = f"""g (int32[2,4] n, float[4,4] f) => (float[2,4] y) {{
         c = Cast <to = 1> (n)  m = {scaling} (c, k)  y = MatMul (m, f) }}"""
-    model = parse(text, weights={"k": np.float32(constant)})
+    model = parse(text, {"k": np.float32(constant)})
     feeds = {"n": np.full((2, 4), 300_000, np.int32), "f": np.eye(4, dtype=np.float32)}
     reference, result = float32_and_low(model, feeds, "O2")
     np.testing.assert_allclose(result["y"], reference["y"], rtol=2e-3)
@@ -197,5 +198,5 @@ def test_pixels_are_scaled_in_the_low_type() -> None:
     text = (
         "g (uint8[2,4] n, float[4,4] f) => (float[2,4] y) { c = Cast <to = 1> (n)  m = Mul (c, k)  y = MatMul (m, f) }"
     )
-    result = converted(parse(text, weights={"k": np.float32(1 / 255)}), "O2")
+    result = converted(parse(text, {"k": np.float32(1 / 255)}), "O2")
     assert dtype_of(result, "Mul") == "f16"

@@ -7,7 +7,8 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
-from planner.support import casts, converted, dtype_of, parse
+from onnx_text import parse
+from planner.support import casts, converted, dtype_of
 
 W = np.ones((8, 8, 1, 1), np.float32) / 8
 
@@ -15,7 +16,7 @@ W = np.ones((8, 8, 1, 1), np.float32) / 8
 def pooled(sizes: str, strides: int, pool: str = "GlobalAveragePool (c)") -> ModelProto:
     text = f"""g (float[1,8,{sizes}] x) => (float[1,8,1,1] y) {{
         a = Conv <strides = [{strides}, {strides}]> (x, w)  c = Relu (a)  p = {pool}  y = Conv (p, w) }}"""
-    return parse(text, 13, {"w": W})
+    return parse(text, {"w": W}, opset=13)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_a_named_size_counts() -> None:
 def test_what_is_enlarged_is_guessed_anew() -> None:
     text = """g (float[1,8,H,W] x) => (float[1,8,1,1] y) {
         a = Conv <strides = [32, 32]> (x, w)  b = Resize (a, , s)  p = GlobalAveragePool (b)  y = Conv (p, w) }"""
-    model = parse(text, 13, {"w": W, "s": np.array([1, 1, 32, 32], np.float32)})
+    model = parse(text, {"w": W, "s": np.array([1, 1, 32, 32], np.float32)}, opset=13)
     assert dtype_of(converted(model, "O2"), "GlobalAveragePool") == "f32"
 
 
@@ -49,5 +50,5 @@ def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, count: int) -> Non
 def test_a_mean_of_squares_is_held(square: str) -> None:
     text = f"""g (float[1,8,7,7] x) => (float[1,8,1,1] y) {{
         c = Conv (x, w)  s = {square}  p = ReduceMean <axes = [2, 3]> (s)  y = Conv (p, w) }}"""
-    model = parse(text, 13, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W})
+    model = parse(text, {"w": W, "two": np.float32(2)} if "two" in square else {"w": W}, opset=13)
     assert dtype_of(converted(model, "auto"), "ReduceMean") == "f32"
