@@ -19,6 +19,7 @@ __all__ = [
     "Ranges",
     "Recipe",
     "SGD",
+    "SideBySide",
     "StaticLossScale",
     "Trainer",
     "TrainingStep",
@@ -29,6 +30,7 @@ __all__ = [
     "build_training_step",
     "calibrate",
     "convert",
+    "diff",
     "explain",
     "export_for_training",
     "gradient",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from .api.build_step import build_training_step
     from .api.calibrate import calibrate
     from .api.convert import convert
+    from .api.diff import diff
     from .api.explain import explain
     from .api.inspect import inspect
     from .api.lists import lists
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from .core.ranges import Ranges
     from .core.recipe import Recipe
     from .core.verdict import CheckVerdict, PrecisionWarning
+    from .report.diff import SideBySide
     from .report.explain import Explanation
     from .report.inspect import Inspection
     from .report.listing import ListRow
@@ -83,6 +87,7 @@ else:  # type checkers do not see this: by it any name would pass
         "Ranges": "core.ranges",
         "Recipe": "core.recipe",
         "SGD": "training.step.optimizers",
+        "SideBySide": "report.diff",
         "StaticLossScale": "training.step.loss_scale",
         "Trainer": "training.run.trainer",
         "TrainingStep": "training.step.training_step",
@@ -93,6 +98,7 @@ else:  # type checkers do not see this: by it any name would pass
         "build_training_step": "api.build_step",
         "calibrate": "api.calibrate",
         "convert": "api.convert",
+        "diff": "api.diff",
         "explain": "api.explain",
         "export_for_training": "training.forward.torch_export",
         "gradient": "training.gradients.user_rules",

@@ -17,7 +17,7 @@ from ..core.errors import AmpError
 from ..core.verdict import MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.samples import Samples, load_samples
 from ..numerics.metrics.agreement import Agreement, apart
-from .finding import Finding
+from .fault_search import FaultSearch
 from .pairs import OnnxPair
 
 BLAMED = 3  # nodes behind which the error grows
@@ -86,13 +86,15 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     pair = OnnxPair(request.reference, request.model, "cpu")
     drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims, likely=True)
     pair.open()
+    start = time.monotonic()
     outputs = compared(pair, drawn, request.seconds)
     verdict = judged(outputs, request.tolerance, drawn.generated)
+    verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
     if not verdict.missed:
         answer(verdict)
         return
     answer(replace(verdict, why="the nodes to blame were not found in time"))
-    finding = Finding(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
+    finding = FaultSearch(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
 
@@ -132,7 +134,7 @@ def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> Check
     return CheckVerdict(outcome, error, tolerance, number, generated, worst.name, reason=worst.reason)
 
 
-def blamed(verdict: CheckVerdict, finding: Finding) -> CheckVerdict:
+def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:
     """The verdict with the node where values stop being finite, or behind which the error grows most."""
     suspect = finding.born or next(iter(finding.growth), None)
     if suspect is None:

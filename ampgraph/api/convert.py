@@ -17,7 +17,8 @@ from .check import Checking
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, PathLike
 from .measuring import Measuring
-from .steps import Job, run
+from .repair import convert_and_repair
+from .steps import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,6 +37,7 @@ def convert(
     check_passes: bool = False,
     check: str | None = None,
     tolerance: float | None = None,
+    repair: bool = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Any:
@@ -57,6 +59,7 @@ def convert(
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
+        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -74,9 +77,9 @@ def convert(
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance),
+        checking=Checking(check, tolerance, repair),
     )  # fmt: skip
-    done = run(job, progress or silent)
+    done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)
     return done.model() if output is None else output
 

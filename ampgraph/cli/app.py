@@ -8,7 +8,7 @@ import typer
 
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
-from . import convert, mixlist, numbers, reports, train, tune, verify
+from . import convert, diff, mixlist, numbers, reports, train, tune, verify
 from .terminal import guarded
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ def ampgraph(
     ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
     ampgraph convert model.onnx --data samples/ the same, but what overflows on these samples stays float32
     ampgraph inspect model.O2.onnx --against model.onnx
+    ampgraph diff model.O1.onnx model.O2.onnx   in what two conversions or two plans differ
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
     ampgraph verify model.onnx model.O2.onnx    is it still right, and which nodes are to blame if not
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
@@ -49,6 +50,7 @@ def ampgraph(
 
 app.command("convert", epilog=PATTERNS)(guarded(convert.convert))
 app.command("inspect")(guarded(reports.inspect))
+app.command("diff")(guarded(diff.diff))
 app.command("explain", epilog=PATTERNS)(guarded(reports.explain))
 app.command("run")(guarded(numbers.run))
 app.command("verify")(guarded(verify.verify))

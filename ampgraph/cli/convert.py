@@ -47,6 +47,10 @@ ToleranceOption = Annotated[
     float | None,
     typer.Option("--tolerance", metavar="X", help="Of the check; 0.01 if not given, 0.05 in bfloat16."),
 ]
+RepairOption = Annotated[
+    bool,
+    typer.Option("--repair", help="Where the check is missed, hold in float32 what ranges, else a search, find."),
+]
 
 
 @recipe_options()
@@ -63,6 +67,7 @@ def convert(
     dry_run: DryOption = False,
     check: CheckOption = None,
     tolerance: ToleranceOption = None,
+    repair: RepairOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -81,7 +86,8 @@ def convert(
 
         from ..api.check import Checking
         from ..api.measuring import Measuring
-        from ..api.steps import Job, run
+        from ..api.repair import convert_and_repair
+        from ..api.steps import Job
         from ..core.errors import AmpError
         from ..report.text import summary_lines
 
@@ -92,10 +98,10 @@ def convert(
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
     job = Job(
         model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance),
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance, repair),
     )  # fmt: skip
     with progress() as bar:
-        summary = run(job, bar.part).summary
+        summary = convert_and_repair(job, bar.part).summary
         done()
     assert summary is not None  # the job asks for one
     show_json(summary.to_dict()) if as_json else show(summary_lines(summary))

@@ -9,6 +9,7 @@ from typing import Any
 
 OK, MISSED, UNCHECKED = "ok", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
+REPAIRS = 4  # shown
 
 
 class PrecisionWarning(UserWarning):
@@ -32,8 +33,9 @@ class CheckVerdict:
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
         repair: options of `convert` that mend it.
-        held: with `--repair`, what was put into float32 to meet the tolerance.
+        held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
+        seconds: what a sample took, the reference's run and the strict one.
     """
 
     outcome: str
@@ -47,6 +49,7 @@ class CheckVerdict:
     repair: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     reason: str = ""
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -70,11 +73,13 @@ class CheckVerdict:
             return f"not checked: {self.reason}"
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
-            return f"ok {size} on {self.on} (rounding of stored values)"
+            held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
+            return f"ok {size} on {self.on} (rounding of stored values){held}"
         parts = [f"MISSED: error {size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []
-        parts += [f"repair: {' '.join(self.repair)}"] if self.repair else []
+        more = f" and {len(self.repair) - REPAIRS} more, see --json" if len(self.repair) > REPAIRS else ""
+        parts += [f"repair: {' '.join(self.repair[:REPAIRS])}{more}"] if self.repair else []
         return ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Inspection:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """A loaded model with what is read off it."""
 
     label: str
@@ -126,8 +126,8 @@ def inspect(
     """
     with quiet_collector():
         lists = load_op_lists() if lists is None else lists
-        seen = _see(model)
-        original = _see(against) if against is not None else None
+        seen = see(model)
+        original = see(against) if against is not None else None
         result = _inspection(seen, original, lists)
     runnable = _runnable(model, seen) if fusions else None
     if runnable is None:
@@ -144,21 +144,22 @@ def precision(flow: Dataflow, op: Op) -> str:
     return next((dtype for dtype in (*LOW, FLOAT32, "float64") if dtype in found), OTHER)
 
 
-def _see(model: object) -> _Seen:
+def see(model: object) -> Seen:
+    """Loads a model to look at it. Raises AmpError for a file that is missing or no model."""
     graph, _ = adapters.load(model)
     graph.prepare()
     label = os.path.basename(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else type(model).__name__
-    return _Seen(label, graph, graph.dataflow(), graph.census())
+    return Seen(label, graph, graph.dataflow(), graph.census())
 
 
-def _runnable(model: object, seen: _Seen) -> Runnable | None:
+def _runnable(model: object, seen: Seen) -> Runnable | None:
     """What ONNX Runtime can load: a path, or the model; None for another format."""
     if not isinstance(seen.graph, OnnxGraph):
         return None
     return os.fspath(model) if isinstance(model, (str, os.PathLike)) else seen.graph.model
 
 
-def _inspection(seen: _Seen, original: _Seen | None, lists: OpLists) -> Inspection:
+def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection:
     flow = seen.flow
     nodes: Counter[str] = Counter()
     heavy: Counter[str] = Counter()
@@ -198,8 +199,8 @@ def _place(layers: Layer, path: str, found: str) -> None:
         layers.nodes[found] += 1
 
 
-def _difference(seen: _Seen, original: _Seen) -> Changes:
-    now, before = _named(seen.flow), _named(original.flow)
+def _difference(seen: Seen, original: Seen) -> Changes:
+    now, before = named_precisions(seen.flow), named_precisions(original.flow)
     changed: dict[tuple[str, str, str], list[str]] = {}
     for key, (name, found) in now.items():
         if key in before and before[key][1] != found:
@@ -217,7 +218,7 @@ def _difference(seen: _Seen, original: _Seen) -> Changes:
     )
 
 
-def _named(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
+def named_precisions(flow: Dataflow) -> dict[tuple[str, str], tuple[str, str]]:
     """(kind, name or first output) -> (name, precision); a name that several nodes bear gives way to the output's."""
     borne = Counter((op.kind, op.name) for op in flow.ops)
     found = {}

@@ -64,12 +64,13 @@ def test_in_python_it_is_a_warning_or_with_require_an_error(path):
     source = path(LARGE)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED") as caught:
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
-    assert caught[0].message.verdict.missed and caught[0].filename == __file__
+    warning = caught[0].message
+    assert isinstance(warning, ampgraph.PrecisionWarning) and warning.verdict.missed and caught[0].filename == __file__
     with pytest.raises(ampgraph.AmpError, match="AMP507"):
         ampgraph.convert(source, output=source.parent / "other.onnx", check="require")
     assert not (source.parent / "other.onnx").exists()
     with pytest.raises(ampgraph.AmpError, match="AMP507"):
-        ampgraph.convert(parse(PRODUCT, **LARGE), check="require")
+        ampgraph.convert(parse(PRODUCT, LARGE), check="require")
 
 
 def test_the_users_samples_are_what_it_runs_on(path):
@@ -121,6 +122,26 @@ def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
     source = path(LARGE)
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
+
+
+def test_repair_holds_what_overflows_by_its_range(amp, path):
+    source = path(LARGE)
+    code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["nodes"] == {"float32": 1}
+
+
+def test_repair_searches_where_no_range_says_it(amp, tmp_path):
+    """Values far within the type, whose last digits are what the output is."""
+    text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
+    weights = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 100, np.float32)}
+    source = tmp_path / "model.onnx"
+    source.write_bytes(parse(text, weights).SerializeToString())
+    missed = amp("convert", source, "--check", "auto")
+    assert missed[0] == 1 and rows(missed[1])["check"].startswith("MISSED")
+    code, out, _ = amp("convert", source, "--check", "require", "--repair")
+    assert code == 0 and (tmp_path / "model.O2.onnx").exists()
+    assert "repaired: " in rows(out)["check"]
 
 
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):

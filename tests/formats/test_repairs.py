@@ -6,13 +6,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
-from ampgraph.api.steps import Job, run
+from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
 from onnx_text import parse
 
 X = np.ones((5, 4), np.float32)
 SHAPE = (4, 3)
 PRODUCT = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
+
+
+def notes(done: Conversion) -> tuple[dict[str, str], ...]:
+    assert done.summary is not None
+    return done.summary.notes
 
 
 def dense(number):
@@ -73,7 +78,7 @@ def test_constants_defined_twice_are_what_the_runtime_takes_them_for(kind):
     found, _ = of_runtime(converted)
     np.testing.assert_array_equal(found, wanted)
     assert [t.data_type for t in converted.graph.initializer] == [TensorProto.FLOAT16] or len(converted.graph.node) > 1
-    said = [note["text"] for note in done.summary.notes if note["topic"] == "repaired"]
+    said = [note["text"] for note in notes(done) if note["topic"] == "repaired"]
     assert f"constant 'w' is defined {len(DUPLICATES[kind])} times" in said[0]
     assert ampgraph.verify(model, converted).ok
 
@@ -92,12 +97,12 @@ def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
         "topic": "repaired",
         "where": "",
         "text": "1 sparse tensor is stored dense, as ONNX Runtime holds them",
-    } in (done.summary.notes)
+    } in notes(done)
 
 
 def test_nothing_is_said_of_a_file_without_repairs():
     done = run(Job(defined(("dense", 1, False)), Recipe(level="O2"), report=True))
-    assert not [note for note in done.summary.notes if note["topic"] == "repaired"]
+    assert not [note for note in notes(done) if note["topic"] == "repaired"]
 
 
 WRONG = {
@@ -115,7 +120,7 @@ def test_shapes_that_cannot_be_are_repaired_and_said(kind):
     model = parse(text, w=SHAPE)
     done = run(Job(model, Recipe(level="O2"), report=True))
     converted = done.model()
-    assert [note["text"] for note in done.summary.notes if note["topic"] == "repaired"] == [
+    assert [note["text"] for note in notes(done) if note["topic"] == "repaired"] == [
         f"the shape of {words}" for words in said
     ]
     assert converted.graph.output == model.graph.output

@@ -24,7 +24,7 @@ WEIGHTS = {
 def model_of(body: str, opset: int = 18) -> ModelProto:
     text = f"g (float[2,8] f) => (float[2,8] o) {{ x = MatMul (f, w)  {body}  m = Sub (x, y)  o = MatMul (m, w) }}"
     words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
-    return parse(text, opset=opset, **{name: array for name, array in WEIGHTS.items() if name in words})
+    return parse(text, {name: array for name, array in WEIGHTS.items() if name in words}, opset=opset)
 
 
 @pytest.mark.parametrize(

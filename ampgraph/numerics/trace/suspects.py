@@ -167,7 +167,7 @@ class Inquest:
         """The nodes behind which the relative error is larger than before by most, and by more than ``least``."""
         gains = []
         for i, site in enumerate(self.trace.sites):
-            if self._added(i):
+            if self._added(i) or not any(site.inputs):  # a constant is as it was rounded, no node's work
                 continue
             after = [
                 e for out in site.outputs if (e := self.trace.error(out)) is not None and not self.trace.astray(out)

@@ -1,0 +1,37 @@
+"""`ampgraph diff`: its arguments and printing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .options import JsonOption
+from .terminal import done, progress, show, show_json, signals_wait
+
+FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A model, or a plan (.json).")]
+SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one, made from the same model.")]
+
+
+def diff(first: FirstArgument, second: SecondArgument, as_json: JsonOption = False) -> None:
+    """Show in what two conversions of one model, or two plans for it, differ.
+
+    \b
+    ampgraph diff model.O1.onnx model.O2.onnx
+    ampgraph diff before.json after.json
+
+    The exit code is 1 where they differ.
+    """
+    with signals_wait():
+        from ..api.diff import diff as compared
+        from ..report.diff import difference_lines
+
+    with progress() as bar:
+        bar.stage("reading")
+        found = compared(first, second)
+        done()
+    show_json(found.to_dict()) if as_json else show(difference_lines(found))
+    if not found.alike:
+        sys.stdout.flush()
+        sys.exit(1)

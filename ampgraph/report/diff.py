@@ -1,0 +1,230 @@
+"""Two conversions of one model, or two plans for it, side by side: decisions, Casts and weights that differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.dataflow import NONE, Dataflow
+from ..core.errors import AmpError
+from ..core.plan import Decision, Plan
+from ..oplists.traits import has
+from .inspect import named_precisions, see
+from .lines import in_rows, plural
+
+SHOWN = 5  # names and Casts of one sort; --json lists all
+SETTINGS = ("level", "dtype", "policy", "target", "low_io")
+
+
+@dataclass(frozen=True, slots=True)
+class Apiece:
+    """Something that is another thing on each side: a node's precision, a weight's type, a setting. ``first_why`` and
+    ``second_why``: the reasons, which plans alone know."""
+
+    name: str
+    kind: str
+    first: str
+    second: str
+    first_why: str = ""
+    second_why: str = ""
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """What the first or the second has alone."""
+
+    first: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The report of `diff`. ``bytes``: of all stored tensors, None for plans."""
+
+    first: str
+    second: str
+    sort: str  # "models" or "plans"
+    settings: tuple[Apiece, ...]
+    decisions: tuple[Apiece, ...]
+    nodes: OneSided
+    casts: OneSided
+    weights: tuple[Apiece, ...]
+    bytes: tuple[int, int] | None = None
+
+    @property
+    def alike(self) -> bool:
+        """Whether nothing differs that a runtime would see."""
+        return not (self.decisions or self.nodes or self.casts or self.weights)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "alike": self.alike}
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+def models_apart(first: object, second: object) -> SideBySide:
+    """Compares two models, node by node by name. Raises AmpError AMP208 for models without a node in common."""
+    one, other = see(first), see(second)
+    ours, theirs = named_precisions(one.flow), named_precisions(other.flow)
+    if ours and theirs and not ours.keys() & theirs.keys():
+        hint = "give two conversions of one model"
+        raise AmpError("AMP208", "the models have no node in common", where=other.label, hint=hint)
+    decisions = [
+        Apiece(ours[key][0], key[0], ours[key][1], theirs[key][1])
+        for key in ours
+        if key in theirs and ours[key][1] != theirs[key][1]
+    ]
+    versions = ({"version": seen.graph.version()} for seen in (one, other))
+    return SideBySide(
+        one.label, other.label, "models", tuple(_apiece(*versions)), tuple(decisions),
+        _sides(map(_node, ours), map(_node, theirs)), _sides(_casts(one.flow), _casts(other.flow)),
+        tuple(_apiece(_weights(one.flow), _weights(other.flow))), (one.census.weight_bytes, other.census.weight_bytes),
+    )  # fmt: skip
+
+
+def _node(key: tuple[str, str]) -> str:
+    return f"{key[0]} '{key[1]}'"
+
+
+def _casts(flow: Dataflow) -> Iterable[str]:
+    for op in flow.ops:
+        if has(op.role, "casts") and op.inputs and op.inputs[0] != NONE and op.outputs:
+            source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
+            yield f"{flow.scopes[op.scope].path}'{source.name}' {source.dtype} -> {target.dtype}"
+
+
+def _weights(flow: Dataflow) -> dict[str, str]:
+    return {f"{flow.scopes[v.scope].path}'{v.name}'": v.dtype for v in flow.values if v.weight}
+
+
+def _apiece(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Iterable[Apiece]:
+    """What differs in two tables; what one lacks is ``none`` there."""
+    for name in dict.fromkeys((*ours, *theirs)):
+        first, second = ours.get(name, "none"), theirs.get(name, "none")
+        if first != second:
+            yield Apiece(name, "", first, second)
+
+
+def _sides(ours: Iterable[str], theirs: Iterable[str]) -> OneSided:
+    one, other = Counter(ours), Counter(theirs)
+    return OneSided(tuple((one - other).elements()), tuple((other - one).elements()))
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def plans_apart(first: Plan, second: Plan, names: tuple[str, str]) -> SideBySide:
+    """Compares two plans, slot by slot by place. Raises AmpError AMP403 for plans that are for two models."""
+    if first.digest != second.digest:
+        hint = "compare plans that were made for one model"
+        raise AmpError("AMP403", "the plans are for two models", where=names[1], hint=hint)
+    ours, theirs = _slots(first), _slots(second)
+    decisions = [
+        Apiece(_slot(ours[key], key[1]), key[2], ours[key].dtype, theirs[key].dtype, *_reasons(ours[key], theirs[key]))
+        for key in ours
+        if key in theirs and ours[key].dtype != theirs[key].dtype
+    ]
+    settings = ({name: str(getattr(plan, name)) for name in SETTINGS} for plan in (first, second))
+    return SideBySide(
+        *names, "plans", tuple(_apiece(*settings)), tuple(decisions),
+        _sides(_rewritten(first), _rewritten(second)), _sides(_edges(first), _edges(second)),
+        tuple(_apiece(_stored(first), _stored(second))),
+    )  # fmt: skip
+
+
+def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
+    """The decisions by scope, index in the file, operator and slot."""
+    in_file = {decision.scope: _in_file(plan, decision.scope) for decision in plan.decisions}
+    return {(d.scope, in_file[d.scope](d.index), d.kind, d.slot): d for d in plan.decisions}
+
+
+def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
+    """A plan counts the nodes that are left behind its rewrites: their places before."""
+    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.nodes[:-1])
+
+    def index_in_file(index: int) -> int:
+        for place in gone:
+            index += place <= index
+        return index
+
+    return index_in_file
+
+
+def _slot(decision: Decision, index: int) -> str:
+    where = "border" if index < 0 else f"#{index}"
+    return f"{decision.scope}{decision.kind} {where} {decision.slot}"
+
+
+def _reasons(first: Decision, second: Decision) -> tuple[str, str]:
+    return f"{first.why.rule}: {first.why.text}", f"{second.why.rule}: {second.why.text}"
+
+
+def _rewritten(plan: Plan) -> Iterable[str]:
+    return (f"{rewrite.kind} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
+
+
+def _edges(plan: Plan) -> Iterable[str]:
+    return (f"{cast.scope}'{cast.value}' -> {cast.to}" for cast in plan.casts)
+
+
+def _stored(plan: Plan) -> dict[str, str]:
+    return {f"{edit.scope}'{edit.value}'": edit.store for edit in plan.weights}
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def difference_lines(found: SideBySide) -> list[str]:
+    """The report of `diff`."""
+    rows = [("first", found.first), ("second", found.second)]
+    rows += [(item.name, f"{item.first} and {item.second}") for item in found.settings]
+    rows += _decision_rows(found.decisions)
+    rows += [row for title in ("nodes", "casts") for row in _one_sided_rows(title, getattr(found, title))]
+    rows += _weight_rows(found)
+    parts = [(len(found.decisions), "decision"), (len(found.nodes), "node"), (len(found.casts), "Cast")]
+    counts = [plural(count, what) for count, what in (*parts, (len(found.weights), "weight")) if count]
+    verdict = f"they differ in {', '.join(counts)}" if counts else f"the {found.sort} are alike"
+    return in_rows([*rows, ("verdict", verdict)])
+
+
+def _decision_rows(decisions: tuple[Apiece, ...]) -> list[tuple[str, str]]:
+    groups: dict[tuple[str, str, str], list[Apiece]] = {}
+    for item in decisions:
+        groups.setdefault((item.kind, item.first, item.second), []).append(item)
+    rows = []
+    for (kind, first, second), items in sorted(groups.items(), key=lambda group: -len(group[1])):
+        more = ", ..." if len(items) > SHOWN else ""
+        names = ", ".join(item.name for item in items[:SHOWN])
+        rows.append(f"{len(items):,} {kind} {first} in the first, {second} in the second ({names}{more})")
+        if items[0].first_why:
+            rows += [f"  first   {items[0].first_why}", f"  second  {items[0].second_why}"]
+    return _titled("decisions", rows)
+
+
+def _one_sided_rows(title: str, found: OneSided) -> list[tuple[str, str]]:
+    rows = []
+    for side, names in (("first", found.first), ("second", found.second)):
+        if names:
+            more = ", ..." if len(names) > SHOWN else ""
+            rows.append(f"{len(names):,} in the {side} alone: {', '.join(names[:SHOWN])}{more}")
+    return _titled(title, rows)
+
+
+def _weight_rows(found: SideBySide) -> list[tuple[str, str]]:
+    rows = []
+    if found.bytes is not None and found.bytes[0] != found.bytes[1]:
+        rows.append(f"{found.bytes[0]:,} and {found.bytes[1]:,} bytes")
+    rows += [f"{item.name} {item.first} and {item.second}" for item in found.weights[:SHOWN]]
+    rows += [f"and {len(found.weights) - SHOWN:,} more"] if len(found.weights) > SHOWN else []
+    return _titled("weights", rows)
+
+
+def _titled(title: str, rows: list[str]) -> list[tuple[str, str]]:
+    return list(zip([title, *[""] * len(rows)], rows, strict=False))
