@@ -10,7 +10,7 @@ from ..core.dataflow import Dataflow, Op
 from ..oplists.operators import Listing
 from ..oplists.traits import Traits
 from .options import Options
-from .sizes import Sizes
+from .sizes import OpenSizes
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Context:
         return self.options.lists.traits
 
     @cached_property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> OpenSizes:
         """Sizes of values, the open dimensions guessed."""
-        return Sizes(self.flow, self.options.dims, self.traits)
+        return OpenSizes(self.flow, self.options.dims, self.traits)
 
     @property
     def guards_hold(self) -> bool:

@@ -12,7 +12,7 @@ from ..oplists.traits import Traits
 OPEN = -1
 
 
-class Sizes:
+class OpenSizes:
     """Dimensions of values, the open ones behind batch and channels guessed at the model's inputs and divided since."""
 
     def __init__(self, flow: Dataflow, named: dict[str, int], traits: Traits) -> None:

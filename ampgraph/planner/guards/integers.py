@@ -25,7 +25,7 @@ class Quantized(Findings):
 
 def guard_integers(context: Context, regions: Regions, listed: Listed) -> Quantized:
     """Holds at every level: a low sum of integers would overflow, a Cast among integers would undo a fused kernel."""
-    sums = _Sums(context, regions)
+    sums = _IntegerSums(context, regions)
     found = [finding for op in context.flow.ops if (finding := sums.finding(op)) is not None]
     if any(context.traits.has(op.role, "quantized") for op in context.flow.ops):
         found += _islands(context, Islands(context, regions, listed))
@@ -44,7 +44,7 @@ def _islands(context: Context, islands: Islands) -> list[Ruling]:
     return found
 
 
-class _Sums:
+class _IntegerSums:
     """Integers that are made float before they are scaled."""
 
     def __init__(self, context: Context, regions: Regions) -> None:
