@@ -10,6 +10,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import Editor, Graph
 from ..core.pass_ import Change, foreign
 from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
+from ..oplists.traits import has
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,24 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     """Changes stored tensors, and inserts casts and roundings; how many."""
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
     count = 0
-    edits: tuple[CastEdge | WeightEdit | Rounding, ...] = (*plan.weights, *plan.casts, *plan.roundings)
-    for edit in edits:
+    for edit in plan.weights:
         value = _find(values, flow, edit)
+        if editor.edits(value.scope):
+            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
+            count += 1
+    for op in flow.ops if plan.weights else ():
+        if editor.edits(op.scope) and has(op.role, "stored_statistics") and len(op.outputs) == 1:
+            editor.round_together(op, plan.dtype)
+    inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
+    for edge in inserts:
+        value = _find(values, flow, edge)
         if not editor.edits(value.scope):
             continue
         count += 1
-        if isinstance(edit, WeightEdit):
-            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
-        elif isinstance(edit, CastEdge):
-            editor.cast(value, edit.to, edit.uses)
+        if isinstance(edge, CastEdge):
+            editor.cast(value, edge.to, edge.uses)
         else:
-            editor.round(value, plan.dtype, edit.uses)
+            editor.round(value, plan.dtype, edge.uses)
     return count
 
 

@@ -1,4 +1,5 @@
-"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast."""
+"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; and
+Clips without a kernel as Max and Min."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import Rewrite
+from ..core.plan import MAX_AND_MIN, Rewrite
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class RewriteRegions:
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             for item in self.rewrites:
                 _check(item, editor, flow)
+                if item.kind == MAX_AND_MIN:
+                    editor.write_bounds(item.scope, item.nodes[0])
+                    continue
                 attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
                 editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
         graph.remember(self)

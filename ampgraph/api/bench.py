@@ -23,7 +23,7 @@ from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from . import pipeline
 from .kinds import Model, PathLike
-from .steps import moved
+from .opsets import at_given
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
     """A fresh graph of an ONNX model, in the opset that the recipe names."""
-    graph = moved(adapters.load(model)[0], recipe)
+    graph = at_given(adapters.load(model)[0], recipe)
     assert isinstance(graph, OnnxGraph)
     return graph
 

@@ -21,7 +21,7 @@ from ..training.step.training_step import TrainingStep
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
-from .steps import moved
+from .opsets import at_given
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,7 +112,7 @@ def _moved(model: Model, recipe: Recipe) -> Any:
     """The model in the opset that the recipe names."""
     if recipe.opset is None:
         return model
-    graph = moved(adapters.load(model)[0], recipe)
+    graph = at_given(adapters.load(model)[0], recipe)
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 

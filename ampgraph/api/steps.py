@@ -33,6 +33,7 @@ from .check import Checking, beyond, check, lowers, replayed
 from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
+from .opsets import moved
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,14 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph, back = read(job, output, progress)
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
-        graph = moved(graph, job.recipe, progress)
+        move = moved(graph, job.recipe, options, low_io, progress)
+        as_given, graph = graph, move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
+        decided.plan.notes += move.notes
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
-        changed = edit(job, graph, decided, progress) or job.recipe.opset is not None
+        changed = edit(job, graph, decided, progress) or graph is not as_given
         dims = dict(job.recipe.dims if options is None else options.dims)
         checks = checking(job, decided.plan, changed, output)
         verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
@@ -143,7 +146,7 @@ def ready(
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
     low_io = interface(graph, recipe)
-    graph = moved(graph, recipe, progress)
+    graph = moved(graph, recipe, options, low_io, progress).graph
     return graph, measuring.steer(options, graph, progress), low_io
 
 
@@ -204,14 +207,6 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
     low_io = low_interface(graph, recipe.io)
     check_dims(graph, dict(recipe.dims))
     return low_io
-
-
-def moved(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
-    """The model in the opset that the recipe names."""
-    if recipe.opset is None:
-        return graph
-    progress(f"moving to opset {recipe.opset}", 0, 0)
-    return adapters.at_opset(graph, recipe.opset)
 
 
 def decide(

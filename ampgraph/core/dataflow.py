@@ -148,6 +148,7 @@ class Dataflow:
         self.attribute = attribute
         self.later_version: Callable[[str, str, int, str], int] = lambda kind, slot, version, low: 0
         """(operator, slot, version, low) -> the first later version of the format that admits low there, 0 for none."""
+        self.newest = 0  # the last version of the format's operators that is known here
         self.layer = layer
         self.cells: Callable[[Op], list[tuple[str, str]]] = lambda op: []
         """(name, class) of the modules around an operator, outermost first, where the file says them."""
@@ -255,6 +256,6 @@ class Dataflow:
             return [1, 128, 128]
         named = assumed or {}
         return [
-            dim if isinstance(dim, int) else named.get(str(dim), 1 if place == 0 else 128)
+            dim if isinstance(dim, int) and dim >= 0 else named.get(str(dim), 1 if place == 0 else 128)
             for place, dim in enumerate(shape)
         ]

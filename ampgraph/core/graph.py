@@ -78,6 +78,10 @@ class Editor(Protocol):
         """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
         ...
 
+    def round_together(self, op: Op, dtype: str) -> None:
+        """Rounds the low parameters of a norm with stored statistics again, so that their errors cancel."""
+        ...
+
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator; its readers read its input. False where a border needs its result."""
         ...
@@ -124,6 +128,10 @@ class NodeEditor(Editor, Protocol):
 
     def expose(self, value: Value) -> str:
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
+        ...
+
+    def write_bounds(self, scope: str, index: int) -> None:
+        """Writes a Clip as Max and Min."""
         ...
 
 

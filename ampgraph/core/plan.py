@@ -56,9 +56,14 @@ class WeightEdit:
     floor: float | None = None
 
 
+MAX_AND_MIN = "Max and Min"
+"""The kind of a rewrite of one Clip."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator. ``nodes``: indices in ``scope``, the result's last."""
+    """A decomposed norm written as its standard operator, or a Clip as Max and Min. ``nodes``: indices in ``scope``,
+    the result's last."""
 
     scope: str
     kind: str

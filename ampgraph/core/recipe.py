@@ -45,7 +45,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
-    opset: int | None
+    opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
     range_margin: float | None
 
@@ -124,7 +124,10 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy mindspore ``keep``.")
-    opset: int | None = option("--opset", "N", "Move the model to this opset first.", read.opset, kind=int)
+    opset: int | str | None = option(
+        "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
+        doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "
+        "moves nothing off the target.")
     ranges: Ranges | str | None = option(
         "--ranges", "FILE", "Ranges that were measured before, instead of a run.", read.ranges, hash=False,
         doc="What `calibrate` measured before, or a file of it, instead of data.")

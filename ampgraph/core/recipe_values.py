@@ -111,12 +111,14 @@ def _pair_text(item: object) -> str:
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 
-def opset(value: object) -> int | None:
-    """A number, or None: unchanged. Raises AmpError AMP307."""
-    if value is None:
-        return None
+def opset(value: object) -> int | str | None:
+    """A number, "auto", or None: unchanged. Raises AmpError AMP307."""
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
     if not is_whole(value):
-        raise AmpError("AMP307", f"opset {value!r} is no whole number", hint="for example 18")
+        raise AmpError("AMP307", f"opset {value!r} is no whole number", hint="for example 18, or auto")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

@@ -59,6 +59,13 @@ def at_opset(graph: Graph, opset: int) -> Graph:
     return at_opset(graph, opset)
 
 
+def copied(graph: Graph) -> Graph:
+    """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
+    if not isinstance(graph, OnnxGraph):
+        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
+    return OnnxGraph(graph.model.clone())
+
+
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)

@@ -73,6 +73,10 @@ class Kernels:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
 
+    def runs(self, kind: str, opset: int) -> bool:
+        """Whether there is a kernel for an operator at this opset, in whatever type."""
+        return self._types(kind, opset) is not None
+
     def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
         """Why a node with these attributes would fail in the low type, or an empty string."""
         broken = self.broken.get(kind)

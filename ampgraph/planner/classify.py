@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .opsets import freed_at
+
+LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
+"""Integers are exact up to here."""
 
 SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
 """What a level says of a class."""
@@ -57,9 +62,10 @@ def _verdicts(context: Context) -> list[Verdict]:
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border)
+        like_gray = _like_gray(context, owner) if owner else ""
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray)
         if key not in known:
-            known[key] = _verdict(context, unit, owner)
+            known[key] = _verdict(context, unit, owner, like_gray)
         verdicts.append(known[key])
     return verdicts
 
@@ -102,12 +108,14 @@ def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
     return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
 
 
-def _verdict(context: Context, unit: Unit, op: Op | None) -> Verdict:
+def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
+    """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
     options = context.options
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
     if unit.fixed:
-        rule = "unknown" if unit.fixed.startswith("no schema") else "boundary"
+        known = {"no schema": "unknown", "opset": "opset"}
+        rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _invalid(context, unit, op) if op else None
     if invalid is not None:
@@ -119,14 +127,42 @@ def _verdict(context: Context, unit: Unit, op: Op | None) -> Verdict:
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
     cls, level = listing.cls, options.level
     if level.float32_inside == "cut" and cls in ("black", "kept") and op.kind in options.kernels.float32_inside:
-        reason = options.kernels.float32_inside[op.kind]
-        return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but on {options.target} {reason}"))
+        like_gray = f"on {options.target} {options.kernels.float32_inside[op.kind]}"
+    if like_gray:
+        return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {like_gray}"))
     if cls == "neutral" and context.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
     rule = level.of(cls)
     return Verdict(
         SIDES[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
     )
+
+
+def _like_gray(context: Context, op: Op) -> str:
+    """Why an operator of a careful class is left to the cut here, where its level lets gray ones be low."""
+    traits, options = context.traits, context.options
+    if options.level.gray == "float32":
+        return ""
+    kept = options.level.gray == "low" and options.level.kept == "float32"
+    if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
+        inside = options.kernels.float32_inside.get(op.kind, "")
+        return f"on {options.target} {inside}" if inside and not context.flow.attribute(op, "training_mode") else ""
+    if options.level.black == "float32" and traits.has(op.role, "means"):
+        count = context.sizes.summed(op)
+        few = count is not None and count <= LONG_SUM[options.dtype]
+        return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
+    return ""
+
+
+def _is_square(context: Context, value: int) -> bool:
+    """Whether a value is a power, x * x or a square: no mean of it is safe where one of its roots would be."""
+    op, traits = context.flow.writer(value), context.traits
+    while op is not None and (traits.has(op.role, "conversions") or traits.has(op.role, "reshapes")):
+        op = context.flow.writer(op.inputs[0])
+    if op is None:
+        return False
+    twice = traits.has(op.role, "scalings") and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
+    return twice or traits.has(op.role, "powers") or traits.has(op.role, "squares")
 
 
 def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
@@ -144,9 +180,9 @@ def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
-        return Why(
-            "kernel", f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
-        )
+        text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        later = freed_at(context.flow, options, unit)
+        return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None
 
 

@@ -10,6 +10,7 @@ from ..core.dataflow import Dataflow, Op
 from ..oplists.operators import Listing
 from ..oplists.traits import Traits
 from .options import Options
+from .sizes import OpenSizes
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Context:
     def traits(self) -> Traits:
         """What operators are: as shipped, with the user's lists."""
         return self.options.lists.traits
+
+    @cached_property
+    def sizes(self) -> OpenSizes:
+        """Sizes of values, the open dimensions guessed."""
+        return OpenSizes(self.flow, self.options.dims, self.traits)
 
     @property
     def guards_hold(self) -> bool:

@@ -89,7 +89,7 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 
 
-def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
+def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
     if flow.opset < oldest_rewrite():
         return []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from ..core.dataflow import Dataflow
-from ..core.plan import Plan
+from ..core.plan import Plan, Rewrite
 from .assemble import assemble
+from .clips import find_clips
 from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import rule
-from .regions import Regions, find_rewrites
+from .regions import Regions, find_norms
 from .stages import Tied
 
 __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
@@ -28,6 +29,11 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit decided by the policy's rule, with the reasons."""
     return rule(options.policy)(flow, options)
+
+
+def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
+    """What is better written by other operators before anything is decided."""
+    return [*find_norms(flow, options), *find_clips(flow, options, decide)]
 
 
 def _check_patterns(context: Context) -> None:

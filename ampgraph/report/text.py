@@ -45,7 +45,9 @@ def summary_lines(summary: Summary) -> list[str]:
         )
     )
     for kind, count in summary.rewrites.items():
-        rows.append(("rewrites", f"{plural(count, 'group')} of nodes written as one {kind} each"))
+        single = " and " not in kind
+        what = f"{plural(count, 'group')} of nodes written as one" if single else f"{plural(count, 'node')} written as"
+        rows.append(("rewrites", f"{what} {kind} each"))
     rows += _range_rows(summary)
     rows += _held_rows("guards", summary.guards, _no_guard(summary))
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)

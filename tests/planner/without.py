@@ -9,6 +9,7 @@ import pytest
 from ampgraph.planner.guards import accuracy
 from ampgraph.planner.guards.hazards import Hazards
 from ampgraph.planner.guards.index import Integers
+from ampgraph.planner.guards.integers import Quantized
 from ampgraph.planner.guards.ranges import Overflows
 from ampgraph.planner.guards.streams import Streams
 from ampgraph.planner.guards.tail import Branches, Tail
@@ -17,6 +18,7 @@ from ampgraph.planner.policies import ampgraph as policy
 
 NOTHING: Mapping[str, Callable[[], object]] = {
     "guard_indices": Integers,
+    "guard_integers": Quantized,
     "guard_ranges": Overflows,
     "guard_streams": Streams,
     "guard_weights": Unstorable,

@@ -107,6 +107,9 @@ class MindirEditor:
         elif floor is not None:
             round_tensor(self.file, value.native, FLOAT32, floor)
 
+    def round_together(self, op: Op, dtype: str) -> None:
+        """Parameters of a norm stay float32 beside low data in this format."""
+
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """A constant has one name in all graphs, so its copy stands where it stands."""
         given, _ = self.flow.scopes[value.scope].native.held[value.id]

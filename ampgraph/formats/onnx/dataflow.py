@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import BRANCHES, HELD, NONE, Dataflow, Scope
@@ -9,7 +10,7 @@ from ...core.errors import AmpError
 from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
-from .schemas import first_opset_admitting, kind_of
+from .schemas import first_opset_admitting, kind_of, opset_of_ir
 from .shapes import OnnxShapes
 from .values import Environment, OnnxValues
 from .weights import OnnxWeights
@@ -22,8 +23,21 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
+    flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values).read(model.graph)
+    _refuse_without_cast(values, low)
     return flow
+
+
+def _refuse_without_cast(values: OnnxValues, low: str) -> None:
+    """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take."""
+    flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
+    main = flow.opset or opset_of_ir(values.model.ir_version or 0)
+    for unit in flow.units:
+        own = values.environments[flow.ops[unit.op].scope if unit.op != NONE else 0].opsets
+        version = own.get("", own.get("ai.onnx", main))
+        if version < since and low in unit.admits and not (unit.fixed or unit.fixed_low):
+            unit.fixed = f"opset {version} has no Cast to {low}; opset {since} does"
 
 
 class _OnnxReader:

@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
+from . import norm_tensors
 from .casts import Casts, copy_layer, type_attribute
+from .clip_bounds import write_bounds
 from .handles import Handles
 from .placing import Placing
 from .readers import Readers
@@ -101,6 +103,11 @@ class OnnxEditor:
         if copy is not None:
             self._readers.give(copy, uses)
 
+    def round_together(self, op: Op, dtype: str) -> None:
+        """Rounds the stored parameters of a norm again, so that their errors cancel."""
+        self._edited = True
+        norm_tensors.round_together(self.handles.node(op), dtype)
+
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""
         self._edited = True
@@ -160,6 +167,17 @@ class OnnxEditor:
         inner = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(inner):
+            drop_constant(native)
+
+    def write_bounds(self, scope: str, index: int) -> None:
+        """Writes a Clip as Max and Min."""
+        op = self.handles.op(scope, index)
+        assert op is not None
+        self._edited = True
+        node = self.handles.node(op)
+        read = [value for value in node.inputs[1:] if value is not None]
+        write_bounds(node, self.handles.fresh)
+        for native in read:
             drop_constant(native)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:

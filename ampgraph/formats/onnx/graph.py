@@ -19,7 +19,7 @@ from .census import census
 from .dataflow import read_dataflow
 from .editor import OnnxEditor
 from .repairs import doubted_shapes, remember, repairs_of
-from .schemas import schema
+from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
@@ -103,7 +103,7 @@ class OnnxGraph(EditableGraph):
     def _admit_casts(self) -> None:
         """Imports the default domain, which every Cast needs."""
         if "" not in self.model.opset_imports and "ai.onnx" not in self.model.opset_imports:
-            self.model.opset_imports[""] = _opset_of_ir(self.model.ir_version)
+            self.model.opset_imports[""] = opset_of_ir(self.model.ir_version)
         version = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 13))
         for function in self.model.functions.values():
             own = function.opset_imports.get("", function.opset_imports.get("ai.onnx"))
@@ -199,9 +199,3 @@ def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
         return mine is None or others is None or mine.since_version != others.since_version
 
     return differs("Cast") and not any(node.domain == "" and differs(node.op_type) for node in function.all_nodes())
-
-
-def _opset_of_ir(ir_version: int) -> int:
-    """The newest opset that a reader of this IR version is sure to know."""
-    known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
-    return max(known) if known else 13

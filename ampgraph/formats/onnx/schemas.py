@@ -62,6 +62,12 @@ def allowed(types: frozenset[str]) -> frozenset[tuple[str, str]]:
     return frozenset(element(t) for t in types)
 
 
+def opset_of_ir(ir_version: int) -> int:
+    """The newest opset that a reader of this IR version is sure to know."""
+    known = [row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= max(ir_version, 3)]
+    return max(known) if known else 13
+
+
 @functools.cache
 def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema in force at ``opset``, or None where nothing is known of the operator."""
@@ -74,6 +80,7 @@ def schema(domain: str, op_type: str, opset: int) -> Schema | None:
     return _data_schemas().get((domain, op_type))
 
 
+@functools.cache
 def first_opset_admitting(op_type: str, slot: str, opset: int, low: str) -> int:
     """The first later opset at which ``slot`` of an ai.onnx operator admits ``low``; 0 when there is none."""
     wanted = ("", low)

@@ -10,15 +10,19 @@ from .types import DTYPES
 from .weights import RoundedTensor, stored_tensor
 
 
-def store(native: ir.Value, source: ir.TensorProtocol, dtype: str, floor: float | None) -> None:
-    """The tensor behind an initializer or a Constant becomes ``dtype``."""
-    tensor = RoundedTensor(source, dtype, floor)
+def put(native: ir.Value, tensor: RoundedTensor) -> None:
+    """Puts a tensor behind an initializer or a Constant."""
     node = native.producer()
     if node is None:
         native.const_value = tensor
     else:
         node.attributes.clear()
         node.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def store(native: ir.Value, source: ir.TensorProtocol, dtype: str, floor: float | None) -> None:
+    """The tensor behind an initializer or a Constant becomes ``dtype``."""
+    put(native, RoundedTensor(source, dtype, floor))
     native.type = ir.TensorType(DTYPES[dtype])
 
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait, Traits
+from ..classify import LONG_SUM
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
 from ..findings import Findings, Ruling, Source
 from ..regions import Regions
 from ..squares import Squares
 from ..stages import Listed
-from ..sums import summed
 from .bounds import Bounds
 from .spectra import Spectra
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
-LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})  # integers are exact up to here
 Spoilt = tuple[Why, list[Op]] | None
 """Why operators must be float32, or that nothing is wrong."""
 Guard = Callable[["Sight", Op], Spoilt]
@@ -181,7 +179,7 @@ def _exp_sum(sight: Sight, op: Op) -> Spoilt:
 
 def _long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype = sight.context.options.dtype
-    count, limit = summed(sight.context, op), LONG_SUM[dtype]
+    count, limit = sight.context.sizes.guessed(op), LONG_SUM[dtype]
     if count <= limit:
         return None
     return Why("long-sum", f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}"), [op]
@@ -205,7 +203,7 @@ def _square(sight: Sight, op: Op) -> Spoilt:
     value = sight.squares.get(op.id)
     if value is None or options.dtype != "float16":
         return None
-    count = summed(sight.context, op) if sight.context.traits.has(op.role, "sums_squares") else 1
+    count = sight.context.sizes.guessed(op) if sight.context.traits.has(op.role, "sums_squares") else 1
     bounds = sight.bounds
     if count * bounds.of(value) ** 2 <= options.largest and not bounds.vanishes(op.outputs[0]):
         return None

@@ -79,8 +79,10 @@ class Bounds:
     def _normed(self, op: Op) -> float:
         """A norm over n elements makes none larger than the root of n, before its scale and bias."""
         scale, bias = (self.of(v) if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
-        size = self.context.flow.weights.size(self.context.flow.values[op.inputs[1]])
-        return math.sqrt(size) * scale + bias
+        flow = self.context.flow
+        if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
+            return UNKNOWN  # n is not known
+        return math.sqrt(flow.weights.size(flow.values[op.inputs[1]])) * scale + bias
 
     def _clipped(self, op: Op, depth: int) -> float:
         flow = self.context.flow

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from ...core.dataflow import NONE, Op
 from ..context import Context
 from ..regions import Regions
-from ..sums import summed
 
 FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
 """Powers below this are made of the roundings of large ones: 32 steps of the type at 1, squared."""
@@ -116,7 +115,7 @@ class Spectra:
 
     def _adds_many(self, op: Op) -> bool:
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
-        return sums and summed(self.context, op) > NARROW
+        return sums and self.context.sizes.guessed(op) > NARROW
 
     # -- seen forwards ------------------------------------------------------------------------------------------------
 

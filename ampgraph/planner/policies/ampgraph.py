@@ -16,6 +16,7 @@ from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
+from ..guards.integers import guard_integers
 from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
 from ..guards.streams import guard_streams
@@ -71,7 +72,8 @@ def judge(context: Context) -> Judgement:
     integers = guard_indices(context, regions)
     listed = Listed(ledger.take(wishes, integers))
     fragile = guard_accuracy(context, regions, listed)
-    held = Held(ledger.take(fragile))
+    quantized = guard_integers(context, regions, listed)
+    held = Held(ledger.take(fragile, quantized))
     streams = guard_streams(context, regions, held)
     steady = Steady(ledger.take(streams))
     unstorable = guard_weights(context, steady)

@@ -1,0 +1,80 @@
+"""``--opset auto``: the least opset that frees operators or saves Casts, and moves nothing off the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..core.dataflow import Dataflow
+from ..core.errors import AmpError
+from ..core.graph import Graph
+from ..core.plan import Note, Plan
+from ..core.progress import Progress, silent
+from ..core.recipe import Recipe
+from ..formats import adapters
+from ..planner.opsets import later_opsets, off_target
+from ..planner.options import Options
+from ..report.summary import choices
+from . import pipeline
+
+AUTO = "auto"
+Score = tuple[int, int, int]
+"""What is worse the larger it is: heavy operators in float32, Casts, other operators in float32."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A graph in the opset that a recipe names. ``notes``: why there, where the recipe left it to us."""
+
+    graph: Graph
+    notes: tuple[Note, ...] = ()
+
+
+def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozenset[str], progress: Progress) -> Moved:
+    """The model in the opset that the recipe names. ``options``: None where a plan is given. Raises AmpError AMP307."""
+    if recipe.opset == AUTO and options is not None:
+        return _least(graph, replace(options, ranges=None), low_io, progress)
+    return Moved(at_given(graph, recipe, progress))
+
+
+def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:
+    """The model in the opset that the recipe gives as a number. Raises AmpError AMP307."""
+    if recipe.opset is None:
+        return graph
+    if isinstance(recipe.opset, str):
+        hint = "give the number: `ampgraph convert --opset auto --dry-run` names it"
+        raise AmpError("AMP307", "--opset auto has no meaning here", hint=hint)
+    progress(f"moving to opset {recipe.opset}", 0, 0)
+    return adapters.at_opset(graph, recipe.opset)
+
+
+def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
+    """Tries every opset at which something becomes possible that is not today."""
+    progress("looking for an opset", 0, 0)
+    trial, flow = pipeline.planned(adapters.copied(graph), options, low_io)
+    given = flow.opset
+    now, beside = _score(trial, flow, options), off_target(flow, options)
+    scores: dict[int, Score] = {}
+    for opset in sorted(later_opsets(flow, trial, options)):
+        try:
+            trial, flow = pipeline.planned(adapters.at_opset(graph, opset), options, low_io)
+        except AmpError as error:
+            if error.code not in ("AMP305", "AMP307"):  # no way there, or its inputs cannot be low there
+                raise
+            continue
+        if off_target(flow, options) <= beside:
+            scores[opset] = _score(trial, flow, options)
+    best = min(scores, key=lambda opset: (scores[opset], opset), default=0)
+    if not best or scores[best] >= now:
+        return Moved(graph)
+    gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], now, GAINS, strict=True) if a != b]
+    note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained)}")
+    return Moved(adapters.at_opset(graph, best), (note,))
+
+
+GAINS = ("heavy nodes float32", "Casts", "other nodes float32")
+
+
+def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
+    white = {kind for kind, listing in options.lists.items() if listing.cls == "white"}
+    wide = [node.role in white for node in choices(plan, flow, options.lists).chosen if node.dtype != plan.dtype]
+    return sum(wide), len(plan.casts), len(wide) - sum(wide)

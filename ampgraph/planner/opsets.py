@@ -1,0 +1,40 @@
+"""What a later opset would free, and what it would take off the target."""
+
+from __future__ import annotations
+
+from ..core.dataflow import NONE, Dataflow, Unit
+from ..core.plan import Plan
+from .options import Options
+
+STANDARD = "::"
+"""What the kind of an operator of another domain holds."""
+
+
+def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
+    """The first later opset of the default domain at which an operator may be low in a slot, 0 for none."""
+    op = flow.ops[unit.op] if unit.op != NONE else None
+    if op is None or STANDARD in op.kind or not unit.version:
+        return flow.later_version("Cast", "T2", flow.opset, options.dtype) if unit.fixed.startswith("opset") else 0
+    slot = unit.slot.split("@")[0]
+    since = flow.opset if options.dtype in unit.admits else flow.later_version(op.kind, slot, flow.opset, options.dtype)
+    for opset in range(since, flow.newest + 1) if since else ():
+        if options.kernels.admits(op.kind, opset, slot, options.dtype) is not False:
+            return opset if opset > flow.opset else 0
+    return 0
+
+
+def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
+    """The opsets that would free what the plan holds for want of a type or a kernel."""
+    places = {(d.scope, d.index, d.slot) for d in plan.decisions if d.why.rule == "opset"}
+    found = set()
+    for unit in flow.units:
+        op = flow.ops[unit.op] if unit.op != NONE else None
+        if op is not None and (flow.scopes[op.scope].path, op.index, unit.slot) in places:
+            found.add(freed_at(flow, options, unit))
+    return found - {0}
+
+
+def off_target(flow: Dataflow, options: Options) -> set[str]:
+    """Standard operators that the target has kernels for, and none at the opset of the model."""
+    kernels = options.kernels
+    return {op.kind for op in flow.ops if op.kind in kernels.entries and not kernels.runs(op.kind, flow.opset)}

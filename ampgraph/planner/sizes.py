@@ -1,0 +1,81 @@
+"""Sizes of images whose dimensions the file leaves open: as the strides before them divide what goes in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..oplists.traits import Traits
+
+OPEN = -1
+
+
+class OpenSizes:
+    """Dimensions of values, the open ones behind batch and channels guessed at the model's inputs and divided since."""
+
+    def __init__(self, flow: Dataflow, named: dict[str, int], traits: Traits) -> None:
+        self.flow, self.named, self.traits = flow, named, traits
+
+    def dims(self, value: int) -> list[int]:
+        """One number for each dimension; where the shape is not known at all, as `Dataflow.dims` guesses."""
+        dims, shape = self.flow.dims(value, self.named), self.flow.shape(value)
+        if shape is None or value not in self._places:
+            return dims
+        for axis, size in zip(range(2, len(dims)), self._places[value], strict=False):
+            dim = shape[axis]
+            if not (isinstance(dim, int) and dim >= 0) and str(dim) not in self.named:
+                dims[axis] = size
+        return dims
+
+    def guessed(self, op: Op) -> int:
+        """How many elements an operator adds up into one, with open dimensions guessed."""
+        return math.prod(self._summed(op, self.dims(op.inputs[0])))
+
+    def summed(self, op: Op) -> int | None:
+        """The same; None where a dimension of them is open."""
+        shape = self.flow.shape(op.inputs[0])
+        if shape is None:
+            return None
+        known = [dim if isinstance(dim, int) else self.named.get(str(dim), OPEN) for dim in shape]
+        found = self._summed(op, known)
+        return None if any(dim < 0 for dim in found) else math.prod(found)
+
+    def _summed(self, op: Op, dims: list[int]) -> list[int]:
+        """The dimensions that a sum is over."""
+        if self.traits.has(op.role, "sums_all_places"):
+            return dims[2:]
+        if self.traits.has(op.role, "sums_windows"):
+            return list(self.flow.attribute(op, "kernel_shape") or ())
+        axes = self.flow.attribute(op, "axes")
+        if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
+            item = self.flow.values[op.inputs[1]]
+            array = self.flow.weights.array(item) if item.weight else None
+            axes = [-1] if array is None else array.reshape(-1).tolist()
+        if not axes:
+            return [] if self.flow.attribute(op, "noop_with_empty_axes") else dims
+        return [dims[a] for a in axes if -len(dims) <= a < len(dims)]
+
+    @cached_property
+    def _places(self) -> dict[int, Sequence[int]]:
+        """By value, sizes behind batch and channels: those of the model's inputs, divided on the way here."""
+        flow = self.flow
+        places: dict[int, Sequence[int]] = {}
+        for value in flow.scopes[0].inputs if flow.scopes else ():
+            if (shape := flow.shape(value)) is not None and len(shape) > 2:
+                places[value] = flow.dims(value, self.named)[2:]
+        for op in flow.ops:
+            before = [places[v] for v in op.inputs if v in places]
+            if before and (after := self._after(op, before)) is not None:
+                places.update({v: after for v in op.outputs if v != NONE})
+        return places
+
+    def _after(self, op: Op, before: list[Sequence[int]]) -> Sequence[int] | None:
+        """The sizes that an operator leaves of its operands'; None where it rearranges or enlarges."""
+        if self.traits.has(op.role, "windows"):
+            steps = self.flow.attribute(op, "strides") or [1] * len(before[0])
+            return [-(-size // step) for size, step in zip(before[0], steps, strict=False)]
+        if self.traits.has(op.role, "rearranges") or len({len(sizes) for sizes in before}) > 1:
+            return None
+        return [max(sizes) for sizes in zip(*before, strict=True)]  # a smaller operand is spread

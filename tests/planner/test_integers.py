@@ -1,0 +1,202 @@
+"""Quantized models: sums of integers, islands between DequantizeLinear and QuantizeLinear, and floats beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph.numerics.strict.session import run_strict
+from onnx_text import parse
+from planner.support import LEVELS, casts, converted, decisions, dtype_of, float32_and_low, kinds, topics
+from planner.without import without
+
+ort = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+RNG = np.random.default_rng(11)
+
+
+class QuantizedCnn:
+    """A small residual network in int8: every value between two operators is quantized and dequantized."""
+
+    def __init__(self, opset: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, np.ndarray] = {}
+        x = self._quantized("x", 0.02)
+        a = self._conv("a", x, (8, 3), 0.02)
+        b = self._conv("b", a, (8, 8), 0.05)
+        c = self._quantized(self._emit("Add", [a, b]), 0.08)
+        d = self._quantized(self._emit("GlobalAveragePool", [c]), 0.05)
+        e = self._emit("Flatten", [d])
+        w, bias = self._weight("fc", (4, 8)), self._bias("fc", 4, 0.05)
+        f = self._emit("Gemm", [e, w, bias], transB=1)
+        self.nodes.append(helper.make_node("Softmax", [f], ["y"]))
+        graph = helper.make_graph(
+            self.nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+            [numpy_helper.from_array(array, name) for name, array in self.weights.items()],
+        )
+        self.model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+    def _emit(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{kind}_{len(self.nodes)}", **attributes))
+        return name
+
+    def _store(self, name: str, array: np.ndarray | np.generic) -> str:
+        self.weights[name] = np.asarray(array)
+        return name
+
+    def _quantized(self, value: str, scale: float, zero: int = 128) -> str:
+        ends = [self._store(f"{value}_s", np.float32(scale)), self._store(f"{value}_z", np.uint8(zero))]
+        return self._emit("DequantizeLinear", [self._emit("QuantizeLinear", [value, *ends]), *ends])
+
+    def _weight(self, name: str, shape: tuple[int, ...]) -> str:
+        data = self._store(f"{name}_w", RNG.integers(-100, 100, shape, np.int8))
+        return self._emit(
+            "DequantizeLinear",
+            [data, self._store(f"{name}_ws", np.float32(0.01)), self._store(f"{name}_wz", np.int8(0))],
+        )
+
+    def _bias(self, name: str, size: int, scale: float) -> str:
+        data = self._store(f"{name}_b", RNG.integers(-500, 500, (size,), np.int32))
+        ends = [self._store(f"{name}_bs", np.float32(scale * 0.01)), self._store(f"{name}_bz", np.int32(0))]
+        return self._emit("DequantizeLinear", [data, *ends])
+
+    def _conv(self, name: str, value: str, channels: tuple[int, int], scale: float) -> str:
+        """A convolution that reads what was quantized by ``scale``."""
+        inputs = [value, self._weight(name, (*channels, 3, 3)), self._bias(name, channels[0], scale)]
+        convolved = self._emit("Conv", inputs, pads=[1, 1, 1, 1])
+        return self._quantized(self._emit("Relu", [convolved]), 0.05, 0)
+
+
+def fused(model: ModelProto, folder: Path) -> Counter[str]:
+    """The integer operators that ONNX Runtime makes of a model."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 4
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = Counter(node.op_type for node in onnx.load(folder / "optimized.onnx").graph.node)
+    return Counter(
+        {kind: n for kind, n in found.items() if kind.startswith("QLinear") or "Integer" in kind or kind == "QGemm"}
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 17, 21])
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_int8_network_stays_as_it_is(opset: int, level: str, tmp_path: Path) -> None:
+    model = QuantizedCnn(opset).model
+    result = converted(model, level)
+    assert result.opset_import == model.opset_import
+    assert casts(result) <= 4
+    before = fused(model, tmp_path)
+    assert before["QLinearConv"] == 2 and before["QLinearAdd"] == before["QLinearGlobalAveragePool"] == 1, before
+    assert fused(result, tmp_path) == before
+    x = {"x": RNG.standard_normal((1, 3, 16, 16)).astype(np.float32)}
+    np.testing.assert_allclose(run_strict(result, x)["y"], run_strict(model, x)["y"], atol=2e-3)
+
+
+def test_without_the_guard_the_islands_are_cast_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = QuantizedCnn(17).model
+    without("guard_integers", monkeypatch)
+    result = ampgraph.convert(model, "O2")
+    assert casts(result) > 4
+    assert fused(result, tmp_path)["QLinearConv"] == 0
+
+
+def test_the_plan_says_what_was_left() -> None:
+    plan = ampgraph.plan(QuantizedCnn(17).model, "O2")
+    notes = [note for note in plan.notes if note.topic == "quantized"]
+    assert notes and "as they are" in notes[0].text
+    assert "quantized" in {decision.why.rule for decision in plan.decisions if decision.kind == "Conv"}
+
+
+QDQ = """i = QuantizeLinear (x, s, z)  d = DequantizeLinear (i, s, z)
+    j = DequantizeLinear (w, s, z2)  m = MatMul (d, j)"""
+QDQ_WEIGHTS: Mapping[str, Any] = {
+    "s": np.float32(0.02),
+    "z": np.uint8(128),
+    "z2": np.int8(0),
+    "w": RNG.integers(-100, 100, (64, 64), np.int8),
+    "f": RNG.standard_normal((64, 64)).astype(np.float32) / 8,
+}
+
+
+def test_a_float_product_beside_islands_is_low() -> None:
+    text = f"g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  p = MatMul (t, f)  y = Relu (p) }}"
+    result = converted(parse(text, QDQ_WEIGHTS), "O2")
+    assert [dtype_of(result, "MatMul", n) for n in (0, 1)] == ["f32", "f16"], decisions(result)
+    assert casts(result) == 2
+
+
+def test_quantized_weights_of_a_float_product_are_no_island() -> None:
+    text = "g (float[8,64] x) => (float[8,64] y) { j = DequantizeLinear (w, s, z2)  y = MatMul (x, j) }"
+    weights = {name: QDQ_WEIGHTS[name] for name in ("s", "z2", "w")}
+    assert dtype_of(converted(parse(text, weights), "O2"), "MatMul") == "f16"
+    assert kinds(converted(parse(text, weights, opset=21), "O2")).count("Cast") == 2  # scale and all: input and output
+
+
+def test_floats_among_quantized_operators_are_not_cast() -> None:
+    text = f"""g (float[8,64] x) => (float[8,64] y) {{ {QDQ} t = Tanh (m)  r = Mul (t, x)
+        k = QuantizeLinear (r, s, z)  y = DequantizeLinear (k, s, z) }}"""
+    weights = {name: array for name, array in QDQ_WEIGHTS.items() if name != "f"}
+    for opset in (13, 21):
+        assert casts(converted(parse(text, weights, opset=opset), "O2")) == 0, opset
+
+
+INTEGERS = """g (float[4,64] x) => (float[4,64] y) {
+    q, xs, z = DynamicQuantizeLinear (x)  a = MatMulInteger (q, w, z)  b = Add (a, bias)
+    c = Cast <to = 1> (b)  r = Reshape (c, shape)  s = Mul (xs, ws)  m = Mul (r, s)
+    p = MatMul (m, f)  y = Relu (p) }"""
+INTEGER_WEIGHTS: Mapping[str, Any] = {
+    "w": RNG.integers(0, 100, (64, 64), np.int8),
+    "bias": np.full(64, 90000, np.int32),
+    "shape": np.array([4, 64]),
+    "ws": np.float32(3e-4),
+    "f": RNG.standard_normal((64, 64)).astype(np.float32) / 8,
+}
+POSITIVE = {"x": RNG.random((4, 64), np.float32) * 1e-2}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_integers_are_float32_until_they_are_scaled(level: str, dtype: str) -> None:
+    model = parse(INTEGERS, INTEGER_WEIGHTS)
+    reference, result = float32_and_low(model, POSITIVE, level, dtype=dtype)
+    error = np.linalg.norm(result["y"] - reference["y"]) / np.linalg.norm(reference["y"])
+    assert error < (2e-3 if dtype == "float16" else 1e-2)
+    assert [dtype_of(converted(model, level, dtype=dtype), "MatMul")] == ["f16" if dtype == "float16" else "bf16"]
+    assert "integer-sum" in topics(ampgraph.plan(model, level)) or level == "O1"
+
+
+def test_without_the_guard_sums_of_integers_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    without("guard_integers", monkeypatch)
+    _, result = float32_and_low(parse(INTEGERS, INTEGER_WEIGHTS), POSITIVE, "O2")
+    assert not np.isfinite(result["y"]).all()
+
+
+@pytest.mark.parametrize(("scaling", "constant"), [("Mul", 1e-5), ("Div", 1e5)])
+def test_integers_that_are_scaled_down(scaling: str, constant: float) -> None:
+    text = f"""g (int32[2,4] n, float[4,4] f) => (float[2,4] y) {{
+        c = Cast <to = 1> (n)  m = {scaling} (c, k)  y = MatMul (m, f) }}"""
+    model = parse(text, {"k": np.float32(constant)})
+    feeds = {"n": np.full((2, 4), 300_000, np.int32), "f": np.eye(4, dtype=np.float32)}
+    reference, result = float32_and_low(model, feeds, "O2")
+    np.testing.assert_allclose(result["y"], reference["y"], rtol=2e-3)
+
+
+def test_pixels_are_scaled_in_the_low_type() -> None:
+    text = (
+        "g (uint8[2,4] n, float[4,4] f) => (float[2,4] y) { c = Cast <to = 1> (n)  m = Mul (c, k)  y = MatMul (m, f) }"
+    )
+    result = converted(parse(text, {"k": np.float32(1 / 255)}), "O2")
+    assert dtype_of(result, "Mul") == "f16"
