@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..core.dataflow import FLOAT32, NONE, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
-from .decided import Decided
+from .decided import DecidedModel
 from .decisions import LOW
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 
 
-def assemble(decided: Decided, digest: str) -> Plan:
+def assemble(decided: DecidedModel, digest: str) -> Plan:
     """Writes down what was decided of the model that has this digest."""
     options, flow = decided.options, decided.flow
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
@@ -28,7 +28,7 @@ def assemble(decided: Decided, digest: str) -> Plan:
     return plan
 
 
-def _decisions(decided: Decided) -> list[Decision]:
+def _decisions(decided: DecidedModel) -> list[Decision]:
     flow, settled = decided.flow, decided.settled
     decisions = []
     for unit in flow.units:
@@ -42,7 +42,7 @@ def _decisions(decided: Decided) -> list[Decision]:
     return decisions
 
 
-def _casts(decided: Decided, value: Value, plan: Plan) -> None:
+def _casts(decided: DecidedModel, value: Value, plan: Plan) -> None:
     """The one cast that a value needs, if any reader wants the other type."""
     flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
     low = settled.is_low(value.unit)
@@ -54,7 +54,7 @@ def _casts(decided: Decided, value: Value, plan: Plan) -> None:
         plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(flow.place(u) for u in other)))
 
 
-def _weight(decided: Decided, value: Value, plan: Plan) -> None:
+def _weight(decided: DecidedModel, value: Value, plan: Plan) -> None:
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
     low = [u for u in uses if decided.settled.is_low(u.unit) and not u.given_cast]

@@ -13,7 +13,7 @@ from .stages import Settled
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedModel:
     """A decided model.
 
     Attributes:

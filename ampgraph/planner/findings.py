@@ -18,7 +18,7 @@ class Source(NamedTuple):
     of_range: bool
 
 
-class Finding(NamedTuple):
+class Ruling(NamedTuple):
     """Holds for one reason, each of one node, and a note for the case that some of them had an effect.
 
     ``counted``: the note's text starts with how many nodes that were; ``silent`` holds do not count.
@@ -43,11 +43,11 @@ class Finding(NamedTuple):
 class Findings:
     """All that a guard found, in the order of the model; ``notes``: told whatever has an effect."""
 
-    found: Sequence[Finding] = ()
+    found: Sequence[Ruling] = ()
     sources: Sequence[Source] = ()
     notes: Sequence[Note] = field(default=())
 
     def enter(self, ledger: Ledger) -> None:
-        for finding in self.found:
-            finding.enter(ledger)
+        for ruling in self.found:
+            ruling.enter(ledger)
         ledger.notes += self.notes

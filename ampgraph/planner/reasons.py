@@ -8,7 +8,7 @@ from ..core.dataflow import FLOAT32, NONE, Op
 from ..core.plan import Why
 from .costs import add_extra, net_of
 from .cut import INFINITE, Problem
-from .decided import Decided
+from .decided import DecidedModel
 from .decisions import CUT, HIGH, LOW
 
 
@@ -38,7 +38,7 @@ class Reason:
     float32: Price | None = None
 
 
-def reasons_of(decided: Decided, op: Op) -> tuple[Reason, ...]:
+def reasons_of(decided: DecidedModel, op: Op) -> tuple[Reason, ...]:
     """The decisions of an operator in the order of its slots; none where it has no float32 tensor."""
     together: dict[int, list[str]] = {}
     for name, unit in op.slots.items():
@@ -46,7 +46,7 @@ def reasons_of(decided: Decided, op: Op) -> tuple[Reason, ...]:
     return tuple(_reason(decided, op, tuple(names), root) for root, names in together.items())
 
 
-def _reason(decided: Decided, op: Op, slots: tuple[str, ...], root: int) -> Reason:
+def _reason(decided: DecidedModel, op: Op, slots: tuple[str, ...], root: int) -> Reason:
     flow, settled = decided.flow, decided.settled
     find = settled.find
     values = [
@@ -69,7 +69,7 @@ def _reason(decided: Decided, op: Op, slots: tuple[str, ...], root: int) -> Reas
     )
 
 
-def _prices(decided: Decided, root: int) -> tuple[Price, Price]:
+def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
     """What low and float32 cost for one unit while all others stay as decided."""
     flow, task = decided.flow, decided.task
     costs, sides = task.costs, decided.settled.sides
@@ -89,7 +89,7 @@ def _prices(decided: Decided, root: int) -> tuple[Price, Price]:
     return price(LOW), price(HIGH)
 
 
-def _touched(decided: Decided, root: int) -> list[int]:
+def _touched(decided: DecidedModel, root: int) -> list[int]:
     """The values that a unit reads or writes."""
     flow, find = decided.flow, decided.settled.find
     return [

@@ -6,7 +6,7 @@ from ..core.dataflow import Dataflow
 from ..core.plan import Plan
 from .assemble import assemble
 from .context import Context
-from .decided import Decided
+from .decided import DecidedModel
 from .decisions import Ledger
 from .options import Options
 from .overrides import read_overrides
@@ -25,7 +25,7 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     return assemble(decide(flow, options), digest)
 
 
-def decide(flow: Dataflow, options: Options) -> Decided:
+def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit decided by the policy's rule, with the reasons."""
     return rule(options.policy)(flow, options)
 

@@ -11,7 +11,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.plan import Rewrite
 from ..oplists.operators import Listing
-from ..planner.decided import Decided
+from ..planner.decided import DecidedModel
 from ..planner.options import Options
 from ..planner.reasons import Price, Reason, reasons_of
 from .casts import label
@@ -131,7 +131,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> dict[str, tup
     return names
 
 
-def explain(decided: Decided, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
+def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
     """Explains one node of a decided model. ``replaced``: names that a rewrite took away."""
     flow, options = decided.flow, decided.options
     kind, result = (replaced or {}).get(wanted, ("", wanted))

@@ -8,7 +8,7 @@ import ampgraph
 from ampgraph.core.dataflow import Dataflow
 from ampgraph.core.errors import AmpError
 from ampgraph.oplists.operators import POLICIES
-from ampgraph.planner.decided import Decided
+from ampgraph.planner.decided import DecidedModel
 from ampgraph.planner.options import Options
 from ampgraph.planner.policies import registry
 from onnx_text import parse
@@ -28,7 +28,7 @@ def test_the_rule_of_a_policy_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     rule = registry.rule("ampgraph")
 
-    def watched(flow: Dataflow, options: Options) -> Decided:
+    def watched(flow: Dataflow, options: Options) -> DecidedModel:
         seen.append(options.policy)
         return rule(flow, options)
 

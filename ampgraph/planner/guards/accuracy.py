@@ -13,7 +13,7 @@ from ...core.plan import Note, Why
 from ...oplists.traits import Trait, Traits
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..regions import Regions
 from ..stages import Listed
 
@@ -54,7 +54,7 @@ class Sight:
 def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragile:
     """Runs every guard over every operator. At O3 a guard that fires is reported and holds nothing."""
     flow = context.flow
-    found: list[Finding] = []
+    found: list[Ruling] = []
     sources: list[Source] = []
     warnings: list[Note] = []
     sight, guards = Sight(context, regions), _guards(context.traits)
@@ -68,7 +68,7 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             why, ops = spoilt
             if context.guards_hold:
                 holds = [Hold(tuple(other.slots.values()), ACCURACY, why) for other in ops]
-                found.append(Finding(holds, Note(why.rule, describe(flow, op), why.text)))
+                found.append(Ruling(holds, Note(why.rule, describe(flow, op), why.text)))
                 sources += [Source(other.id, why, False) for other in ops]
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))

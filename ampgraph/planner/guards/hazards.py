@@ -9,7 +9,7 @@ from ...core.dataflow import FLOAT32, NONE, Use
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import ACCURACY, RANGE, Hold, describe
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..regions import Regions
 
 
@@ -43,7 +43,7 @@ def spread_hazards(context: Context, regions: Regions, *found: Findings) -> Haza
                     holds.append(Hold(tuple(reader.slots.values()), rank, why))
                 if not ends:
                     work.append(reader.id)
-    return Hazards([Finding(holds)])
+    return Hazards([Ruling(holds)])
 
 
 def _why(context: Context, source: Source) -> Why:

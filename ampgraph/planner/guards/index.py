@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
+from ...oplists.traits import Trait
 from ..context import Context
 from ..decisions import VALIDITY, Hold, describe
-from ..findings import Finding, Findings
+from ..findings import Findings, Ruling
 from ..regions import Regions
+
+SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
+"""What makes something of a float that must be exact."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,9 @@ def guard_indices(context: Context, regions: Regions) -> Integers:
     counted = _integer_valued(context)
     upstream = _Upstream(context, regions)
     found = []
+    sinks = frozenset().union(*(traits.operators(trait) for trait in SINKS))
     for op in flow.ops:
-        sink = _sink(context, op, counted)
+        sink = _sink(context, op, counted) if op.role in sinks else None
         if sink is None:
             continue
         text, values = sink
@@ -36,7 +41,7 @@ def guard_indices(context: Context, regions: Regions) -> Integers:
         holds = upstream.holds(values, why) + ([own] if traits.has(op.role, "compares") else [])
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
-        found.append(Finding(holds, note, counted=True, silent=silent))
+        found.append(Ruling(holds, note, counted=True, silent=silent))
     return Integers(found, counted=counted)
 
 

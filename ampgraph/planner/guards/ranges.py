@@ -13,7 +13,7 @@ from ...core.dataflow import NONE
 from ...core.plan import Note, Why
 from ..context import Context
 from ..decisions import RANGE, Hold
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..stages import Settled, Weighed
 from .measured import Passing, measured
 
@@ -32,7 +32,7 @@ def guard_ranges(context: Context, passing: Passing, weighed: Weighed) -> Overfl
     for value, text in sorted(passing.items()):
         item, why = flow.values[value], Why("range", text)
         units = dict.fromkeys(u for u in (item.unit, *(use.unit for use in flow.uses[value])) if u != NONE)
-        found.append(Finding([Hold(tuple(units), RANGE, why)]))
+        found.append(Ruling([Hold(tuple(units), RANGE, why)]))
         writer = flow.writer(value)
         if writer is not None and item.unit != NONE and weighed.would_be_high(item.unit, RANGE):
             sources.append(Source(writer.id, why, True))

@@ -10,7 +10,7 @@ from ...core.dataflow import NONE, Op
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import ACCURACY, Hold
-from ..findings import Finding, Findings
+from ..findings import Findings, Ruling
 from ..regions import Regions
 from ..stages import Held
 
@@ -34,18 +34,18 @@ def guard_streams(context: Context, regions: Regions, held: Held) -> Streams:
     found = []
     for stream in finder.streams(wide):
         if len(stream) >= SHORTEST_STREAM:
-            found.append(_finding(context, stream, [move for op in stream for move in wide[op.id]]))
+            found.append(_ruling(context, stream, [move for op in stream for move in wide[op.id]]))
     return Streams(found)
 
 
-def _finding(context: Context, stream: list[Op], moves: list[Op]) -> Finding:
+def _ruling(context: Context, stream: list[Op], moves: list[Op]) -> Ruling:
     dtype, steps = context.options.dtype, math.sqrt(len(stream) / 12)
     why = Why(
         "stream",
         f"in a residual stream that norms read in float32: rounding its {len(stream)} additions to {dtype} "
         f"adds up to {steps:.1f} steps",
     )
-    return Finding([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in (*stream, *moves)])
+    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in (*stream, *moves)])
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class _Finder:
     def additions(self) -> dict[int, list[Op]]:
         """Additions that only float32 norms and each other read -> what moves their results to the readers."""
         wide: dict[int, list[Op]] = {}
+        roles = self.context.traits.operators("additions")
         for op in reversed(self.context.flow.ops):  # readers first
-            moves = self._moves_to_norms(op, wide) if self._is_addition(op) else None
+            moves = self._moves_to_norms(op, wide) if op.role in roles and self._is_stream(op) else None
             if moves is not None:
                 wide[op.id] = moves
         return wide
@@ -78,11 +79,9 @@ class _Finder:
                 streams.setdefault(head[op.id], []).append(op)
         return list(streams.values())
 
-    def _is_addition(self, op: Op) -> bool:
-        """An addition of two computed values."""
-        if not self.context.traits.has(op.role, "additions") or op.id in self.regions.of_op:
-            return False
-        gray = self.regions.classes[op.id] == "gray" and bool(op.slots)
+    def _is_stream(self, op: Op) -> bool:
+        """Whether an addition is one of two computed values."""
+        gray = op.id not in self.regions.of_op and self.regions.classes[op.id] == "gray" and bool(op.slots)
         return gray and not any(self.context.flow.values[v].weight for v in op.inputs)
 
     def _moves_to_norms(self, op: Op, wide: Mapping[int, list[Op]]) -> list[Op] | None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.plan import Note, Why
 from ..context import Context
 from ..decisions import HIGH, VALIDITY, Hold, place
-from ..findings import Finding, Findings, Source
+from ..findings import Findings, Ruling, Source
 from ..options import Options
 from ..stages import Settled, Steady
 from .masks import is_mask, most_added, reads_low
@@ -68,15 +68,16 @@ class _Reader:
     def __init__(self, context: Context, steady: Steady) -> None:
         self.context, self.steady = context, steady
         self.held: set[int] = set()  # units, by what represents them
-        self.found: list[Finding] = []
+        self.found: list[Ruling] = []
         self.sources: list[Source] = []
         self.notes: list[Note] = []
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
         flow, extents = self.context.flow, dict[object, Extent]()
+        filled = {op.outputs[0] for op in flow.ops if self.context.traits.has(op.role, "fills")}
         for value in flow.values:
-            if value.dtype != FLOAT32 or not (value.weight or _fills(self.context, value)):
+            if value.dtype != FLOAT32 or not (value.weight or value.id in filled):
                 continue
             uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
             if value.weight and all(self._is_high(u.unit) for u in uses) and flow.weights.size(value) > QUICK:
@@ -102,7 +103,7 @@ class _Reader:
         flow, why = self.context.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
-        self.found.append(Finding([Hold(tuple(units), VALIDITY, why)]))
+        self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
         self.held.update(map(self.steady.find, units))
         owners = [flow.units[unit].op for unit in units if hazard]
         self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
@@ -134,11 +135,6 @@ def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Not
 def _percent(share: float) -> str:
     """Enough digits to tell a few elements of many from none."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
-
-
-def _fills(context: Context, value: Value) -> bool:
-    op: Op | None = context.flow.writer(value.id)
-    return op is not None and context.traits.has(op.role, "fills")
 
 
 def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:

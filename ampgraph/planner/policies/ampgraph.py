@@ -11,7 +11,7 @@ from ..classify import classify
 from ..context import Context
 from ..costs import CutTask, build_problem
 from ..cut import solve
-from ..decided import Decided
+from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
 from ..guards.hazards import spread_hazards
@@ -29,7 +29,7 @@ from .registry import register
 
 
 @register("ampgraph")
-def decide(flow: Dataflow, options: Options) -> Decided:
+def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit: judged, or by the cut."""
     judgement = judge(Context(flow, options))
     cut = _cut(judgement)
@@ -118,7 +118,7 @@ def _cut(judgement: Judgement) -> Cut:
     return Cut(verdicts, seeded=True)
 
 
-def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> Decided:
+def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
     """The decided model, with what is told once everything is decided."""
     context = judgement.context
     floors = floors_read_low(context, judgement.unstorable, settled)
@@ -128,7 +128,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> Decided:
         *report_flushing(context, judgement.unstorable, settled),
         *report_ranges(context, judgement.passing, settled),
     ]
-    return Decided(
+    return DecidedModel(
         flow=context.flow,
         options=context.options,
         settled=settled,

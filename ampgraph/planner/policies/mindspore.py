@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.dataflow import Dataflow
 from ...core.plan import Why
-from ..decided import Decided
+from ..decided import DecidedModel
 from ..decisions import HIGH, LIST, LOW, Ledger, Verdict
 from ..options import Options
 from ..stages import Settled
@@ -15,12 +15,12 @@ from .registry import register
 
 
 @register("mindspore")
-def decide(flow: Dataflow, options: Options) -> Decided:
+def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
     settled = Settled(Ledger(flow).take(Typed(rules)))
-    return Decided(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
+    return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 
 class Typed:

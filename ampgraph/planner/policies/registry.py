@@ -8,10 +8,10 @@ from importlib import import_module
 
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, nearest
-from ..decided import Decided
+from ..decided import DecidedModel
 from ..options import Options
 
-Rule = Callable[[Dataflow, Options], Decided]
+Rule = Callable[[Dataflow, Options], DecidedModel]
 """Decides every unit of a model, with reasons; everything after it is shared."""
 
 _RULES: dict[str, Rule] = {}
