@@ -154,9 +154,9 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     """As what `verify`, `tune` and the check print is: a pattern that `convert` takes."""
     text = """agraph (float[4,8] x) => (float[4,1] y) {
       a = MatMul(x, w)  i = ArgMax<axis = 1>(a)  y = GatherElements<axis = 1>(a, i) }"""
-    plan = ampgraph.plan(parse(text, **SMALL), fp32=["value:i"])
+    plan = ampgraph.plan(parse(text, SMALL), fp32=["value:i"])
     assert {d.kind for d in plan.decisions if d.why.text == "--fp32 value:i"} == {"ArgMax"}
-    low = [ampgraph.convert(parse(text, **SMALL)), parse(text, **SMALL)]
+    low = [ampgraph.convert(parse(text, SMALL)), parse(text, SMALL)]
     found = ampgraph.verify(low[1], low[0], nodes=9)
     patterns = [option.removeprefix("--fp32 ") for suspect in found.growth for option in suspect.repair]
     assert ampgraph.plan(low[1], fp32=patterns)
