@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
@@ -45,7 +45,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
-    opset: int | str | None
+    opset: int | Literal["auto"] | None
     ranges: Ranges | str | os.PathLike[str] | None
     range_margin: float | None
 
@@ -124,7 +124,7 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy mindspore ``keep``.")
-    opset: int | str | None = option(
+    opset: int | Literal["auto"] | None = option(
         "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
         doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "
         "moves nothing off the target.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .errors import AmpError, is_number, is_whole, nearest
 
@@ -111,10 +111,12 @@ def _pair_text(item: object) -> str:
     return f"{item[0]}={item[1]}" if isinstance(item, tuple) and len(item) == 2 else repr(item)
 
 
-def opset(value: object) -> int | str | None:
+def opset(value: object) -> int | Literal["auto"] | None:
     """A number, "auto", or None: unchanged. Raises AmpError AMP307."""
-    if value is None or value == "auto":
-        return value
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
     if isinstance(value, str) and value.isdecimal():
         return int(value)
     if not is_whole(value):

@@ -63,7 +63,7 @@ def test_the_plan_says_what_another_opset_would_free() -> None:
 
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(AmpError, match="AMP307.*whole number"):
-        ampgraph.convert(given(CLIPS, 9), opset="newest")
+        ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[arg-type]
     plan = ampgraph.plan(given(CLIPS, 9))
     with pytest.raises(AmpError, match="AMP307.*no meaning here"):
         ampgraph.convert(given(CLIPS, 9), plan=plan, opset="auto")
