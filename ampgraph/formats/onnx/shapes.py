@@ -70,7 +70,7 @@ def infer(model: ir.Model, doubted: bool = False) -> dict[str, Shape]:
         info.type.tensor_type.ClearField("shape")
     try:
         found = onnx.shape_inference.infer_shapes(proto, strict_mode=False)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     shapes: dict[str, Shape] = {}
     for info in (*found.graph.value_info, *(found.graph.output if doubted else ())):
