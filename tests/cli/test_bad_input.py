@@ -125,6 +125,7 @@ BAD_OPTIONS = {
     "both": (["--fp32", "op:Conv", "--low", "op:Conv"], "AMP306"),
     "io": (["--io", "imgae=low"], "AMP305"),
     "opset": (["--opset", "999"], "AMP307"),
+    "opset word": (["--opset", "x"], "AMP307"),
     "dim": (["--dim", "batch"], "AMP310"),
     "dim name": (["--dim", "bacth=3"], "AMP310"),
     "no list": (["--lists", "missing.toml"], "AMP301"),
@@ -142,7 +143,12 @@ def test_a_bad_option_is_refused(amp, folder, name):
 
 
 def test_usage_errors_exit_2():
-    wrong = (("convert",), ("convert", "m.onnx", "--no-such"), ("nothing",), ("convert", "m.onnx", "--opset", "x"))
+    wrong = (
+        ("convert",),
+        ("convert", "m.onnx", "--no-such"),
+        ("nothing",),
+        ("convert", "m.onnx", "--range-margin", "x"),
+    )
     for words in wrong:
         done = process(*words)
         assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr

@@ -81,7 +81,6 @@ def test_the_short_text() -> None:
         ("O2,level=O1", "'level' is said twice", "leave one"),
         ("O2,,O3", "'' is no level", "levels are"),
         ('fp32="x', "a quote is left open", 'write fp32="a,b"'),
-        ("opset=x", "opset=x is no number", "opset"),
     ],
 )
 def test_a_text_that_is_none(text: str, message: str, hint: str) -> None:
@@ -117,7 +116,7 @@ def test_what_users_may_give() -> None:
         ({"dims": {"n": True}}, "AMP310", "--dim n=True is not NAME=N"),
         ({"dims": 3}, "AMP310", "--dim 3 is not NAME=N"),
         ({"store_weights": "high"}, "AMP301", "weights cannot be stored 'high'"),
-        ({"opset": "18"}, "AMP307", "opset '18' is no whole number"),
+        ({"opset": "new"}, "AMP307", "opset 'new' is no whole number"),
         ({"ranges": 3}, "AMP311", "ranges= is a int, not ranges"),
         ({"range_margin": "2"}, "AMP311", "range_margin='2' is no number"),
         ({"range_margin": 0}, "AMP311", "--range-margin 0 is no positive number"),
