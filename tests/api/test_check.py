@@ -176,6 +176,14 @@ def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
     assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
 
 
+def test_outputs_that_rounding_does_not_move_are_right(amp, path, tmp_path):
+    """A model that is low already: its second conversion is compared with itself, to the bit."""
+    amp("convert", path(SMALL), "-o", tmp_path / "low.onnx")
+    out = amp("convert", tmp_path / "low.onnx", "-o", tmp_path / "again.onnx", "--check", "require")[1]
+    assert "check" not in rows(out) or rows(out)["check"].startswith("ok 0 ")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "low.onnx").read_bytes()
+
+
 def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
     monkeypatch.setattr(check, "MEMORY", 100)
     out = amp("convert", path(SMALL), "--check", "auto")[1]
