@@ -41,5 +41,5 @@ def test_sample(name: str) -> None:
 def test_all() -> None:
     names = [name for name in sorted(index().ops) if any(text.startswith(EXCUSE) for text in reference(name).excuses)]
     excused = [(name, level) for name in names for level in LEVELS if _faults(name, level)]
-    assert len({name for name, _ in excused}) >= 8
+    assert len({name for name, _ in excused}) >= 6
     assert [fault for name, level in excused for fault in _with_data(name, level)] == []

@@ -292,8 +292,9 @@ def steps(name: str, low: int) -> tuple[int, list[str]]:
     strict = SegmentedModel(flat, names)
     stored = {i.name: onnx.numpy_helper.to_array(i) for i in kept.graph.initializer}
     count, wrong = 0, []
-    for feeds in ref.feeds:
-        values = {n: _raised(v) for n, v in stored.items()} | dict(feeds)
+    for read in ref.feeds:
+        feeds = {n: _raised(v) for n, v in read.items()}  # the border of the strict model is float32
+        values = {n: _raised(v) for n, v in stored.items()} | feeds
         values |= dict(strict.run(feeds))
         for node in kept.graph.node:
             lows = [low if types.get(o, ("", ""))[1] == NAMES[low] else 0 for o in node.output]
