@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
-from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported
@@ -16,7 +15,7 @@ from ..numerics.metrics.agreement import Agreement, apart
 from ..report.verification import Verification
 from .fault_search import FaultSearch
 from .kinds import Data, Model, path_of
-from .pairs import MindirPair, OnnxPair, Pair
+from .pairs import Pair, paired
 
 if TYPE_CHECKING:
     pass
@@ -64,9 +63,10 @@ def verify(
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
 
-        pair = _paired(reference, model, device)
+        pair = paired(reference, model, device)
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
         pair.open()
+        drawn = drawn.fitted(pair.probe)
         outputs = _compared(pair, drawn, progress)
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.look(drawn, progress)
@@ -82,13 +82,6 @@ def _check(tolerance: float, nodes: int | None) -> None:
         raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
         raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
-
-
-def _paired(reference: Model, model: Model, device: str) -> Pair:
-    mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
-    if len(mindir) == 1:
-        raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
-    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
 
 
 def _compared(pair: Pair, drawn: Samples, progress: Progress | None) -> list[Agreement]:
