@@ -64,6 +64,10 @@ class Pair(ABC):
         """The feeds of both sides."""
         return feeds, feeds
 
+    def roles(self) -> dict[str, str]:
+        """What the reference's outputs are, where its operators are seen."""
+        return {}
+
 
 class OnnxPair(Pair):
     """On ONNX Runtime; strictly on the CPU."""
@@ -124,6 +128,11 @@ class OnnxPair(Pair):
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+
+    def roles(self) -> dict[str, str]:
+        from ..numerics.metrics.roles import roles_of
+
+        return roles_of(self._ours.dataflow())
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer
