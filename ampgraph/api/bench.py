@@ -27,7 +27,7 @@ from .opsets import at_given
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.verdict import Judge
     from ..planner.promotions import Promotion
 

@@ -20,7 +20,7 @@ from .kinds import Data, Model, path_of
 from .pairs import Pair, paired
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.custom import Function
 
 TOLERANCE, NODES = 1e-2, 5
@@ -72,7 +72,7 @@ def verify(
         pair = paired(reference, model, device)
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
         pair.open()
-        drawn = drawn.fitted(pair.probe)
+        drawn = drawn.fitted(pair.expected)
         measure = metric_of(metric, pair.roles())
         outputs, overall = compared(pair, drawn, measure, progress)
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
