@@ -23,6 +23,7 @@ class Samples:
     _count: int = field(repr=False)
     _start: Callable[[], Iterator[Feeds]] = field(repr=False)
     _resized: Callable[[Learnt], tuple[Samples, Mapping[Place, int]]] | None = field(default=None, repr=False)
+    _hints: tuple[int, ...] = field(default=(), repr=False)
 
     def fitted(self, run: Callable[[Feeds], object]) -> Samples:
         """Samples of sizes with which a model runs: generated ones get others where the guessed ones do not.
@@ -42,7 +43,7 @@ class Samples:
                 return error.message, places
             return "", places
 
-        learnt, failure = sizes_that_run(attempt)
+        learnt, failure = sizes_that_run(attempt, self._hints)
         if learnt is None:
             raise AmpError("AMP504", f"no generated input fits: {failure}", hint="give --data, or sizes with --dim")
         return resized(learnt)[0]

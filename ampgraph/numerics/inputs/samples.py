@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ...core.dataflow import Dataflow
+from ...core.dataflow import NONE, Dataflow
 from ...core.errors import AmpError, is_whole, nearest
 from ...formats import adapters
 from ...runtime.ports import Port
@@ -16,6 +18,7 @@ from .given import Inputs, from_arrays, from_iterable, from_list, from_path
 from .sample_set import Samples
 from .sizes import GraphInput, Place
 
+HINTS = 12  # sizes of weights that an input may have
 COUNT = 8  # samples that are generated where nobody says how many
 
 
@@ -116,4 +119,11 @@ def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, d
         made = Generator(flow, needed, seed, dims, learnt)
         return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
 
-    return resized({})[0]
+    return replace(resized({})[0], _hints=_sizes_of_weights(flow))
+
+
+def _sizes_of_weights(flow: Dataflow) -> tuple[int, ...]:
+    """The sizes that the first weights have, in the order of their readers."""
+    weights = (flow.values[v] for op in flow.ops for v in op.inputs if v != NONE and flow.values[v].weight)
+    sizes = (size for item in weights for size in flow.shape(item.id) or () if isinstance(size, int) and size > 1)
+    return tuple(itertools.islice(dict.fromkeys(sizes), HINTS))
