@@ -86,6 +86,13 @@ class Bench:
         )
         return self._search
 
+    def sensitivity(self) -> tuple[str, float]:
+        """The output that the rounding of the inputs alone changes most, and by how much."""
+        from ..numerics.metrics.sensitivity import sensitivity
+        from ..numerics.strict.session import StrictSession
+
+        return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
+
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
         """What names the groups, and what had to be held beside them."""
         chosen = [self.groups[i] for i in sorted(promoted)] + self._held.get(frozenset(promoted), [])

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.judged import Scores
 from ..numerics.metrics.metric import SAMPLE, Metric, metric_of
+from ..numerics.metrics.sensitivity import sensitivity
 from ..report.verification import Verification
 from .fault_search import FaultSearch
-from .kinds import Data, Model, path_of
+from .kinds import Data, Feeds, Model, path_of
 from .pairs import Pair, paired
 
 if TYPE_CHECKING:
@@ -75,14 +77,26 @@ def verify(
         drawn = drawn.fitted(pair.expected)
         measure = metric_of(metric, pair.roles())
         outputs, overall = compared(pair, drawn, measure, progress)
+        notes = chaotic(pair.expected, drawn, pair.low, tolerance, outputs)
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.look(drawn, progress)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(outputs[0].errors), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), (*drawn.notes, *pair.notes, *job.notes),
+            job.born, job.growth, job.traced, tuple(pair.fallback), (*drawn.notes, *pair.notes, *notes, *job.notes),
             measure.name, overall,
         )  # fmt: skip
+
+
+def chaotic(
+    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    outputs: Sequence[Agreement],
+) -> list[str]:  # fmt: skip
+    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
+    if not low or all(output.within(tolerance) for output in outputs):
+        return []
+    name, found = sensitivity(run, drawn, low[0])
+    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
 
 
 def _check(tolerance: float, nodes: int | None) -> None:

@@ -12,6 +12,11 @@ TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 REPAIRS = 4  # shown
 
 
+def chaotic_in_itself(sensitivity: float) -> str:
+    """What is said of a model that no low type suits."""
+    return f"the model is chaotic in itself: rounding its inputs alone changes it by {sensitivity:.2g}"
+
+
 class PrecisionWarning(UserWarning):
     """A conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what repairs it."""
 
@@ -105,14 +110,7 @@ class CheckVerdict:
         return ", ".join(parts) + self._by_itself()
 
     def _by_itself(self) -> str:
-        if self.sensitivity is None:
-            return ""
-        return f"; {self.model_is_chaotic(self.sensitivity)}"
-
-    @staticmethod
-    def model_is_chaotic(sensitivity: float) -> str:
-        """What is said of a model that no low type suits."""
-        return f"the model is chaotic in itself: rounding its inputs alone changes it by {sensitivity:.2g}"
+        return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
