@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import AmpError
+from ..core.files import refuse_output, sources_of
 from ..core.recipe import Given, recipe_of
 from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
@@ -45,18 +48,12 @@ def tune(
     cannot be met; nothing is written then.
     """
     with signals_wait():
-        from pathlib import Path
-
         from ..api.tune import tune as find
-        from ..core.errors import AmpError
-        from ..core.files import refuse_output, sources_of, text_file
+        from ..core.files import text_file
         from ..report.tuning import tuning_lines
 
     if sensitivity is not None:
-        if not sensitivity.endswith((".json", ".csv")):
-            hint = "end its name in .json or .csv"
-            raise AmpError("AMP311", f"--sensitivity {sensitivity} has no format that is known", hint=hint)
-        refuse_output(Path(sensitivity), sources_of(model, data, output), "--sensitivity")
+        _refuse_table(sensitivity, model, data, output)
     with progress() as bar:
         found = find(
             model, recipe=recipe_of(None, fields), data=data, tolerance=tolerance, metric=metric, samples=samples,
@@ -73,3 +70,11 @@ def tune(
     if not found.met:
         sys.stdout.flush()
         sys.exit(1)
+
+
+def _refuse_table(path: str, *sources: str | None) -> None:
+    """Raises AmpError AMP311 for a format that is none, AMP105 and AMP106 for a place that cannot be."""
+    if not path.endswith((".json", ".csv")):
+        hint = "end its name in .json or .csv"
+        raise AmpError("AMP311", f"--sensitivity {path} has no format that is known", hint=hint)
+    refuse_output(Path(path), sources_of(*sources), "--sensitivity")
