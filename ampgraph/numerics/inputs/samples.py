@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ def load_samples(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     likely: bool = False,
+    lacking: Collection[str] = (),
 ) -> Samples:
     """The samples to run a model on.
 
@@ -110,6 +111,7 @@ def load_samples(
         count: how many samples at most; all if None, and 8 where they are generated.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
+        lacking: inputs that data may leave out.
         likely: generated inputs are images, sound, several magnitudes, where an input looks as if it took them.
 
     Raises:
@@ -126,7 +128,7 @@ def load_samples(
         return _generated(flow, ports, COUNT if count is None else count, seed, dims, likely)
     inputs = _Inputs(
         {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
-        frozenset(p.name for p in ports if _has_default(flow, p)),
+        frozenset(p.name for p in ports if _has_default(flow, p) or p.name in lacking),
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
     if isinstance(data, (str, os.PathLike)):
