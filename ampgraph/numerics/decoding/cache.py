@@ -22,7 +22,7 @@ REMEMBERS = frozenset(["state", "states", "cache", "hidden", "cell", "memory", "
 
 
 @dataclass(frozen=True)
-class Pair:
+class CachePair:
     """An input and the output that is fed to it in the next step; ``axis``: along which it grows, None for none."""
 
     past: str
@@ -30,7 +30,9 @@ class Pair:
     axis: int | None
 
 
-def find_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port], given: Sequence[str] = ()) -> tuple[Pair, ...]:
+def find_pairs(
+    inputs: Mapping[str, Port], outputs: Mapping[str, Port], given: Sequence[str] = ()
+) -> tuple[CachePair, ...]:
     """The pairs that are given as ``IN=OUT`` (each with one ``*`` at most), else those that names and shapes tell.
 
     Names tell a pair where they differ in words such as past and present alone: ``past_key_values.0.key`` and
@@ -45,7 +47,7 @@ def find_pairs(inputs: Mapping[str, Port], outputs: Mapping[str, Port], given: S
     for name, port in inputs.items():
         fits = [out for out in known.get(_words(name), ()) if _told(name, out) and _alike(port, outputs[out])]
         if len(fits) == 1:
-            pairs.append(Pair(name, fits[0], _axis(port, outputs[fits[0]])))
+            pairs.append(CachePair(name, fits[0], _axis(port, outputs[fits[0]])))
     if not pairs:
         message = "no output looks like the next step's input: --steps needs a cache or a state"
         raise AmpError("AMP312", message, hint="name the pairs: --cache IN=OUT, or --cache 'past_*=present_*'")
@@ -82,7 +84,7 @@ def _axis(past: Port, present: Port) -> int | None:
     return usual if usual in open_ones else next(iter(open_ones), None)
 
 
-def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[Pair]:
+def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> Iterable[CachePair]:
     left, sign, right = text.partition("=")
     if not sign or left.count("*") > 1 or left.count("*") != right.count("*"):
         hint = "for example --cache state=new_state, or --cache 'past_*=present_*'"
@@ -100,4 +102,4 @@ def _given(text: str, inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -
         if not _alike(inputs[name], outputs[other]):
             message = f"--cache {text}: output '{other}' is {outputs[other]}, input '{name}' {inputs[name]}"
             raise AmpError("AMP312", message, hint="an output that is fed back has its input's type and rank")
-        yield Pair(name, other, _axis(inputs[name], outputs[other]))
+        yield CachePair(name, other, _axis(inputs[name], outputs[other]))

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.graph import LOW
 from ...runtime.ports import Port, numpy_dtype
-from .cache import FLOATS, Pair
+from .cache import FLOATS, CachePair
 
 Feeds = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ class Decoder:
         flags: truth values that say whether there is a past.
     """
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CachePair, ...]
     tokens: str = ""
     scores: str = ""
     masks: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def sampled(scores: Array) -> Array:
     return np.atleast_1d(wide.argmax(-1))
 
 
-def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: tuple[Pair, ...]) -> Decoder:
+def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: tuple[CachePair, ...]) -> Decoder:
     """The parts that inputs and outputs play, by their names, types and ranks."""
     held = {name for pair in pairs for name in (pair.past, pair.present)}
     free = {name: port for name, port in inputs.items() if name not in held}
