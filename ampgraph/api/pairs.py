@@ -82,8 +82,8 @@ class OnnxPair(Pair):
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
-        self.reference, self._takes = self._ours, interface_of(self._theirs)
-        same_interface(interface_of(self._ours), self._takes)
+        self.reference, self._takes, self._given = self._ours, interface_of(self._theirs), interface_of(self._ours)
+        same_interface(self._given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
@@ -96,6 +96,14 @@ class OnnxPair(Pair):
     def source(self) -> OnnxGraph:
         """The reference, for other runs of it."""
         return self._ours
+
+    def takes_of_reference(self) -> Mapping[str, Port]:
+        """Its inputs, without those that have a default."""
+        return self._given.inputs
+
+    def gives_of_reference(self) -> Mapping[str, Port]:
+        """Its outputs."""
+        return self._given.outputs
 
     @property
     def result(self) -> OnnxGraph:
@@ -115,7 +123,10 @@ class OnnxPair(Pair):
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
-        ours, theirs = self.feeds(feeds)
+        return self.sides(*self.feeds(feeds))
+
+    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The outputs of both, each on feeds of its own."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
         if self._profiled is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ def load_samples(
     count: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    lacking: Collection[str] = (),
 ) -> Samples:
     """The samples to run a model on.
 
@@ -45,6 +46,7 @@ def load_samples(
         count: how many samples at most; all if None, and 8 where they are generated.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
+        lacking: inputs that data may leave out.
 
     Raises:
         AmpError: AMP101 (a path that cannot be read), AMP108 (not an .npz, an empty folder, no samples), AMP310 (a
@@ -60,7 +62,7 @@ def load_samples(
         return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
     inputs = Inputs(
         {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
-        frozenset(p.name for p in ports if _has_default(flow, p)),
+        frozenset(p.name for p in ports if _has_default(flow, p) or p.name in lacking),
         frozenset(p.name for p in ports if flow.shape(p.value) is None),
     )
     if isinstance(data, (str, os.PathLike)):
