@@ -35,7 +35,7 @@ def share(first: int, last: int, words: argparse.Namespace) -> tuple[Counter[str
     while at < last:
         command = [sys.executable, "-m", "fuzz", "--one", f"{at}:{last}", "--ways", str(words.ways)]
         command += ["--keep", str(words.keep)] if words.keep else []
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines()
         counts.update(line.split()[0] for line in lines)
         found += [line.removeprefix("fault ") for line in lines if line.startswith("fault ")]
