@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
@@ -99,7 +98,7 @@ class Conversion:
     summary: Summary | None
     verdict: CheckVerdict | None = None
 
-    def model(self) -> Any:
+    def model(self) -> object:
         """The result in the caller's kind of model."""
         return self.back(self.graph, self.changed)
 
