@@ -43,8 +43,9 @@ def convert(model: Path, level: str) -> Work:
 
 def strict(model: Path, level: str) -> Work:
     """Opening a strict session of the converted model, the runtime's own work included."""
-    import ampgraph
     import onnxruntime  # noqa: F401
+
+    import ampgraph
 
     low = model.with_name(f"{model.stem}.{level}.low.onnx")
     if not low.exists():
