@@ -70,6 +70,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session = StrictSession(self._reference)
+        self.samples = self.samples.fitted(session.run)
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)

@@ -70,4 +70,4 @@ def _same(job: Job) -> Data:
     if job.measuring.data is not None:
         return job.measuring.data
     options = resolve(job.recipe, format_of(job.model))
-    return list(load_samples(job.model, count=GENERATED, dims=options.dims, likely=True))
+    return list(load_samples(job.model, count=GENERATED, dims=options.dims))

@@ -34,6 +34,8 @@ from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import moved
 
+SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -176,7 +178,7 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
     path = Path(job.source)
     if path.is_dir():
         raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
-    known = ".mindir" if is_mindir(path) else ".onnx"
+    known = SUFFIXES[format_of(path)]
     suffix = path.suffix if path.suffix.lower() == known else known
     return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")
 
@@ -269,7 +271,7 @@ def trial(
     folder = None if output is None else output.parent
     reported = contextlib.nullcontext() if output is None else refusals_reported(output, job.option)
     with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
-        tried = Path(scratch) / "result.onnx"
+        tried = Path(scratch) / f"result{SUFFIXES[graph.format]}"
         if not beyond(graph):
             graph.save(tried, progress)
         return verdict_on(job, plan, graph, dims, tried, progress)
@@ -285,7 +287,8 @@ def verdict_on(
     with contextlib.ExitStack() as files:
         reference = job.source
         if reference is None:
-            reference = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))) / "reference.onnx"
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))
+            reference = Path(folder) / f"reference{SUFFIXES[graph.format]}"
             adapters.load(job.model)[0].save(reference)
         return check(reference, written, plan, job.checking, job.measuring, dims)
 

@@ -63,8 +63,11 @@ def _unwritten(summary: Summary) -> str:
 
 def _no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
-    measured = any(note["topic"] == "samples" for note in summary.notes)
-    return "none fired" if measured or not summary.changed else "none fired; ranges were not measured"
+    if not summary.changed:
+        return "none needed: nothing was lowered"
+    if any(note["topic"] == "samples" for note in summary.notes):
+        return "none fired beside what was measured"
+    return "none fired; ranges were not measured"
 
 
 def _why_nothing(summary: Summary) -> str:
