@@ -13,7 +13,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.formats.onnx import io as onnx_io
 from present import present
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).resolve().parents[3] / "models"
 VALUES = np.arange(4096 * 4, dtype=np.float32).reshape(4096, 4)
 
 

@@ -14,9 +14,9 @@ from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import kinds, schema
 from ampgraph.formats.mindir import weights as mindir_weights
-from formats import mindir_build
-from formats.mindir_build import Build, write, write_split
-from formats.mindir_files import DIGITS, LOW, UNKNOWN, parameter, refused, rounded_all, tree, values
+from formats.mindir import build as mindir_build
+from formats.mindir.build import Build, write, write_split
+from formats.mindir.files import DIGITS, LOW, UNKNOWN, parameter, refused, rounded_all, tree, values
 
 # -- round trips ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ def test_only_float32_is_rounded(split):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
 def test_memory(tmp_path):
-    script = Path(__file__).with_name("mindir_memory.py")
+    script = Path(__file__).with_name("memory.py")
     run = subprocess.run([sys.executable, script, tmp_path, "400"], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 150_000  # KiB

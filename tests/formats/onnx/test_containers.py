@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from formats.helpers import LEVELS, casts, convert_everywhere, low_kinds, nodes, x
+from formats.onnx.helpers import LEVELS, casts, convert_everywhere, low_kinds, nodes, x
 from onnx_text import parse
 
 SEQUENCES = {

@@ -19,9 +19,9 @@ from ampgraph.oplists.mindspore_schemas import NO_SLOT, Operator, is_slot, opera
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.passes.verify_types import VerifyTypes
 from ampgraph.report.summary import Summary, choices, summarize
-from formats.mindir_checker import faults, types_of
-from formats.mindir_parse import _options, convert, data, dump, graph_of, parse
-from formats.mindir_random import random_texts
+from formats.mindir.checker import faults, types_of
+from formats.mindir.parse import _options, convert, data, dump, graph_of, parse
+from formats.mindir.random_texts import random_texts
 from present import present
 
 OPTIMIZERS = [entry for entry in operators().values() if UPDATE.match(entry.name)]  # files with one are refused

@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 import ampgraph
 from effort import lines_run
-from formats.helpers import LEVELS, casts, code, convert_everywhere, low_kinds, nodes, x
+from formats.onnx.helpers import LEVELS, casts, code, convert_everywhere, low_kinds, nodes, x
 from onnx_text import parse
 
 LOCAL = ["loc"]

@@ -18,7 +18,7 @@ import pytest
 
 from ampgraph.formats.mindir.schema import ELEMENT_TYPES, Model
 from ampgraph.oplists.mindspore_schemas import LOW_TYPES, Operator, is_slot, operator, operators
-from mindir.operator_cases import CASES, Dtype, Tensor
+from formats.mindir.operator_cases import CASES, Dtype, Tensor
 from share import share, turn
 
 FLOATS = {"float32", *LOW_TYPES}
@@ -49,7 +49,7 @@ LOW_ONLY = {"ApplyRotaryPosEmb", "IncreFlashAttention", "PromptFlashAttention"}
 
 
 SEEN = "43462a312a903aaa"
-"""The table that a full run has seen, with MindSpore 2.10.0: `AMPGRAPH_TESTS=full pytest tests/mindir`."""
+"""The table that a full run has seen, with MindSpore 2.10.0: `AMPGRAPH_TESTS=full pytest tests/formats/mindir`."""
 
 
 def test_the_table_is_the_one_that_a_full_run_has_seen() -> None:

@@ -1,4 +1,4 @@
-"""A MindIR model as text, a line per node, to read and to compare: ``python -m mindir.text FILE.mindir``.
+"""A MindIR model as text, a line per node, to read and to compare: ``python -m formats.mindir.text FILE.mindir``.
 
     graph main(x: f32[2,3,4])
       parameter seq.1.weight: f32[16,12]

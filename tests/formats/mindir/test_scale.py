@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from effort import assert_linear
-from formats.mindir_parse import convert, data, parse
+from formats.mindir.parse import convert, data, parse
 
 
 def deep(nodes: int) -> str:

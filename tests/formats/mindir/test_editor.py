@@ -15,10 +15,10 @@ import pytest
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Rewrite
 from ampgraph.formats.mindir import view
-from formats.mindir_checker import faults, interface
-from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
+from formats.mindir.checker import faults, interface
+from formats.mindir.parse import convert, data, dump, followed, graph_of, parse, plan_of
 
-PAIRS = sorted((Path(__file__).parent / "mindir_pairs").glob("*.txt"), key=lambda path: path.name)
+PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.txt"), key=lambda path: path.name)
 LINE = "\n" + "-" * 60 + "\n"
 LISTS = ("fp32", "low", "io")
 

@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import Tolerance
-from formats.helpers import LEVELS, casts, convert_everywhere, kinds, low_kinds, nodes, x
+from formats.onnx.helpers import LEVELS, casts, convert_everywhere, kinds, low_kinds, nodes, x
 from onnx_text import parse
 
 MS = ["com.microsoft"]

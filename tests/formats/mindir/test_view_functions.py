@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formats.mindir_flows import fixed, flow_of, names, op_of, units
+from formats.mindir.flows import fixed, flow_of, names, op_of, units
 
 SWITCH = """
     main(x: f32[2,4], c: bool[])

@@ -3,7 +3,7 @@
 import pytest
 
 from ampgraph import AmpError
-from formats.mindir_parse import convert, parse
+from formats.mindir.parse import convert, parse
 
 FORWARD = """
     main(x: f32[4,4])

@@ -1,6 +1,6 @@
 """Reads, rounds and writes a split model of N megabytes; prints the most private memory (KiB) that it took.
 
-``python mindir_memory.py FOLDER MEGABYTES``. A process of its own, because memory is the process's.
+``python memory.py FOLDER MEGABYTES``. A process of its own, because memory is the process's.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import mindir_build
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ampgraph.formats.mindir import io as mindir_io
+from formats.mindir import build as mindir_build
 
 ROWS, COLUMNS = 4096, 1024  # 16 MB each
 

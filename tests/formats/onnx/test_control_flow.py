@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from formats.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, nodes, stored, x
+from formats.onnx.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, nodes, stored, x
 from onnx_text import parse
 
 BRANCHES = [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampgraph.core.dataflow import NONE, Dataflow, Op
-from formats.mindir_parse import graph_of, parse
+from formats.mindir.parse import graph_of, parse
 
 
 def flow_of(words: str, **options: Any) -> Dataflow:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from formats.mindir_build import dense, write, write_split
+from formats.mindir.build import dense, write, write_split
 
 
 @pytest.fixture

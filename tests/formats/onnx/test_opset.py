@@ -8,7 +8,7 @@ from onnx import ModelProto
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.opset import at_opset
-from formats.helpers import run_plain
+from formats.onnx.helpers import run_plain
 from onnx_text import parse
 
 X = {"x": np.arange(7, dtype=np.float32).reshape(1, 1, 1, 7)}

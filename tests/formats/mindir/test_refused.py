@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import schema
-from formats.mindir_build import dense, write, write_split
-from formats.mindir_files import DIGITS, refused, rounded_all
+from formats.mindir.build import dense, write, write_split
+from formats.mindir.files import DIGITS, refused, rounded_all
 
 # -- what is refused --------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.weights import MindirFile
 from ampgraph.planner.options import Options
 from ampgraph.planner.resolve import resolve
-from mindir import text as mindir_text
+from formats.mindir import text as mindir_text
 
 TYPES = {"f32": 1, "f16": 10, "bf16": 16, "f64": 11, "i64": 7, "i32": 6, "bool": 9, "u8": 2}
 NUMPY = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "bool": np.bool_}

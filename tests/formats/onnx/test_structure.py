@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
-from formats.helpers import (
+from formats.onnx.helpers import (
     LEVELS,
     casts,
     code,
@@ -80,12 +80,12 @@ def test_two_processes_give_the_same_bytes() -> None:
     program = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
-from formats.test_structure import busy_model
+from formats.onnx.test_structure import busy_model
 import ampgraph
 models = [ampgraph.convert(busy_model(), level, target="cpu") for level in ("O1", "O2", "auto")]
 print(hashlib.sha256(b"".join(m.SerializeToString(deterministic=True) for m in models)).hexdigest())
 """
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     runs = [
         subprocess.run(
             [sys.executable, "-c", program, folder],

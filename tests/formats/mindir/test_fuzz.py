@@ -18,8 +18,8 @@ import ampgraph
 from ampgraph.formats.mindir import schema
 from ampgraph.models import digits
 from effort import lines_run
-from formats.mindir_parse import data, dump, parse
-from formats.mindir_random import random_texts
+from formats.mindir.parse import data, dump, parse
+from formats.mindir.random_texts import random_texts
 
 SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 REAL = Path(digits.__file__).parent / "digits_cnn.mindir"

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
-from formats.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
+from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
 from onnx_text import array, parse
 
 SIDE = 600  # a square of this side passes 1 MB

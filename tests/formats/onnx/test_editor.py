@@ -9,7 +9,7 @@ import pytest
 
 from ampgraph.core.dataflow import Dataflow, Op, Value
 from ampgraph.formats.onnx.graph import OnnxGraph
-from formats.helpers import kinds, run_plain, x
+from formats.onnx.helpers import kinds, run_plain, x
 from onnx_text import parse
 
 

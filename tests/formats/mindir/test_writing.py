@@ -9,8 +9,8 @@ import pytest
 
 from ampgraph.formats.mindir import io as mindir_io
 from ampgraph.formats.mindir import weights as mindir_weights
-from formats.mindir_build import dense, write
-from formats.mindir_files import refused, rounded_all, tree, values
+from formats.mindir.build import dense, write
+from formats.mindir.files import refused, rounded_all, tree, values
 
 # -- whole or not at all ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
 
 LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits_transformer.onnx"
+DIGITS = Path(__file__).resolve().parents[3] / "models" / "digits_transformer.onnx"
 UNKNOWN = bytes([0x5A, 4]) + b"left"  # field 11 (parallel), which the table does not name
 
 

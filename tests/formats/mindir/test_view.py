@@ -7,8 +7,8 @@ import pytest
 from ampgraph.core.dataflow import NONE
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import view
-from formats.mindir_flows import fixed, flow_of, names, op_of, units
-from formats.mindir_parse import convert, dump, graph_of, parse
+from formats.mindir.flows import fixed, flow_of, names, op_of, units
+from formats.mindir.parse import convert, dump, graph_of, parse
 
 NORM = """
     main(x: f32[2,4])
