@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from ampgraph.training.step.loss_scale import (
     StaticLossScale,
     parse_loss_scale,
 )
+from oracles import scalers
 from share import share
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -66,6 +68,11 @@ def steps_of(seed: int, count: int) -> list[bool]:
     return steps[:count]
 
 
+def decided(state: LossScaleState) -> float:
+    """The scale that the last step decided: in force at once, or one step late."""
+    return state.pending or state.scale
+
+
 # -- properties -------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +85,7 @@ def test_a_scale_keeps_its_bounds_and_is_never_nan(policy: DynamicLossScale, ste
         assert not math.isnan(state.scale)
         assert state.scale >= (policy.floor or 0)
         assert state.scale <= (math.inf if policy.cap is None else policy.cap)
-        assert state.scale >= before.scale if finite else state.scale <= before.scale
+        assert decided(state) >= decided(before) if finite else decided(state) <= decided(before)
         assert 0 <= state.counter < policy.interval
         assert 1 <= state.credit <= policy.hysteresis
         if RULES[policy.rule].finite_only:
@@ -96,7 +103,8 @@ def test_finite_steps_change_the_scale_at_the_interval_only(policy: DynamicLossS
         run = run + 1 if finite else 0
         assert state.overflows == (0 if finite else before.overflows + 1)
         if finite and run % policy.interval:
-            assert state.scale == before.scale
+            assert decided(state) == decided(before)
+        assert not RULES[policy.rule].late or state.scale == before.pending
         assert policy.exhausted(state) == (policy.patience is not None and state.overflows > policy.patience)
 
 
@@ -144,6 +152,8 @@ def test_presets_carry_the_real_defaults() -> None:
     assert DynamicLossScale.pytorch() == DynamicLossScale(65536.0, 2.0, 0.5, 2000)
     assert DynamicLossScale.apex().cap == 2.0**24 and DynamicLossScale.apex(init=2.0**32).init == 2.0**24
     assert DynamicLossScale.tensorflow().init == 32768 and DynamicLossScale.tensorflow().floor == 1
+    assert DynamicLossScale.keras().init == 32768 and DynamicLossScale.keras().floor is None
+    assert DynamicLossScale.mxnet().cap == 2.0**24 and DynamicLossScale.mxnet().init == 65536
     assert DynamicLossScale.mindspore(1024, 4).backoff == 0.25
     manager = MINDSPORE["DynamicLossScaleManager"]()
     assert isinstance(manager, DynamicLossScale) and (manager.init, manager.patience) == (2.0**24, 1000)
@@ -255,6 +265,21 @@ def test_the_trace_of_pytorch(init: float, growth: float, backoff: float, interv
     start = max(init, 2.0**-127)  # the smallest with a reciprocal; a scale may shrink below it
     ours = DynamicLossScale.pytorch(start, growth, backoff, interval)
     assert trace(ours, steps, replace(ours.start(), scale=float(np.float32(init)))) == scales
+
+
+RECORDED = [("torch", "pytorch"), ("apex", "apex"), ("tf_keras", "tensorflow"), ("keras", "keras"), ("mxnet", "mxnet")]
+
+
+@pytest.mark.parametrize(("framework", "rule"), RECORDED)
+def test_the_recorded_traces_of_the_real_ones(framework: str, rule: str) -> None:
+    """300 steps in each of five cases, as `oracles/scalers.py` ran them in the framework's own environment."""
+    recorded = json.loads(scalers.ANSWERS.read_text())[framework]
+    assert len(recorded["traces"]) == len(scalers.CASES)
+    for (seed, init, interval), runs in zip(scalers.CASES, recorded["traces"], strict=True):
+        real = [scale for scale, times in runs for _ in range(times)]
+        steps = scalers.finite_steps(seed)
+        assert len(real) == len(steps) == 300
+        assert trace(DynamicLossScale.preset(rule, init=init, interval=interval), steps) == real, seed
 
 
 def mindspore() -> Any:

@@ -28,13 +28,15 @@ NULLABLE = ("floor", "cap", "patience")
 class LossScaleState:
     """What a policy remembers between steps.
 
-    ``scale`` is a Python float that holds a value of the rule's number type exactly; the other three are int32 numbers.
+    ``scale`` and ``pending`` are Python floats that hold a value of the rule's number type exactly; the others are
+    int32 numbers.
     """
 
     scale: float
     counter: int = 0  # finite steps since the scale last grew or a step overflowed
     credit: int = 1  # the overflow that finds 1 here shrinks the scale; a greater number is counted down
     overflows: int = 0  # in a row, up to now
+    pending: float = 0.0  # the scale that the next step makes current, under a rule that is late; else 0
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,18 @@ class DynamicLossScale:
 
     @classmethod
     def tensorflow(cls, init: float = 32768.0, factor: float = 2.0, interval: int = 2000) -> DynamicLossScale:
-        """tf.keras.mixed_precision.LossScaleOptimizer: floor 1."""
+        """tf_keras.mixed_precision.LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor 1."""
         return cls.preset("tensorflow", init=init, growth=factor, interval=interval)
+
+    @classmethod
+    def keras(cls, init: float = 32768.0, interval: int = 2000) -> DynamicLossScale:
+        """keras.optimizers.LossScaleOptimizer of Keras 3: factor 2 always, no floor, and growth to infinity."""
+        return cls.preset("keras", init=init, interval=interval)
+
+    @classmethod
+    def mxnet(cls, init: float = 65536.0, interval: int = 2000) -> DynamicLossScale:
+        """mxnet.contrib.amp's LossScaler: Apex's arithmetic, each new scale in force one step late."""
+        return cls.preset("mxnet", init=init, interval=interval)
 
     @classmethod
     def mindspore(cls, init: float = 2.0**24, factor: float = 2, interval: int = 2000) -> DynamicLossScale:
@@ -158,10 +170,17 @@ class DynamicLossScale:
 
     def start(self) -> LossScaleState:
         """The state before the first step."""
-        return LossScaleState(self.init, credit=self.hysteresis)
+        return LossScaleState(self.init, credit=self.hysteresis, pending=self.init if RULES[self.rule].late else 0.0)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
         """The state after a step whose gradients were all finite, or were not."""
+        if not RULES[self.rule].late:
+            return self._decided(state, finite)
+        decided = self._decided(replace(state, scale=state.pending), finite)
+        return replace(decided, scale=state.pending, pending=decided.scale)
+
+    def _decided(self, state: LossScaleState, finite: bool) -> LossScaleState:
+        """What follows from the scale of ``state``."""
         if not finite:
             overflows = state.overflows + 1
             if state.credit > 1:
