@@ -1,7 +1,7 @@
 """What the real loss scalers do, as `scalers.json`: python tests/oracles/scalers.py FRAMEWORK [APEX_CHECKOUT]
 
-FRAMEWORK is torch, apex (with the path of a checkout of NVIDIA/apex at e13873de), keras, tf_keras or mxnet; each runs in
-an environment of its own, which `environments.sh` makes. One framework's answers replace those that are there.
+FRAMEWORK is torch, apex (with the path of a checkout of NVIDIA/apex at e13873de), keras, tf_keras or mxnet; each runs
+in an environment of its own, which `environments.sh` makes. One framework's answers replace those that are there.
 """
 
 from __future__ import annotations
