@@ -146,8 +146,7 @@ class Bench:
         session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
-        lists = self.options.lists
-        exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
+        exact = {site.kind for site in self._sites} & self.options.lists.exact
         outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 

@@ -20,7 +20,7 @@ from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
