@@ -37,7 +37,9 @@ def share(first: int, last: int, count: int) -> tuple[Counter[str], list[str]]:
         found += [line.removeprefix("fault ") for line in lines if line.startswith("fault ")]
         if done.returncode == 0:
             break
-        stage, seed = next(line.split()[:2] for line in reversed(lines or [f"draw {at}"]) if not line.startswith("fault"))
+        stage, seed = next(
+            line.split()[:2] for line in reversed(lines or [f"draw {at}"]) if not line.startswith("fault")
+        )
         at = int(seed) + 1
         if stage == "draw" and done.returncode < 0:
             counts["runtime crashed while drawing"] += 1

@@ -72,7 +72,9 @@ def copied(body: Body, name: str) -> str:
     return found[0] if found else ""
 
 
-def add(body: Body, kind: str, inputs: list[str], made: list[str], attributes: dict[str, Any], inner: list[Body]) -> None:
+def add(
+    body: Body, kind: str, inputs: list[str], made: list[str], attributes: dict[str, Any], inner: list[Body]
+) -> None:
     """A node with bodies, which read values of this body."""
     node = helper.make_node(kind, inputs, made, "" if body.shared.chance(0.5) else made[0], **attributes)
     captured = {name for one in inner for name in one.outer()}

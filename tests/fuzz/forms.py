@@ -19,7 +19,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-WEIGHTS = {"float32": 60, "float16": 4, "double": 4, "int64": 8, "int32": 4, "bool": 6, "uint8": 2, "int8": 2, "string": 1}
+WEIGHTS = {
+    "float32": 60,
+    "float16": 4,
+    "double": 4,
+    "int64": 8,
+    "int32": 4,
+    "bool": 6,
+    "uint8": 2,
+    "int8": 2,
+    "string": 1,
+}
 """How often an operator takes a type, where its schema has it; the rarer ones not at all."""
 DTYPES = {"float32": np.float32, "float16": np.float16, "double": np.float64, "int64": np.int64, "int32": np.int32,
           "bool": np.bool_, "uint8": np.uint8, "int8": np.int8, "string": np.object_}  # fmt: skip

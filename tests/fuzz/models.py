@@ -106,7 +106,9 @@ def _make_sparse(graph: onnx.GraphProto) -> None:
         if array.dtype == np.float32 and array.ndim == 1 and array.size > 1:
             at = np.flatnonzero(array)
             sparse = helper.make_sparse_tensor(
-                numpy_helper.from_array(array[at], tensor.name), numpy_helper.from_array(at.astype(np.int64)), array.shape
+                numpy_helper.from_array(array[at], tensor.name),
+                numpy_helper.from_array(at.astype(np.int64)),
+                array.shape,
             )
             graph.sparse_initializer.append(sparse)
             del graph.initializer[place]
