@@ -11,7 +11,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 ROOMS = {  # what each room may import besides itself
     "core": "",
     "oplists": "core",
@@ -117,6 +118,11 @@ def test_nothing_is_too_large() -> None:
                 methods = sum(isinstance(item, ast.FunctionDef) for item in node.body)
                 large += [f"{module}.{node.name}: {methods} methods"] if methods > METHODS else []
     assert large == []
+
+
+def test_no_file_of_tests_is_too_large() -> None:
+    lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")}
+    assert lines and {path: count for path, count in lines.items() if count > LINES} == {}
 
 
 def test_no_two_classes_of_one_name() -> None:

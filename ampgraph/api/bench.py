@@ -19,8 +19,9 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.context import Context
-from ..planner.options import Options, resolve
+from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
+from ..planner.resolve import resolve
 from . import pipeline
 from .kinds import Model, PathLike
 from .opsets import at_given
@@ -171,8 +172,7 @@ class Bench:
         session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
-        lists = self.options.lists
-        exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
+        exact = {site.kind for site in self._sites} & self.options.lists.exact
         outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 

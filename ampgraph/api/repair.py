@@ -8,7 +8,7 @@ from ..core.progress import Progress, silent
 from ..core.verdict import OK, CheckVerdict
 from ..numerics.inputs.samples import load_samples
 from ..numerics.tune.search import BUDGET
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from .check import GENERATED, SAMPLES
 from .kinds import Data
 from .measuring import Measuring

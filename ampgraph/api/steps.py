@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
@@ -25,8 +24,9 @@ from ..core.recipe import Recipe
 from ..core.verdict import CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
-from ..oplists.operators import OpLists, load_op_lists
-from ..planner.options import Options, resolve
+from ..oplists.operators import OpLists
+from ..planner.options import Options
+from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .check import Checking, beyond, check, lowers, replayed
@@ -101,7 +101,7 @@ class Conversion:
     summary: Summary | None
     verdict: CheckVerdict | None = None
 
-    def model(self) -> Any:
+    def model(self) -> object:
         """The result in the caller's kind of model."""
         return self.back(self.graph, self.changed)
 
@@ -220,7 +220,7 @@ def decide(
         plan, flow = pipeline.planned(graph, options, low_io)
         return Planned(plan, flow, options.lists, given=False)
     assert plan is not None  # one of the two is there
-    return Planned(plan, pipeline.followed(plan, graph), load_op_lists(plan.policy), given=True)
+    return Planned(plan, pipeline.followed(plan, graph), lists_of_plan(plan), given=True)
 
 
 def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:

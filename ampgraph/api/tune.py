@@ -23,7 +23,7 @@ from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
