@@ -19,7 +19,8 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.ranges import HIGHEST
 from ..core.verdict import DOUBTFUL, CheckVerdict, unchecked
-from ..numerics.inputs.samples import Samples, load_samples
+from ..numerics.inputs.sample_set import Samples
+from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.ranges.calibrate import measured_ranges

@@ -62,8 +62,8 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 def _said(done: Conversion, missed: CheckVerdict, held: tuple[str, ...]) -> Conversion:
     """The conversion with what it holds in its verdict, which is of the samples that the first one missed on."""
-    nothing = {"first": "", "why": "", "repair": (), "reason": "", "near": "", "sensitivity": None, "exceeded": 0}
-    exact = replace(missed, outcome=OK, error=0.0, **nothing)  # nothing is low any more
+    of = missed  # which is all that is known where nothing is low any more
+    exact = CheckVerdict(OK, 0.0, of.tolerance, of.samples, of.generated, of.output, seconds=of.seconds)
     return _with(done, replace(done.verdict or exact, held=held))
 
 
