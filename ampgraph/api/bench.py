@@ -70,6 +70,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session = StrictSession(self._reference)
+        self.samples = self.samples.fitted(session.run)
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
@@ -146,8 +147,7 @@ class Bench:
         session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
-        lists = self.options.lists
-        exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
+        exact = {site.kind for site in self._sites} & self.options.lists.exact
         outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 

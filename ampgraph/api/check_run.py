@@ -24,7 +24,7 @@ from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .fault_search import FaultSearch
-from .pairs import OnnxPair
+from .pairs import OnnxPair, Pair, paired
 
 NEAR = 16  # generated inputs that come so close to the end of the type say that real ones may pass it
 BLAMED = 3  # nodes behind which the error grows
@@ -90,9 +90,10 @@ def limit_memory(size: int) -> None:
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     """Compares, answers, and answers again when it knows which nodes are to blame."""
-    pair = OnnxPair(request.reference, request.model, "cpu")
-    drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims, likely=True)
+    pair = paired(request.reference, request.model, "cpu")
+    drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims)
     pair.open()
+    drawn = drawn.fitted(pair.probe)
     start = time.monotonic()
     outputs, moved = compared(pair, drawn, request.seconds)
     verdict = judged(outputs, request.tolerance, drawn.generated)
@@ -101,7 +102,8 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
     if not verdict.missed:
         answer(verdict)
-        if verdict.ok and drawn.generated and verdict.seconds * verdict.samples < request.seconds / 4:
+        quick = verdict.seconds * verdict.samples < request.seconds / 4
+        if isinstance(pair, OnnxPair) and verdict.ok and drawn.generated and quick:
             answer(replace(verdict, near=near_the_limit(pair, drawn)))
         return
     answer(replace(verdict, why="the nodes to blame were not found in time"))
@@ -110,7 +112,7 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     answer(blamed(verdict, finding))
 
 
-def compared(pair: OnnxPair, drawn: Samples, seconds: float) -> tuple[list[Agreement], bool]:
+def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Agreement], bool]:
     """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
     outputs: dict[str, Agreement] = {}
     first: dict[str, bytes] = {}

@@ -39,7 +39,8 @@ class FaultSearch:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
         if not self.count or not (missed or self.asked):
             return
-        errors = [max(output.errors[i] for output in self.outputs) for i in range(len(self.outputs[0].errors))]
+        judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
+        errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
             tracer = self.pair.tracer()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import AmpError
-from ..core.graph import LOW, Graph
+from ..core.graph import LOW, Graph, is_mindir
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
@@ -52,6 +52,10 @@ class Pair(ABC):
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         """The outputs of both on one sample."""
 
+    @abstractmethod
+    def probe(self, feeds: Feeds) -> None:
+        """Runs the reference alone, to see whether it takes a sample."""
+
     def tracer(self) -> Tracer | None:
         """What sees every value, or None where nodes cannot be distinguished."""
         return None
@@ -59,6 +63,10 @@ class Pair(ABC):
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         """The feeds of both sides."""
         return feeds, feeds
+
+    def roles(self) -> dict[str, str]:
+        """What the reference's outputs are, where its operators are seen."""
+        return {}
 
 
 class OnnxPair(Pair):
@@ -114,8 +122,17 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
+    def probe(self, feeds: Feeds) -> None:
+        assert self._expected is not None
+        self._expected.run(feeds)
+
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+
+    def roles(self) -> dict[str, str]:
+        from ..numerics.metrics.roles import roles_of
+
+        return roles_of(self._ours.dataflow())
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer
@@ -149,9 +166,20 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
+    def probe(self, feeds: Feeds) -> None:
+        self._expected.run(feeds)
+
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
         return self._expected.run(feeds), self._found.run(theirs)
+
+
+def paired(reference: Model, model: Model, device: str) -> Pair:
+    """The two sides in their runtime. Raises AmpError AMP209 for models of two formats."""
+    mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
+    if len(mindir) == 1:
+        raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
+    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
 
 
 def _low_types(graph: Graph) -> list[str]:

@@ -8,7 +8,7 @@ from ..core.progress import Progress, silent
 from ..core.verdict import OK, CheckVerdict
 from ..numerics.inputs.samples import load_samples
 from ..numerics.tune.search import BUDGET
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from .check import GENERATED, SAMPLES
 from .kinds import Data
 from .measuring import Measuring
@@ -70,4 +70,4 @@ def _same(job: Job) -> Data:
     if job.measuring.data is not None:
         return job.measuring.data
     options = resolve(job.recipe, format_of(job.model))
-    return list(load_samples(job.model, count=GENERATED, dims=options.dims, likely=True))
+    return list(load_samples(job.model, count=GENERATED, dims=options.dims))

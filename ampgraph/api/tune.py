@@ -18,9 +18,11 @@ from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.inputs.samples import load_samples
+from ..numerics.metrics.metric import metric_of
+from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
@@ -30,6 +32,8 @@ from .steps import interface
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..numerics.metrics.custom import Function
 
 
 @renamed_keywords("0.3", told="progress")
@@ -41,7 +45,7 @@ def tune(
     recipe: Recipe | str | None = None,
     data: Data = None,
     tolerance: float = 1e-2,
-    metric: str = "l2",
+    metric: str | Function = "l2",
     samples: int | None = None,
     seed: int = 0,
     output: PathLike | None = None,
@@ -59,9 +63,9 @@ def tune(
         level: the level to start from: O1, O2, O3 or auto; O2 if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: an .npz file, a folder of them, an iterable of mappings; without it inputs are generated from ``seed``.
-        tolerance: the error that 9 of 10 samples must meet (for argmax: on average).
-        metric: ``l2``, ``max``, ``argmax`` or ``cosine``, of the worst output; see `Judge`. A sample whose result is
-            not finite where the reference is misses every tolerance.
+        tolerance: the error that 9 of 10 samples must meet (for a share such as argmax: their mean).
+        metric: as `verify` takes it, of the worst output. A sample whose result is not finite where the reference is
+            misses every tolerance.
         samples: how many samples at most; 8 where they are generated.
         output: write the tuned model there, whole or not at all, if the tolerance is met.
         progress: hears of progress: what is done, how much of it, of how much.
@@ -72,16 +76,17 @@ def tune(
     """
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     _check(model, tolerance)
+    metric_of(metric)  # a mistake is told before anything is read
     source = path_of(model)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         options = resolve(wanted, "ONNX")
-        judge = Judge(metric, Path(scratch))
         graph = loaded(model, wanted)
         if output is not None:
             refuse_overwriting(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
             try_folder(Path(output), "-o")
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
+        judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
         options = Measuring().steer(options, graph)
         return _searched(Bench(model, options, low_io, drawn, judge, Path(scratch), progress), tolerance, output)
 
@@ -111,14 +116,14 @@ def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance
 
     source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
-        notes.append(f"not compared, as they have no classes: {', '.join(bench.judge.skipped)}")
+        notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,
         met=best is not None,
         error=best.error if best is not None else min(point.error for point in search.points),
         tolerance=tolerance,
-        metric=bench.judge.metric,
+        metric=bench.judge.metric.name,
         level=bench.options.level.name,
         dtype=bench.options.dtype,
         runs=search.runs,

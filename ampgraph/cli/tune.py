@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, recipe_of
-from .options import DataOption, JsonOption, SamplesOption, SeedOption, recipe_options
+from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -19,9 +19,7 @@ def tune(
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet.")
     ] = 1e-2,
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="l2|max|argmax|cosine", help="How the error of an output is measured.")
-    ] = "l2",
+    metric: MetricOption = "l2",
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     output: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.recipe_values import dims
-from .options import DataOption, DeviceOption, DimOption, JsonOption, SamplesOption, SeedOption
+from .options import DataOption, DeviceOption, DimOption, JsonOption, MetricOption, SamplesOption, SeedOption
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -20,8 +20,9 @@ def verify(
     seed: SeedOption = 0,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", metavar="X", help="Relative L2 that 9 of 10 samples must meet at every output."),
+        typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet at every output."),
     ] = 1e-2,
+    metric: MetricOption = "auto",
     device: DeviceOption = "auto",
     dim: DimOption = None,
     nodes: Annotated[
@@ -47,8 +48,8 @@ def verify(
 
     with progress() as bar:
         found = compare(
-            reference, model, data=data, samples=samples, tolerance=tolerance, device=device, seed=seed,
-            dims=dict(dims(dim)), nodes=nodes, progress=bar.part,
+            reference, model, data=data, samples=samples, tolerance=tolerance, metric=metric, device=device,
+            seed=seed, dims=dict(dims(dim)), nodes=nodes, progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

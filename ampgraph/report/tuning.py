@@ -7,16 +7,17 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
 from .lines import in_rows, plural
 
 PATTERNS = 24  # shown; --json has all
-METRICS = {
+SHORT = {
     "l2": "relative L2",
     "max": "largest difference, relative",
     "argmax": "share of other classes",
     "cosine": "1 - cosine",
-}
+}  # what --help says in more words
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ class Tuning:
 
 def tuning_lines(found: Tuning) -> list[str]:
     """The report of `tune`."""
-    over = "on average" if found.metric == "argmax" else "for 9 of 10 samples"
+    over = "on average" if found.metric in OVER_ALL else "for 9 of 10 samples"
     rows = [
         ("model", found.model),
         ("result", found.output or "not written" + ("" if found.met else ": the tolerance is missed")),
         ("options", f"level {found.level}, {found.dtype}"),
-        ("tolerance", f"{found.tolerance:g} on {METRICS[found.metric]} of the worst output, {over}"),
+        ("tolerance", f"{found.tolerance:g} on {SHORT.get(found.metric, found.metric)} of the worst output, {over}"),
     ]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
     rows.append(("runs", f"{plural(found.runs, 'strict run')} over {plural(found.samples, 'sample')}"))

@@ -9,13 +9,14 @@ import pytest
 
 from ampgraph import AmpError
 from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.metrics.metric import metric_of
 from ampgraph.numerics.metrics.verdict import Judge
 
 pytest.importorskip("onnxruntime")
 
 
 def judged(metric, want, got):
-    judge = Judge(metric)
+    judge = Judge(metric_of(metric))
     judge.learn({"y": want})
     return judge.error(0, {"y": got})
 
@@ -39,13 +40,13 @@ def test_what_is_not_finite_misses_every_tolerance(metric):
         assert judged(metric, want, got) == math.inf
         assert judged(metric, got, want) == math.inf
         assert judged(metric, got, got) == 0.0
-    judge = Judge(metric)
+    judge = Judge(metric_of(metric))
     assert judge.over_samples([0.0] * 99 + [math.inf]) == math.inf
 
 
 def test_nine_of_ten_samples_decide():
     errors = [float(k) for k in range(1, 21)]
-    assert Judge("l2").over_samples(errors) == 18 and Judge("argmax").over_samples(errors) == 10.5
+    assert Judge(metric_of("l2")).over_samples(errors) == 18 and Judge(metric_of("argmax")).over_samples(errors) == 10.5
 
 
 def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypatch):
@@ -63,7 +64,7 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
         {"a": np.arange(60), "b": np.array(["x", "y"], object), "c": [number], "d": np.zeros((2, 0))},
     ]
     for metric in ("l2", "max", "cosine"):
-        ours, theirs = Judge(metric, tmp_path), Judge(metric)
+        ours, theirs = Judge(metric_of(metric), tmp_path), Judge(metric_of(metric))
         for sample in samples:
             ours.learn(sample)
             theirs.learn(sample)
@@ -78,17 +79,17 @@ def test_what_is_too_much_for_memory_is_read_back_from_a_file(tmp_path, monkeypa
 def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "IN_MEMORY", 0)
     with pytest.raises(AmpError, match="AMP105"):
-        Judge("l2", tmp_path / "none").learn({"y": np.ones(3)})
+        Judge(metric_of("l2"), tmp_path / "none").learn({"y": np.ones(3)})
 
 
 @pytest.mark.parametrize("value", [np.float32(3.0), np.ones((4, 1), np.float32)])
 def test_argmax_without_classes_is_refused(value):
     with pytest.raises(AmpError, match="AMP312.*classes"):
-        Judge("argmax").learn({"y": value})
+        Judge(metric_of("argmax")).learn({"y": value})
 
 
 def test_a_reference_that_is_nowhere_finite_is_told():
-    judge = Judge("l2")
+    judge = Judge(metric_of("l2"))
     judge.learn({"y": np.ones(3, np.float32)})
     with pytest.raises(AmpError, match="AMP503.*'y' is nowhere finite in sample 1"):
         judge.learn({"y": np.full(3, np.nan, np.float32)})

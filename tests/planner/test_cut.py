@@ -19,8 +19,8 @@ from ampgraph.planner.context import Context
 from ampgraph.planner.costs import CutTask, build_problem
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.decisions import FREE, HIGH, LOW
-from ampgraph.planner.options import resolve
 from ampgraph.planner.policies.ampgraph import judge
+from ampgraph.planner.resolve import resolve
 from effort import assert_linear
 from onnx_text import parse
 from planner.graphs import random_models

@@ -22,7 +22,7 @@ from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession
 from ampgraph.runtime.ports import Port, check_feeds
 from cli_helpers import MODELS
-from onnx_text import parse
+from onnx_text import parse, proto
 from runtime.adder import BIAS, FEEDS, X, model, tensor, written
 
 GPU = SimpleNamespace(
@@ -79,7 +79,7 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
 def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
     feeds = {"image": np.load(MODELS / "digits_heldout.npz")["image"][:8]}
     plain = ampgraph.run(MODELS / "digits_cnn.onnx", feeds)["logits"]
-    low = ampgraph.convert(MODELS / "digits_cnn.onnx", "O2")
+    low = proto(ampgraph.convert(MODELS / "digits_cnn.onnx", "O2"))
     strict = ampgraph.run(low, feeds, strict=True)["logits"]
     assert 0 < np.abs(strict - plain).max() < 0.1
 

@@ -17,7 +17,9 @@ from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...formats import adapters
 from ...runtime.data import cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
-from .generate import Generator, GraphInput, numpy_type
+from .fitting import Learnt, sizes_that_run
+from .generate import Generator, numpy_type
+from .sizes import GraphInput, Place
 
 COUNT = 8  # samples that are generated where nobody says how many
 MOST = 256  # samples that are kept of an iterable where nobody says how many: it may have no end
@@ -32,6 +34,30 @@ class Samples:
     notes: tuple[str, ...]
     _count: int = field(repr=False)
     _start: Callable[[], Iterator[Feeds]] = field(repr=False)
+    _resized: Callable[[Learnt], tuple[Samples, Mapping[Place, int]]] | None = field(default=None, repr=False)
+
+    def fitted(self, run: Callable[[Feeds], object]) -> Samples:
+        """Samples of sizes with which a model runs: generated ones get others where the guessed ones do not.
+
+        ``run`` runs the model on one sample. Raises AmpError AMP504 where none is found."""
+        if self._resized is None or not self._resized({})[1]:
+            return self
+        resized = self._resized
+
+        def attempt(learnt: Learnt) -> tuple[str, Mapping[Place, int]]:
+            samples, places = resized(learnt)
+            try:
+                run(next(iter(samples)))
+            except AmpError as error:
+                if error.code != "AMP504" or "memory" in error.message:
+                    raise
+                return error.message, places
+            return "", places
+
+        learnt, failure = sizes_that_run(attempt)
+        if learnt is None:
+            raise AmpError("AMP504", f"no generated input fits: {failure}", hint="give --data, or sizes with --dim")
+        return resized(learnt)[0]
 
     def __len__(self) -> int:
         return self._count
@@ -92,7 +118,6 @@ def load_samples(
     count: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
-    likely: bool = False,
 ) -> Samples:
     """The samples to run a model on.
 
@@ -110,7 +135,6 @@ def load_samples(
         count: how many samples at most; all if None, and 8 where they are generated.
         seed: for generated inputs.
         dims: sizes of symbolic dimensions, for generated inputs.
-        likely: generated inputs are images, sound, several magnitudes, where an input looks as if it took them.
 
     Raises:
         AmpError: AMP101 (a path that cannot be read), AMP108 (not an .npz, an empty folder, no samples), AMP310 (a
@@ -123,7 +147,7 @@ def load_samples(
     _check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:
-        return _generated(flow, ports, COUNT if count is None else count, seed, dims, likely)
+        return _generated(flow, ports, COUNT if count is None else count, seed, dims or {})
     inputs = _Inputs(
         {p.name: Port(p.name, p.dtype, p.shape) for p in ports},
         frozenset(p.name for p in ports if _has_default(flow, p)),
@@ -178,12 +202,14 @@ def _has_default(flow: Dataflow, port: GraphInput) -> bool:
     return hasattr(native, "is_initializer") and native.is_initializer()
 
 
-def _generated(
-    flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int] | None, likely: bool
-) -> Samples:
+def _generated(flow: Dataflow, ports: list[GraphInput], count: int, seed: int, dims: Mapping[str, int]) -> Samples:
     needed = [port for port in ports if not _has_default(flow, port)]
-    generator = Generator(flow, needed, seed, dims, likely)
-    return Samples(True, generator.notes(count), count, lambda: map(generator.sample, range(count)))
+
+    def resized(learnt: Learnt) -> tuple[Samples, Mapping[Place, int]]:
+        made = Generator(flow, needed, seed, dims, learnt)
+        return Samples(True, made.notes(count), count, lambda: map(made.sample, range(count)), resized), made.places()
+
+    return resized({})[0]
 
 
 # -- files and programs -----------------------------------------------------------------------------------------------

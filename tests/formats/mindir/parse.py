@@ -28,7 +28,8 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.weights import MindirFile
-from ampgraph.planner.options import Options, resolve
+from ampgraph.planner.options import Options
+from ampgraph.planner.resolve import resolve
 from formats.mindir import text as mindir_text
 
 TYPES = {"f32": 1, "f16": 10, "bf16": 16, "f64": 11, "i64": 7, "i32": 6, "bool": 9, "u8": 2}

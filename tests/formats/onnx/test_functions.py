@@ -44,6 +44,13 @@ def test_called_once() -> None:
     assert all(function_names(result[level]) == ["f"] for level in LEVELS)
 
 
+def test_names_with_slashes_in_old_files() -> None:
+    """Annotations of such values cannot be read again: converting again would drop them."""
+    slashes = MLP.replace("h = MatMul", '"/mm/out" = MatMul').replace("Relu (h)", 'Relu ("/mm/out")')
+    given = local("g (float[2,4] x) => (float[2,4] y) { y = loc.f (x, w) }", slashes)
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Add"])
+
+
 def test_calls_that_agree_share_one_copy() -> None:
     given = local("g (float[2,4] x) => (float[2,4] y) { h = loc.f (x, w)  y = loc.f (h, v) }", MLP, v=(4, 4))
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
