@@ -19,7 +19,7 @@ from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import native_type
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import refused, stopped
-from ..graphs import DEFAULT_OPSET, Names, Types, captured, folder_of, forget_annotations, outputs_of
+from ..graphs import DEFAULT_OPSET, Names, Types, captured, forget_annotations, outputs_of
 from ..sessions import in_file_order, opened, quiet_options
 
 LIMIT = 96 << 20  # bytes of values that one segment exposes
@@ -45,7 +45,7 @@ class SegmentedModel:
     """
 
     def __init__(self, graph: OnnxGraph, seen: Sequence[str], *, device: str = "cpu", limit: int = LIMIT) -> None:
-        self._model, self._seen, self._folder, self._limit = graph.model, set(seen), folder_of(graph), limit
+        self._model, self._seen, self._folder, self._limit = graph.model, set(seen), graph.folder(), limit
         self.device, self._providers = choose(device)
         self._types = Types.read(graph.dataflow())
         forget_annotations(graph.model.graph)

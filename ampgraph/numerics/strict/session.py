@@ -8,7 +8,6 @@ output is rounded once. What a kernel does inside its accumulators is not modell
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,15 +20,13 @@ from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
 from ...formats.onnx.io import to_proto
-from ...formats.onnx.types import DTYPES, declared_type
+from ...formats.onnx.types import DTYPES
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
 from ...runtime.ports import Port, check_feeds, contradiction
-from ..graphs import flat_graph, folder_of, port_of, serialized
+from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
-
-COLLECT_FROM = 4 << 20  # bytes of a model: from there on its graph is not kept a moment longer
 
 
 def strict_model(model: Any) -> ModelProto:
@@ -58,17 +55,15 @@ class StrictSession:
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
-            main = graph.model.graph
-            self._types = {v.name: declared_type(v) for v in (*main.inputs, *main.outputs)}
-            self.inputs = {v.name or "": _plain(port_of(v)) for v in main.inputs}
-            self.outputs = {v.name or "": port_of(v) for v in main.outputs}
-            self.required = [v.name or "" for v in main.inputs if not v.is_initializer()]
+            taken, given = graph.declared()
+            self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
+            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.outputs = {value.name: port_of(value) for value in given}
+            self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             rewrite(graph, keep_border=False)
-            content, folder = serialized(graph.model), folder_of(graph)
-        del graph, main
-        if len(content) > COLLECT_FROM:
-            gc.collect()  # the nodes of a graph know each other; the runtime makes its own of them
+            content, folder = graph.content(), graph.folder()
+        del graph
         try:
             self._session = opened(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault

@@ -17,7 +17,7 @@ from ...core.progress import Count
 from ...core.sites import Site
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.types import native_type
-from ..graphs import Types, captured, flat_graph, inlined, load_onnx
+from ..graphs import Types, captured, flat_graph, load_onnx
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
 from .sites import read_sites
@@ -154,7 +154,7 @@ class Tracer:
         """
         self.device, self.limit = device, limit
         graphs = load_onnx(reference), load_onnx(model)
-        self._flat = inlined(graphs[0]), inlined(graphs[1])
+        self._flat = graphs[0].flat(), graphs[1].flat()
         flows = [flat.dataflow() for flat in self._flat]
         self._types = [Types.read(flow) for flow in flows]
         self._values = [{v.name: v.native for v in flow.values if v.scope == 0} for flow in flows]
