@@ -156,10 +156,9 @@ class Bench:
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
         from ..numerics.graphs import load_onnx
-        from ..numerics.trace.sites import read_sites
 
         given = load_onnx(self._reference)
-        return read_sites(given, given.flat())
+        return given.sites(given.flat())
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:
         from ..planner.promotions import share_out

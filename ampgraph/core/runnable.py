@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .dataflow import Dataflow, Op, Scope, Shape, Value
-from .graph import Graph
+from .graph import Graph, NodeEditor
+from .sites import Site
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,10 +45,6 @@ class StrictEditor(Protocol):
 
     def read_low(self, op: Op, position: int, dtype: str) -> None:
         """An operator reads the low type itself at a position whose value is float32 by now."""
-        ...
-
-    def outside(self, value: Value) -> bool:
-        """Whether the bytes of a stored tensor lie in a file beside the model's."""
         ...
 
     def store_wide(self, value: Value) -> None:
@@ -91,8 +88,32 @@ class RunnableGraph(Graph, Protocol):
         """Where the data files of the model are; empty where it has none."""
         ...
 
+    def outside(self, value: Value) -> bool:
+        """Whether the bytes of a stored tensor lie in a file beside the model's."""
+        ...
+
     def content(self) -> bytes:
         """The file as a runtime takes it, without annotations; weights in files beside it stay there."""
+        ...
+
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> NodeEditor:
+        """See `Graph.editor`."""
+        ...
+
+    def part(
+        self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
+    ) -> bytes:
+        """The file of some operators in a row, of all for None, with the weights that they read but for those ``fed``.
+
+        ``reads``: its inputs, ``makes``: its outputs."""
+        ...
+
+    def branch(self, op: Op, name: str) -> Self:
+        """The body of an If as a model of its own: what it reads from outside are its inputs, or weights."""
+        ...
+
+    def sites(self, flat: Self) -> tuple[Site, ...]:
+        """The nodes of the main graph of ``flat``, under the names that they have here."""
         ...
 
     def strict_editor(self, flow: Dataflow) -> StrictEditor:

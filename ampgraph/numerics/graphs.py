@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from ..core.dataflow import FLOAT32, Dataflow
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import LOW
 from ..core.runnable import Declared, RunnableGraph
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
+from ..formats.onnx.walk import bodies
 from ..runtime.ports import Port
 
 DEFAULT_OPSET = 17  # of the standard operators, for a model that imports others alone
@@ -65,6 +66,26 @@ def port_of(value: Declared) -> Port:
 # -- values and bodies ------------------------------------------------------------------------------------------------
 
 
+def reads_of(flow: Dataflow) -> dict[int, list[int]]:
+    """Operator of the main graph -> the values of the main graph that it reads, in its bodies too, once each.
+
+    For a model without functions."""
+    found: dict[int, dict[int, None]] = {op.id: {} for op in flow.ops if op.scope == 0}
+    for op in flow.ops:
+        found[_outermost(flow, op)].update(dict.fromkeys(op.inputs))
+    for scope in flow.scopes:
+        if scope.op != NONE:
+            found[_outermost(flow, flow.ops[scope.op])].update(dict.fromkeys(scope.outputs))
+    return {op: [i for i in read if i != NONE and flow.values[i].scope == 0] for op, read in found.items()}
+
+
+def _outermost(flow: Dataflow, op: Op) -> int:
+    """The operator of the main graph in whose bodies one stands, itself in the main graph."""
+    while op.scope != 0:
+        op = flow.ops[flow.scopes[op.scope].op]
+    return op.id
+
+
 @dataclass(frozen=True)
 class Types:
     """(container, element type) of values, as inferred once; ``("", "")`` is unknown."""
@@ -89,33 +110,6 @@ class Types:
     def is_float32(self, value: ir.Value) -> bool:
         """Whether it is a float32 tensor."""
         return self.tensor(value) == FLOAT32
-
-
-def bodies(node: ir.Node) -> list[ir.Graph]:
-    """The graphs inside a node, in the order of its attributes."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
-
-
-def captured(node: ir.Node) -> list[ir.Value]:
-    """The values that the bodies of a node read from outside, once each."""
-    return list(dict.fromkeys(value for body in bodies(node) for value in _captured(body)))
-
-
-def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
-    own = {*graph.inputs, *graph.initializers.values()}
-    for node in graph:
-        inner = [value for body in bodies(node) for value in _captured(body)]
-        yield from (value for value in (*node.inputs, *inner) if value is not None and value not in own)
-        own.update(node.outputs)
-    yield from (value for value in graph.outputs if value not in own)
 
 
 def rewire(node: ir.Node, given: Mapping[ir.Value, ir.Value]) -> None:

@@ -79,10 +79,6 @@ class OnnxStrictEditor:
         node.graph.insert_before(node, cast)
         node.replace_input_with(position, cast.outputs[0])
 
-    def outside(self, value: Value) -> bool:
-        """Whether the bytes of an initializer lie in a data file."""
-        return isinstance(value.native.const_value, ir.ExternalTensor)
-
     def store_wide(self, value: Value) -> None:
         """The same numbers in float32."""
         tensor = value.native.const_value
@@ -90,7 +86,9 @@ class OnnxStrictEditor:
             value.native.const_value = _upcast(tensor)
 
     def _cast(self, value: ir.Value, to: str, name: str) -> ir.Node:
-        return ir.Node("", "Cast", (value,), (self._to[to],), outputs=(ir.Value(name=name),), name="")
+        node = ir.Node("", "Cast", (value,), outputs=(ir.Value(name=name),), name="")
+        node.attributes.data["to"] = self._to[to]  # past the checks of each attribute: there are tens of thousands
+        return node
 
     def _put_first(self, graph: ir.Graph, node: ir.Node) -> None:
         """Before the nodes that were there, behind what came before them so."""

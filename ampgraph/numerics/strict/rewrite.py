@@ -29,7 +29,7 @@ def rewrite(graph: RunnableGraph, *, keep_border: bool) -> None:
             writer = _Writer(flow, edit, kept)
             writer.inputs(scope)
             for value in weights[scope.id]:
-                writer.weight(value, value.id in given_out)
+                writer.weight(value, outside=graph.outside(value), given_out=value.id in given_out)
             for op in ops[scope.id]:
                 writer.op(op)
             writer.border(scope)
@@ -55,9 +55,9 @@ class _Writer:
             elif _low(value):
                 self._edit.read_wide(value)
 
-    def weight(self, value: Value, given_out: bool) -> None:
-        """A low tensor that is stored; ``given_out``: a graph gives it out as it is."""
-        large = self._edit.outside(value) or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
+    def weight(self, value: Value, *, outside: bool, given_out: bool) -> None:
+        """A low tensor that is stored; ``outside``: in a file; ``given_out``: a graph gives it out as it is."""
+        large = outside or LOW_BYTES * self._flow.weights.size(value) > INLINE_LIMIT
         if value.id in self._kept or (large and not given_out):
             self._edit.read_wide(value)
         else:

@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from onnx import ModelProto
+from onnx.helper import np_dtype_to_tensor_dtype
 
 from ...core.arrays import Array
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW
-from ...formats.onnx.io import to_proto
-from ...formats.onnx.types import DTYPES
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
-from ...runtime.ports import Port, check_feeds, contradiction
+from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
 from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
@@ -38,7 +36,7 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return to_proto(graph.model)
+        return ModelProto.FromString(graph.content())
 
 
 class StrictSession:
@@ -104,8 +102,7 @@ def run_strict(model: Any, feeds: Mapping[str, Any], *, outputs: Sequence[str] |
 
 def _plain(port: Port) -> Port:
     """A tensor of numbers that numpy has; anything else is left to the runtime."""
-    numpy_type = DTYPES[port.dtype].numpy() if port.dtype and port.dtype in DTYPES else np.dtype(object)
-    known = port.dtype in LOW or (numpy_type.isbuiltin == 1 and numpy_type.kind in "iufbc")
+    known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
 
@@ -125,7 +122,7 @@ def _to_float32(value: Any, low: str) -> Any:
 def _opaque(array: Array) -> Any:
     """float8 and the like, which the runtime takes as bytes with a type number."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
-    number = ir.DataType.from_numpy(array.dtype).value
+    number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
@@ -135,4 +132,4 @@ def _to_low(value: Any, low: str) -> Any:
     if isinstance(value, list):
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
-        return value.astype(DTYPES[low].numpy())
+        return value.astype(numpy_dtype(low))
