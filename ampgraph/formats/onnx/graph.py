@@ -13,11 +13,11 @@ import onnx_ir as ir
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
-from ..editable import EditableGraph
 from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
 from .repairs import doubted_shapes, remember, repairs_of
+from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .state_editor import OnnxStateEditor
@@ -28,7 +28,7 @@ TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
 
 
-class OnnxGraph(EditableGraph):
+class OnnxGraph(RunnableOnnx):
     """The native model, never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
