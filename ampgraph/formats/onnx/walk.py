@@ -13,7 +13,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in waiting:
         yield graph
         for node in graph:
-            for attribute in node.attributes.data.values():  # of the dict inside: this is asked of every node
+            for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
                 if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
                     waiting.append(attribute.value)
                 elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
