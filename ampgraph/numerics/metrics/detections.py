@@ -44,7 +44,7 @@ def box_columns(rows: Array) -> int | None:
 
     The columns beside it must be classes (whole numbers) or scores (0 to 1).
     """
-    width = rows.shape[1]
+    width = int(rows.shape[1])
     for start in dict.fromkeys((width - 4, *range(width - 3))):
         box = rows[:, start : start + 4]
         others = np.delete(rows, range(start, start + 4), 1)

@@ -14,7 +14,7 @@ from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, measure, value_key
 from ...formats.onnx.graph import OnnxGraph
 from ..graphs import flat_graph
-from ..inputs.samples import Samples
+from ..inputs.sample_set import Samples
 from ..strict.rewrite import rewrite
 from .bodies import expose_bodies, range_of_rows
 from .segments import LIMIT, SegmentedModel
