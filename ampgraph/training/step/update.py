@@ -92,14 +92,12 @@ def add_update(
     begun = optimizer.begin(b, _learning_rate(states, optimizer, count), counted)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         _update(states, parameter, gradient, optimizer, begun, holds)
-    for old, new in running:
-        states.commit(old, new, holds)
-    states.commit(count, counted, holds)
+    states.commit({**dict(running), count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
         after = next_scale(b, scale.policy, scale.values, finite)
-        for name in ("scale", "counter", "credit", "overflows"):
-            states.commit(getattr(scale.values, name), getattr(after, name))
+        names = ("scale", "counter", "credit", "overflows")
+        states.commit({getattr(scale.values, name): getattr(after, name) for name in names})
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 
@@ -142,9 +140,7 @@ def _update(
     new, moved = optimizer.update(b, wide, gradient, slots, begun)
     if dtype is not None and dtype != ir.DataType.FLOAT:
         new = b.op("Cast", new, to=int(dtype))
-    states.commit(parameter, new, holds)
-    for slot, value in zip(slots, moved, strict=True):
-        states.commit(slot, value, holds)
+    states.commit({parameter: new, **dict(zip(slots, moved, strict=True))}, when=holds)
 
 
 def _output(b: Builder, name: str, value: Value | None) -> str:
