@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -43,14 +43,16 @@ def model(steps: Sequence[Step], outputs: Sequence[str], opset: int = 22) -> Mod
     for number, step in enumerate(steps):
         kind, attributes, integers = FORMS.get(step.kind, (step.kind, {}, []))
         weights = [f"w{number}_{place}" for place in range(len(step.weights))]
-        stored += [_tensor(name, np.full(shape, 0.5, np.float32)) for name, shape in zip(weights, step.weights)]
+        stored += [
+            _tensor(name, np.full(shape, 0.5, np.float32)) for name, shape in zip(weights, step.weights, strict=True)
+        ]
         operands = [name.replace(":0", "") for name in step.operands]
         if step.kind == "CumSum":
             integers = [0]
         if step.kind == "Gather":
             integers = [list(range(SIZE))]
         numbers = [f"i{number}_{place}" for place in range(len(integers))]
-        stored += [_tensor(name, np.array(given, np.int64)) for name, given in zip(numbers, integers)]
+        stored += [_tensor(name, np.array(given, np.int64)) for name, given in zip(numbers, integers, strict=True)]
         made = [f"n{number}", f"n{number}:1"] if step.kind == "Split" else [f"n{number}"]
         nodes.append(helper.make_node(kind, [*operands, *weights, *numbers], made, f"node{number}", **attributes))
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [SIZE, SIZE]) for name in ("x", "y")]

@@ -1,13 +1,14 @@
-"""Random graphs as data: one seed, one list of steps, of which each framework's builder and ONNX's make the same graph.
+"""Random graphs as data: one list of steps a seed, of which each framework's builder and ONNX's make the same graph.
 
-A step is one node, named ``n0``, ``n1`` ...; what it reads are inputs (``x``, ``y``), steps, and weights, which it names
-itself (``w3`` is step 3's). Every tensor between forms is float32 of [8, 8]. Any Python from 3.8 on reads this file.
+A step is one node, named ``n0``, ``n1`` ...; it reads inputs (``x``, ``y``), steps, and weights, which are its own
+(``w3_0`` is step 3's first). Every tensor between forms is float32 of [8, 8]. Python 3.8, which MXNet needs, reads this
+file too.
 """
 
 from __future__ import annotations
 
 import random
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Tuple  # noqa: UP035
 
 SIZE = 8
 
@@ -16,8 +17,8 @@ class Step(NamedTuple):
     """One node. ``operands``: names of inputs and steps, ``n3:1`` for the second result; ``weights``: shapes."""
 
     kind: str
-    operands: Tuple[str, ...]
-    weights: Tuple[Tuple[int, ...], ...] = ()
+    operands: Tuple[str, ...]  # noqa: UP006
+    weights: Tuple[Tuple[int, ...], ...] = ()  # noqa: UP006
 
 
 class Drawn:

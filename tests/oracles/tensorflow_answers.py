@@ -2,8 +2,8 @@
 
     FOLDER/tensorflow/bin/python -m oracles.tensorflow_answers        (in tests; environments.sh makes FOLDER)
 
-The rewrite reads a cluster, not the machine, so a virtual GPU in it is enough. It asks the registry of the wheel for GPU
-kernels, so the wheel must be `tensorflow`: tensorflow-cpu has none, and gives other answers.
+The rewrite reads a cluster, not the machine, so a virtual GPU in it is enough. It asks the registry of the wheel for
+GPU kernels, so the wheel must be `tensorflow`: tensorflow-cpu has none, and gives other answers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ ANSWERS = Path(__file__).with_name("tensorflow.json")
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 OTHERS = """layout_optimizer constant_folding shape_optimization remapping common_subgraph_elimination
 arithmetic_optimization dependency_optimization loop_optimization function_optimization debug_stripper
-scoped_allocator_optimization pin_to_host_optimization implementation_selector use_plugin_optimizers""".split()
+scoped_allocator_optimization pin_to_host_optimization implementation_selector use_plugin_optimizers"""
 MODES = {"float16": "auto_mixed_precision", "bfloat16": "auto_mixed_precision_onednn_bfloat16"}
+EDITS = {
+    "ALLOWLIST_ADD": "Tanh",
+    "INFERLIST_REMOVE": "Sigmoid,Mul,Tanh",
+    "DENYLIST_ADD": "Relu,Sigmoid",
+    "CLEARLIST_ADD": "Sin",
+    "CLEARLIST_REMOVE": "Relu",
+}
 RUNS = {
     "auto": ("float16", {}, range(300)),
     "O1": ("float16", {"LEVEL": "TENSOR_CORES_ONLY"}, range(60)),
     "O2": ("float16", {"LEVEL": "TREAT_INFER_AS_DENY"}, range(60)),
     "O3": ("float16", {"LEVEL": "UNSAFE_FORCE_ALL"}, range(60)),
-    "lists": ("float16", {"DENYLIST_ADD": "Relu,Sigmoid", "CLEARLIST_REMOVE": "Relu", "INFERLIST_REMOVE": "Sigmoid,Mul",
-                          "ALLOWLIST_ADD": "Tanh", "CLEARLIST_ADD": "Sin"}, range(60)),
+    "lists": ("float16", EDITS, range(60)),
     "bfloat16": ("bfloat16", {}, range(100)),
 }
 """By name: low type, environment, seeds."""
@@ -52,17 +58,26 @@ def _pairs(text):
     return [pair.split(":") for pair in text.split()]
 
 
+def _named(operator, *arguments):
+    """What makes an operator's node of (name, operands, weights): the operands by these names."""
+    return lambda n, o, w: operator(**dict(zip(arguments, o, strict=True)), name=n)
+
+
+def _reduction(operator):
+    return lambda n, o, w: operator(input=o[0], axis=[1], keep_dims=True, name=n)
+
+
+def _shaped(shape):
+    return lambda n, o, w: R.Reshape(tensor=o[0], shape=shape, name=n)
+
+
 def _make_nodes():
     """Kind -> what makes its node of (name, operands, weights)."""
-    made = {}
-    for kind, argument in _pairs(UNARY):
-        made[kind] = lambda n, o, w, op=getattr(R, kind), a=argument: op(**{a: o[0]}, name=n)
-    for kind, name in _pairs(BINARY):
-        made[kind] = lambda n, o, w, op=getattr(R, name): op(x=o[0], y=o[1], name=n)
-    for kind, name in _pairs(REDUCTIONS):
-        made[kind] = lambda n, o, w, op=getattr(R, name): op(input=o[0], axis=[1], keep_dims=True, name=n)
-    for kind, shape in (("Reshape", (8, 8)), ("ToImage", (1, 8, 8, 1)), ("ToMatrix", (8, 8))):
-        made[kind] = lambda n, o, w, shape=shape: R.Reshape(tensor=o[0], shape=shape, name=n)
+    made = {kind: _named(getattr(R, kind), argument) for kind, argument in _pairs(UNARY)}
+    made.update({kind: _named(getattr(R, name), "x", "y") for kind, name in _pairs(BINARY)})
+    made.update({kind: _reduction(getattr(R, name)) for kind, name in _pairs(REDUCTIONS)})
+    made["Reshape"] = made["ToMatrix"] = _shaped((8, 8))
+    made["ToImage"] = _shaped((1, 8, 8, 1))
     window = {"ksize": [1, 1, 1, 1], "strides": [1, 1, 1, 1], "padding": "VALID", "data_format": "NCHW"}
     made["MaxPool"] = lambda n, o, w: R.MaxPool(input=o[0], **window, name=n)
     made["AveragePool"] = lambda n, o, w: R.AvgPool(value=o[0], **window, name=n)
@@ -96,9 +111,9 @@ def _make_nodes():
 NODES = _make_nodes()
 
 
-def graph_def(seed):
+def graph_def(seed, low):
     """The graph of a seed, and what is fetched."""
-    steps, outputs = graph(seed)
+    steps, outputs = graph(seed, low)
     with tf.Graph().as_default() as made:
         known = {name: tf.compat.v1.placeholder(tf.float32, (8, 8), name=name) for name in ("x", "y")}
         for number, step in enumerate(steps):
@@ -132,7 +147,7 @@ def rewritten(definition, fetched, low, environment):
     meta.collection_def["train_op"].node_list.value.extend(fetched)
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
-    for name in OTHERS:
+    for name in OTHERS.split():
         setattr(options, name, rewriter_config_pb2.RewriterConfig.OFF)
     options.disable_model_pruning, options.min_graph_nodes = True, -1
     options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
@@ -149,7 +164,7 @@ def rewritten(definition, fetched, low, environment):
 
 def answer(seed, low, environment):
     """``n`` and the numbers of low nodes, then a sign and what is cast: ``-`` to low, ``+`` to float32."""
-    definition, fetched = graph_def(seed)
+    definition, fetched = graph_def(seed, low)
     result = rewritten(definition, fetched, low, environment)
     kind, old = tf.dtypes.as_dtype(low).as_datatype_enum, {node.name for node in definition.node}
     nodes = {node.name: node for node in result.node}
@@ -170,7 +185,9 @@ def main():
     for name in chosen:
         low, environment, seeds = RUNS[name]
         found[name] = {
-            "dtype": low, "environment": environment, "answers": [answer(seed, low, environment) for seed in seeds]
+            "dtype": low,
+            "environment": environment,
+            "answers": [answer(seed, low, environment) for seed in seeds],
         }
         print(name, len(found[name]["answers"]), flush=True)
     rows = json.dumps({"version": tf.__version__, "runs": found}, indent=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...core.dataflow import NONE, Dataflow, Unit
 from ...core.plan import Note, Why
 from ..decided import DecidedModel
-from ..decisions import HIGH, LIST, LOW, VALIDITY, Ledger, Verdict, describe
+from ..decisions import HIGH, LIST, LOW, VALIDITY, Ledger, describe
 from ..options import Options
 from .begun import PARITY, Begun, begin
 from .painting import ALLOW, CLEAR, DENY, INFER, Item, Painted, paint
@@ -53,7 +53,9 @@ class _Canvas:
             if op.slots and self._listed(op.id) == "" and not self.begun.options.lists.traits.has(op.role, "casts"):
                 names.setdefault(op.kind, []).append(describe(self.flow, op))
         for kind, found in sorted(names.items()):
-            yield Note(PARITY, found[0], f"{len(found)} {kind} in none of TensorFlow's lists: float32, and no paint passes")
+            yield Note(
+                PARITY, found[0], f"{len(found)} {kind} in none of TensorFlow's lists: float32, and no paint passes it"
+            )
 
     def _item(self, unit: Unit) -> Item:
         begun, options = self.begun, self.begun.options
@@ -116,10 +118,9 @@ class _Colours:
                 ledger.decide(unit.id, LOW, LIST, Why("tensorflow", self.painted.low[unit.id]))
 
     def refused(self) -> Mapping[int, str]:
-        """Units of the allow list that schema or kernel keep float32."""
-        high = self.begun.given.is_high
-        found = (n for n, item in enumerate(self.items) if item.cls == ALLOW and item.free and high(n))
-        return {number: "it is on the allow list" for number in found}
+        """Seeds, and what else was painted, that schema or kernel keep float32."""
+        seeds = {n: "it is on the allow list" for n, item in enumerate(self.items) if item.cls == ALLOW and item.free}
+        return {n: why for n, why in {**seeds, **self.painted.low}.items() if self.begun.given.is_high(n)}
 
     def _float32(self) -> dict[int, str]:
         """Representatives of units of which one is not low, with its reason."""
