@@ -19,8 +19,9 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.context import Context
-from ..planner.options import Options, resolve
+from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
+from ..planner.resolve import resolve
 from . import pipeline
 from .kinds import Model, PathLike
 from .opsets import at_given

@@ -19,13 +19,14 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.ranges import HIGHEST
 from ..core.verdict import DOUBTFUL, CheckVerdict, unchecked
-from ..numerics.inputs.samples import Samples, load_samples
+from ..numerics.inputs.sample_set import Samples
+from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .fault_search import FaultSearch
-from .judging import Seen, counted, judged
+from .judging import OutputSeen, counted, judged
 from .pairs import OnnxPair, Pair, paired
 
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
@@ -120,16 +121,16 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     answer(blamed(verdict, finding))
 
 
-def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Seen], bool]:
+def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[OutputSeen], bool]:
     """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
-    outputs: dict[str, Seen] = {}
+    outputs: dict[str, OutputSeen] = {}
     first: dict[str, bytes] = {}
     moved = False
     start = time.monotonic()
     for number, feeds in enumerate(drawn, 1):
         expected, found = pair.both(feeds)
         for name, value in expected.items():
-            outputs.setdefault(name, Seen(Agreement(name))).add(apart(value, found[name]))
+            outputs.setdefault(name, OutputSeen(Agreement(name))).add(apart(value, found[name]))
             content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             moved |= first.setdefault(name, content) != content
         spent = time.monotonic() - start

@@ -16,7 +16,7 @@ from ..numerics.metrics.judged import SCALE_SHARE, scale_of
 
 
 @dataclass
-class Seen:
+class OutputSeen:
     """One output over the samples."""
 
     agreement: Agreement
@@ -64,7 +64,7 @@ def counted(output: Agreement, outputs: list[Agreement]) -> bool:
     return output.floating or not any(other.floating for other in outputs)
 
 
-def judged(outputs: list[Seen], tolerance: float, generated: bool) -> CheckVerdict:
+def judged(outputs: list[OutputSeen], tolerance: float, generated: bool) -> CheckVerdict:
     """Right, doubtful or missed, and by how much at which output."""
     all_of_them = [seen.agreement for seen in outputs]
     heard = [seen for seen in outputs if counted(seen.agreement, all_of_them)]
@@ -83,7 +83,7 @@ def judged(outputs: list[Seen], tolerance: float, generated: bool) -> CheckVerdi
     )  # fmt: skip
 
 
-def _size(seen: Seen, generated: bool) -> float:
+def _size(seen: OutputSeen, generated: bool) -> float:
     """The error that is told: infinite for what is not finite, else the 90th percentile."""
     errors = sorted(seen.errors(generated))
     return math.inf if seen.agreement.astray else errors[max(0, math.ceil(0.9 * len(errors)) - 1)]

@@ -58,7 +58,7 @@ def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
     counters = [states.add(f"step/{name}", np.int32(number), SCALE) for name, number in numbers]
     seed = scale if scale.dtype == ir.DataType.FLOAT else b.op("Cast", scale, to=FLOAT)
     pending = states.add("step/pending_scale", number(first.pending), SCALE) if late else None
-    return Scale(policy, seed, ScaleValues(scale, *counters, pending))
+    return Scale(policy, seed, ScaleValues(scale, *counters, pending=pending))
 
 
 def add_update(
