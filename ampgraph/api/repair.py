@@ -60,8 +60,9 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 def _said(done: Conversion, missed: CheckVerdict, held: tuple[str, ...]) -> Conversion:
     """The conversion with what it holds in its verdict, which is of the samples that the first one missed on."""
-    nothing = {"first": "", "why": "", "repair": (), "reason": "", "near": "", "sensitivity": None, "exceeded": 0}
-    exact = replace(missed, outcome=OK, error=0.0, **nothing)  # nothing is low any more
+    exact = CheckVerdict(
+        OK, 0.0, missed.tolerance, missed.samples, output=missed.output, seconds=missed.seconds
+    )  # nothing is low any more
     verdict = replace(done.verdict or exact, generated=missed.generated, held=held)
     summary = None if done.summary is None else replace(done.summary, check=verdict)
     return replace(done, verdict=verdict, summary=summary)
