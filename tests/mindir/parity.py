@@ -32,7 +32,13 @@ CORNERS = ("encoder", "casts", "branches", "promotion", "exact_values", "raw_par
 LOW = [(name, f"{level}-bfloat16") for name, level in cases.half(cases.ESSENTIAL)]
 """What the tests compare in bfloat16."""
 
-USED = [*cases.every(cases.ESSENTIAL), *cases.half(CORNERS)]
+WHOLE = ("residual", "if")
+"""Networks that every run compares at every level."""
+
+ESSENTIAL = [*cases.every(WHOLE), *cases.half(name for name in cases.ESSENTIAL if name not in WHOLE)]
+"""What the tests compare of the networks that the goal names."""
+
+USED = [*ESSENTIAL, *cases.half(CORNERS)]
 """What the tests compare."""
 
 NAMED = sorted({**cases.REFUSED, **cases.UNDECIDABLE, **cases.DIFFERENT})
