@@ -23,7 +23,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs inside a node, in the order of its attributes."""
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
