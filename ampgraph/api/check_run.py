@@ -26,7 +26,7 @@ from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .fault_search import FaultSearch
-from .judging import OutputSeen, counted, judged
+from .judging import Watched, counted, judged
 from .pairs import OnnxPair, Pair, paired
 
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
@@ -121,16 +121,16 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     answer(blamed(verdict, finding))
 
 
-def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[OutputSeen], bool]:
+def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Watched], bool]:
     """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
-    outputs: dict[str, OutputSeen] = {}
+    outputs: dict[str, Watched] = {}
     first: dict[str, bytes] = {}
     moved = False
     start = time.monotonic()
     for number, feeds in enumerate(drawn, 1):
         expected, found = pair.both(feeds)
         for name, value in expected.items():
-            outputs.setdefault(name, OutputSeen(Agreement(name))).add(apart(value, found[name]))
+            outputs.setdefault(name, Watched(Agreement(name))).add(apart(value, found[name]))
             content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             moved |= first.setdefault(name, content) != content
         spent = time.monotonic() - start

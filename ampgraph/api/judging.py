@@ -2,7 +2,8 @@
 
 On the user's samples the 90th percentile decides. Generated inputs are no real ones, and models are less sure of
 themselves on them: an output that nearly vanishes in one sample is measured against a share of its size over all of
-them, and it takes half of the samples to miss. Where fewer do, that is said, and no more is known.
+them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful,
+unless it is a single one that is not far off.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
 from ..numerics.metrics.judged import SCALE_SHARE, scale_of
 
+UNLIKE = 2  # how many times the error of real inputs that of a generated one may be in a model that is right
+
 
 @dataclass
-class OutputSeen:
+class Watched:
     """One output over the samples."""
 
     agreement: Agreement
@@ -64,7 +67,7 @@ def counted(output: Agreement, outputs: list[Agreement]) -> bool:
     return output.floating or not any(other.floating for other in outputs)
 
 
-def judged(outputs: list[OutputSeen], tolerance: float, generated: bool) -> CheckVerdict:
+def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVerdict:
     """Right, doubtful or missed, and by how much at which output."""
     all_of_them = [seen.agreement for seen in outputs]
     heard = [seen for seen in outputs if counted(seen.agreement, all_of_them)]
@@ -76,14 +79,15 @@ def judged(outputs: list[OutputSeen], tolerance: float, generated: bool) -> Chec
     worst = max(missed or heard, key=lambda seen: _size(seen, generated))
     errors = worst.errors(generated)
     exceeded = sum(error > tolerance for error in errors)
-    outcome = MISSED if missed else DOUBTFUL if generated and exceeded else OK
+    doubtful = generated and (exceeded > 1 or _size(worst, generated) > UNLIKE * tolerance)
+    outcome = MISSED if missed else DOUBTFUL if doubtful else OK
     return CheckVerdict(
         outcome, _size(worst, generated), tolerance, number, generated, worst.agreement.name,
         reason=worst.agreement.reason if missed else "", exceeded=exceeded,
     )  # fmt: skip
 
 
-def _size(seen: OutputSeen, generated: bool) -> float:
+def _size(seen: Watched, generated: bool) -> float:
     """The error that is told: infinite for what is not finite, else the 90th percentile."""
     errors = sorted(seen.errors(generated))
     return math.inf if seen.agreement.astray else errors[max(0, math.ceil(0.9 * len(errors)) - 1)]

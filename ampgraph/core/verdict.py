@@ -95,7 +95,8 @@ class CheckVerdict:
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
-            return f"ok {size} on {self.on} (rounding of stored values){held}"
+            above = f", {self.exceeded} above {self.tolerance:g}" if self.exceeded else ""
+            return f"ok {size} on {self.on} (rounding of stored values){above}{held}"
         of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
         error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
         if self.doubtful:
