@@ -33,8 +33,17 @@ FORMS: dict[str, tuple[str, Attributes, list[list[int]]]] = {
     "Concat": ("Concat", {"axis": 0}, []),
     "Slice": ("Slice", {}, [[0, 0], [SIZE, SIZE]]),
     "Einsum": ("Einsum", {"equation": "ij,jk->ik"}, []),
+    "CumSum": ("CumSum", {}, [[0]]),
+    "Gather": ("Gather", {}, [list(range(SIZE))]),
+    "Doubled": ("Mul", {}, []),
+    "Shifted": ("Add", {}, []),
+    "Halved": ("Div", {}, []),
+    "Inverted": ("Div", {}, []),
+    "Squared": ("Pow", {}, []),
 }
 """By kind of step: operator, attributes, and integer operands behind the others; else the operator of that name."""
+SCALED = ("Doubled", "Shifted", "Halved", "Inverted", "Squared")
+"""Kinds that have a number of their own as an operand."""
 
 
 def model(steps: Sequence[Step], outputs: Sequence[str], opset: int = 22) -> ModelProto:
@@ -47,10 +56,9 @@ def model(steps: Sequence[Step], outputs: Sequence[str], opset: int = 22) -> Mod
             _tensor(name, np.full(shape, 0.5, np.float32)) for name, shape in zip(weights, step.weights, strict=True)
         ]
         operands = [name.replace(":0", "") for name in step.operands]
-        if step.kind == "CumSum":
-            integers = [0]
-        if step.kind == "Gather":
-            integers = [list(range(SIZE))]
+        if step.kind in SCALED:
+            stored.append(_tensor(f"two{number}", np.array(2, np.float32)))
+            operands.insert(0 if step.kind == "Inverted" else 1, f"two{number}")
         numbers = [f"i{number}_{place}" for place in range(len(integers))]
         stored += [_tensor(name, np.array(given, np.int64)) for name, given in zip(numbers, integers, strict=True)]
         made = [f"n{number}", f"n{number}:1"] if step.kind == "Split" else [f"n{number}"]
@@ -73,7 +81,8 @@ def low_nodes(plan: Plan, slots: Iterable[str] = ()) -> list[int]:
 def casts(plan: Plan) -> list[str]:
     """What is cast, as the answers write it: ``-`` to low, ``+`` to float32. A weight stored low counts as cast."""
     found = {("+" if cast.to == "float32" else "-") + cast.value for cast in plan.casts}
-    return sorted(found | {"-" + edit.value for edit in plan.weights if edit.store in ("low", "both")})
+    found |= {"-" + edit.value for edit in plan.weights if edit.store in ("low", "both")}
+    return sorted(name for name in found if not name.startswith("-two"))  # numbers are attributes elsewhere
 
 
 def text(plan: Plan) -> str:

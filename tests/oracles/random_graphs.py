@@ -77,3 +77,25 @@ def wrapped(before, kind, after, *shapes):
 def spread(reduction, joins):
     """A form of two steps: a reduction, and its result joined with the operand."""
     return lambda graph, operand: graph.add(joins, operand, graph.add(reduction, operand))
+
+
+def in_depth(steps, outputs):
+    """The same graph in the order in which MXNet visits a symbol: what no output needs is left out."""
+    order = {}
+
+    def visit(name):
+        number = int(name[1:].partition(":")[0]) if name[0] == "n" else -1
+        if number < 0 or number in order:
+            return
+        for operand in steps[number].operands:
+            visit(operand)
+        order[number] = len(order)
+
+    def renamed(name):
+        number, colon, port = name[1:].partition(":")
+        return f"n{order[int(number)]}{colon}{port}" if name[0] == "n" else name
+
+    for name in outputs:
+        visit(name)
+    kept = [steps[number]._replace(operands=tuple(map(renamed, steps[number].operands))) for number in order]
+    return kept, [renamed(name) for name in outputs]

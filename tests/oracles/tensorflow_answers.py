@@ -1,9 +1,10 @@
 """What TensorFlow's auto_mixed_precision makes of random graphs, as `tensorflow.json`.
 
-    FOLDER/tensorflow/bin/python -m oracles.tensorflow_answers        (in tests; environments.sh makes FOLDER)
+    FOLDER/tensorflow/bin/python -m oracles.tensorflow_answers write|check [RUN ...]
 
-The rewrite reads a cluster, not the machine, so a virtual GPU in it is enough. It asks the registry of the wheel for
-GPU kernels, so the wheel must be `tensorflow`: tensorflow-cpu has none, and gives other answers.
+In tests; environments.sh makes FOLDER. The rewrite reads a cluster, not the machine, so a virtual GPU in it is enough.
+It asks the registry of the wheel for GPU kernels, so the wheel must be `tensorflow`: tensorflow-cpu has none, and gives
+other answers.
 """
 
 from __future__ import annotations
@@ -179,19 +180,19 @@ def answer(seed, low, environment):
     return " ".join([",".join(map(str, steps)), *sorted(casts)])
 
 
+def run_answers(name):
+    """A run anew."""
+    low, environment, seeds = RUNS[name]
+    answers = [answer(seed, low, environment) for seed in seeds]
+    return {"dtype": low, "environment": environment, "answers": answers}
+
+
 def main():
-    chosen = sys.argv[1:] or list(RUNS)
     found = json.loads(ANSWERS.read_text())["runs"] if ANSWERS.exists() else {}
-    for name in chosen:
-        low, environment, seeds = RUNS[name]
-        found[name] = {
-            "dtype": low,
-            "environment": environment,
-            "answers": [answer(seed, low, environment) for seed in seeds],
-        }
-        print(name, len(found[name]["answers"]), flush=True)
-    rows = json.dumps({"version": tf.__version__, "runs": found}, indent=0)
-    ANSWERS.write_text(rows + "\n")
+    made = {name: run_answers(name) for name in sys.argv[2:] or RUNS}
+    if sys.argv[1] == "check":
+        sys.exit(", ".join(name for name in made if made[name] != found[name]))
+    ANSWERS.write_text(json.dumps({"version": tf.__version__, "runs": {**found, **made}}, indent=0) + "\n")
 
 
 if __name__ == "__main__":
