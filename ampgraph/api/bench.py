@@ -173,18 +173,17 @@ class Bench:
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
         exact = {site.kind for site in self._sites} & self.options.lists.exact
-        outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
+        outputs = [value.name for value in load_onnx(self._reference).declared()[1]]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
-        from ..numerics.graphs import inlined, load_onnx
-        from ..numerics.trace.sites import read_sites
+        from ..numerics.graphs import load_onnx
 
         given = load_onnx(self._reference)
-        return read_sites(given, inlined(given))
+        return given.sites(given.flat())
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:
         from ..planner.promotions import share_out

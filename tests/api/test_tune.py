@@ -80,29 +80,34 @@ def test_what_overflows_is_found_and_little_else_promoted():
     assert strict_error(model, ampgraph.apply(model, present(found.plan)), feeds) <= 5e-3
 
 
+@pytest.mark.slow
 def test_branches_are_tuned_too():
     """The low nodes in the bodies of an If."""
     model, feeds, found = tuned("lstm", 8, tolerance=1e-6)
     assert found.met and any("rising" in p or "falling" in p for p in found.patterns)
 
 
+@pytest.mark.slow
 def test_what_was_float32_stays_so_when_its_neighbours_are_promoted():
     model, _, found = tuned("detector", tolerance=1e-9)
     assert found.met and found.error == 0
     assert ampgraph.apply(model, present(found.plan)).SerializeToString() == model.SerializeToString()
 
 
+@pytest.mark.slow
 def test_bfloat16_and_another_level():
     _, _, found = tuned("bytes", tolerance=4e-4, dtype="bfloat16", level="auto")
     assert found.met and found.dtype == "bfloat16" and found.level == "auto" and found.patterns
 
 
+@pytest.mark.slow
 def test_what_the_user_asked_for_is_kept():
     _, _, found = tuned("lstm", tolerance=3e-4, low=["op:LSTM"], fp32=["forecast*"])
     assert not found.met and found.plan is None and found.patterns == ()
     assert found.error > 3e-4 and found.runs == 3
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_plan():
     one, two = (tuned("bytes", tolerance=5e-5)[2] for _ in range(2))
     assert one.to_dict() == two.to_dict() and one.plan.to_json() == two.plan.to_json()
@@ -147,6 +152,7 @@ def test_functions_are_tuned_by_the_names_in_their_bodies():
     assert found.met and found.patterns == ("inner",)
 
 
+@pytest.mark.slow
 def test_weights_beside_the_model(tmp_path):
     hard = HARD_MODELS["vit"]
     path = tmp_path / "vit.onnx"
@@ -164,6 +170,7 @@ def test_progress_is_told():
     assert all(done < total == 2 * (BUDGET + 1) for _, done, total in told)
 
 
+@pytest.mark.slow
 def test_outputs_in_a_file_give_the_same_tuning(monkeypatch):
     one = tuned("bytes", tolerance=5e-5)[2]
     monkeypatch.setattr(judging, "IN_MEMORY", 0)

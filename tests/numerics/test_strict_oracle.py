@@ -61,6 +61,7 @@ def _check(names: list[str], low: int, at_least: int) -> None:
     assert applied >= at_least
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("low", LOWS)
 def test_one_case_of_each_operator(low: int) -> None:
     _check(_first_of_each_operator(), low, 80)

@@ -181,6 +181,7 @@ def test_infinities_of_the_reference_are_no_fault() -> None:
     assert found.ok and found.first_nonfinite is None
 
 
+@pytest.mark.slow
 def test_the_t5_that_overflows() -> None:
     hard = HARD_MODELS["t5"]
     model = hard.build()

@@ -234,6 +234,7 @@ def test_a_run_that_stops_is_told() -> None:
         ampgraph.run(made, feeds)
 
 
+@pytest.mark.slow
 def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     """In a process of its own: ONNX Runtime 1.31 died of it, with all of its optimizers."""
     model = parse(

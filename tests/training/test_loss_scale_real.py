@@ -93,7 +93,7 @@ MINDSPORE_CASES = [(init, *FACTORS[(i + j) % 4]) for i, init in enumerate(STARTS
 def test_the_traces_of_mindspore_dynamic(name: str) -> None:
     ms = mindspore()
     ms.set_context(mode=ms.GRAPH_MODE)
-    for seed, case in enumerate(share(MINDSPORE_CASES, 2)):
+    for seed, case in enumerate(share(MINDSPORE_CASES, 6)):
         if name == "DynamicLossScaleUpdateCell":
             step = real_cell(ms.nn.DynamicLossScaleUpdateCell(*case))
         elif name == "DynamicLossScaler":

@@ -87,6 +87,7 @@ def test_a_function_in_which_nothing_is_low_is_not_copied() -> None:
     assert function_names(result["O1"]) == ["f"]
 
 
+@pytest.mark.slow
 def test_calls_with_different_decisions_get_a_copy_each() -> None:
     """Between two products the function is low, between two black operators it is not."""
     given = local(
