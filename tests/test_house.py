@@ -100,6 +100,24 @@ def test_a_back_arrow_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(imported("ampgraph.core.errors")) == ["ampgraph.planner.steps"]
 
 
+NATIVE = {  # modules of numerics that know a format, and why
+    "ampgraph.numerics.tune.shadow_graph": "moves the nodes of one model into another, for which there is no verb",
+}
+
+
+def test_numerics_speak_to_graphs_and_editors() -> None:
+    """No onnx_ir, and of formats the adapters alone: runs read dataflows and edit by verbs."""
+    known = set()
+    for module, (_, tree) in modules().items():
+        if room(module) == "numerics":
+            inside = {name for name in imported(module) if room(name) == "formats"} - {"ampgraph.formats.adapters"}
+            outside = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            outside |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            if inside or any(name.split(".")[0] == "onnx_ir" for name in outside):
+                known.add(module)
+    assert known == set(NATIVE)
+
+
 def length(function: ast.FunctionDef) -> int:
     """Its lines without the docstring, which says what each argument is."""
     text = function.body[0] if ast.get_docstring(function) is not None else None

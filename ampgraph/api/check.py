@@ -29,7 +29,7 @@ from .measuring import Measuring
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
-GENERATED, SAMPLES = 3, 8  # that a check runs at most, generated or the user's
+GENERATED, SAMPLES = 6, 8  # that a check runs at most, generated or the user's
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with

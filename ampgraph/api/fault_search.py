@@ -14,7 +14,7 @@ from .kinds import Feeds
 from .pairs import Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
@@ -34,6 +34,7 @@ class FaultSearch:
     growth: tuple[Suspect, ...] = ()
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
+    kept: tuple[int, Feeds, Feeds] | None = None  # the run to look at, where a sample alone does not give its feeds
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
@@ -46,8 +47,10 @@ class FaultSearch:
             tracer = self.pair.tracer()
             if tracer is None:
                 return
-            feeds = next(itertools.islice(iter(drawn), chosen, None))
-            ours, theirs = self.pair.feeds(feeds)
+            if self.kept is None:
+                ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
+            else:
+                chosen, ours, theirs = self.kept
             count = None if progress is None else functools.partial(progress, "looking at nodes")
             self._inquire(tracer, ours, theirs, count)
             self.traced = chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Pair(ABC):
     strict = False
     run = ""
     reference: Graph | str
+    low: Sequence[str] = ()  # the low types of the model
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -53,8 +54,8 @@ class Pair(ABC):
         """The outputs of both on one sample."""
 
     @abstractmethod
-    def probe(self, feeds: Feeds) -> None:
-        """Runs the reference alone, to see whether it takes a sample."""
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
         """What sees every value, or None where nodes cannot be distinguished."""
@@ -81,8 +82,8 @@ class OnnxPair(Pair):
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
-        self.reference, self._takes = self._ours, interface_of(self._theirs)
-        same_interface(interface_of(self._ours), self._takes)
+        self.reference, self._takes, self._given = self._ours, interface_of(self._theirs), interface_of(self._ours)
+        same_interface(self._given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
@@ -95,6 +96,14 @@ class OnnxPair(Pair):
     def source(self) -> OnnxGraph:
         """The reference, for other runs of it."""
         return self._ours
+
+    def takes_of_reference(self) -> Mapping[str, Port]:
+        """Its inputs, without those that have a default."""
+        return self._given.inputs
+
+    def gives_of_reference(self) -> Mapping[str, Port]:
+        """Its outputs."""
+        return self._given.outputs
 
     @property
     def result(self) -> OnnxGraph:
@@ -114,7 +123,10 @@ class OnnxPair(Pair):
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
-        ours, theirs = self.feeds(feeds)
+        return self.sides(*self.feeds(feeds))
+
+    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The outputs of both, each on feeds of its own."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
         if self._profiled is not None:
@@ -122,9 +134,9 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
-    def probe(self, feeds: Feeds) -> None:
-        assert self._expected is not None
-        self._expected.run(feeds)
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        assert self._expected is not None  # `open` comes before
+        return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
@@ -152,7 +164,8 @@ class MindirPair(Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
+        self.low = _low_of_mindir(model)
+        self._ask_if_swapped([] if self.low else _low_of_mindir(reference))
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
@@ -166,8 +179,8 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
-    def probe(self, feeds: Feeds) -> None:
-        self._expected.run(feeds)
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        return dict(self._expected.run(feeds))
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())

@@ -128,10 +128,10 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         dims = dict(job.recipe.dims if options is None else options.dims)
         checks = checking(job, decided.plan, changed, output)
         verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
-        if verdict is not None and not verdict.ok:
+        if verdict is not None and not verdict.stands:
             output = None
         summary = report(job, decided, output, graph, changed, before, made)
-        if verdict is None or verdict.ok:
+        if verdict is None or verdict.stands:
             write(job, decided.plan, options, output, graph, changed, progress)
         if checks == "auto" and output is not None:
             verdict = verdict_on(job, decided.plan, graph, dims, output, progress)

@@ -16,6 +16,7 @@ from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
@@ -28,6 +29,7 @@ from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, PathLike, path_of
 from .measuring import Measuring
+from .sensitivity import sensitivity_of
 from .steps import interface
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def tune(
     samples: int | None = None,
     seed: int = 0,
     output: PathLike | None = None,
+    sensitivity: bool = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Tuning:
@@ -56,7 +59,9 @@ def tune(
 
     Starts from the level's plan. Where it misses the tolerance, one strict run measures every low node's own error and
     one how errors grow; the nodes that contribute most go back to float32, as patterns through the planner, as many as
-    are needed; then parts of them are made low again as long as the tolerance holds. At most 20 strict runs.
+    are needed. What O1 keeps in float32 is tried as well, which is everything but products, and whole kinds of
+    operators. Of the cheapest of these, in bytes with those of products eight times, parts are made low again as long
+    as the tolerance holds. At most 20 strict runs.
 
     Args:
         model: an ONNX model as `convert` takes it.
@@ -68,6 +73,7 @@ def tune(
             misses every tolerance.
         samples: how many samples at most; 8 where they are generated.
         output: write the tuned model there, whole or not at all, if the tolerance is met.
+        sensitivity: measure as well which nodes matter how much; 18 runs more. ``Tuning.sensitivity`` has the table.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -88,7 +94,8 @@ def tune(
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
         judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
         options = Measuring().steer(options, graph)
-        return _searched(Bench(model, options, low_io, drawn, judge, Path(scratch), progress), tolerance, output)
+        bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
+        return _searched(bench, tolerance, output, sensitivity)
 
 
 def _check(model: Model, tolerance: float) -> None:
@@ -99,11 +106,13 @@ def _check(model: Model, tolerance: float) -> None:
         raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
 
 
-def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning:
-    """The search, and the model written where it has found one."""
+def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
+    """The search, the table where it is wanted, and the model written where one was found."""
     search = bench.search(tolerance)
     best = search.run()
     found = _tuning(bench, search, best, tolerance)
+    if sensitivity:
+        found = replace(found, sensitivity=sensitivity_of(bench, search))
     if best is None or output is None:
         return found
     bench.write(best, output)
@@ -112,11 +121,16 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning
 
 def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
-        return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
+        return Candidate(
+            point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best
+        )
 
     source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
         notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
+    name, alone = bench.sensitivity() if best is None or best.promoted else ("", 0.0)
+    if alone > tolerance:
+        notes.append(f"{chaotic_in_itself(alone)} at '{name}'")
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,

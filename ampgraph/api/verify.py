@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.judged import Scores
 from ..numerics.metrics.metric import SAMPLE, Metric, metric_of
+from ..numerics.metrics.sensitivity import sensitivity
 from ..report.verification import Verification
+from .decoding import Run, decoding_of
 from .fault_search import FaultSearch
-from .kinds import Data, Model, path_of
+from .kinds import Data, Feeds, Model, path_of
 from .pairs import Pair, paired
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.custom import Function
 
 TOLERANCE, NODES = 1e-2, 5
@@ -39,6 +42,8 @@ def verify(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     nodes: int | None = None,
+    steps: int | None = None,
+    cache: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
@@ -57,6 +62,11 @@ def verify(
         dims: sizes of symbolic dimensions, for generated inputs.
         nodes: how many nodes to name where the error grows. If not given, 5 where the tolerance is missed, those behind
             which the error is larger by a tenth of it; else none.
+        steps: run a decoder, or another model with a state, so many steps from each sample: what it gives is fed back
+            to it, to each model its own, and the likeliest token of the reference to both. A sample may lack the cache,
+            which is empty then. Every step must meet the tolerance.
+        cache: which outputs are fed back, as ``IN=OUT`` with a ``*`` on both sides or none; found by their names if not
+            given.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
@@ -70,19 +80,36 @@ def verify(
         from ..numerics.inputs.samples import load_samples
 
         pair = paired(reference, model, device)
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
+        decoding = decoding_of(pair, steps, cache)
+        lacking = decoding.optional if decoding is not None else frozenset()
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         pair.open()
-        drawn = drawn.fitted(pair.probe)
+        drawn = drawn.fitted(pair.expected)
         measure = metric_of(metric, pair.roles())
-        outputs, overall = compared(pair, drawn, measure, progress)
+        runs = _one_by_one(pair, drawn, progress) if decoding is None else decoding.runs(drawn, progress)
+        outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
+        job.kept = None if decoding is None else decoding.worst
         job.look(drawn, progress)
+        by_step = () if decoding is None else decoding.by_step(outputs)
+        notes = (*drawn.notes, *pair.notes, *(alone if decoding is None else decoding.notes()), *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(outputs[0].errors), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), (*drawn.notes, *pair.notes, *job.notes),
-            measure.name, overall,
+            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
         )  # fmt: skip
+
+
+def chaotic(
+    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    outputs: Sequence[Agreement],
+) -> list[str]:  # fmt: skip
+    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
+    if not low or all(output.within(tolerance) for output in outputs):
+        return []
+    name, found = sensitivity(run, drawn, low[0])
+    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
 
 
 def _check(tolerance: float, nodes: int | None) -> None:
@@ -92,22 +119,32 @@ def _check(tolerance: float, nodes: int | None) -> None:
         raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
 
 
-def compared(
-    pair: Pair, drawn: Samples, metric: Metric, progress: Progress | None
-) -> tuple[list[Agreement], Scores | None]:
-    """The outputs over the samples, and what the metric says of samples as a whole where it does that."""
-    outputs: dict[str, Agreement] = {}
-    overall: list[float] = []
+def _one_by_one(pair: Pair, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
+    """The outputs of both models on each sample."""
     for number, feeds in enumerate(drawn):
         if progress:
             progress("comparing", number, len(drawn))
-        expected, found = pair.both(feeds)
+        yield pair.both(feeds)
+
+
+def compared(
+    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
+) -> tuple[list[Agreement], Scores | None]:
+    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
+
+    ``heard``: is told each run's index and its largest error.
+    """
+    outputs: dict[str, Agreement] = {}
+    overall: list[float] = []
+    for number, (expected, found) in enumerate(runs):
         judged = metric.judge(expected, found)
         overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
         for name, value in expected.items():
             output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
             output.counts = name in judged
             output.add(apart(value, found[name]), judged.get(name))
+        if heard is not None:
+            heard(number, max(one.error() for one in judged.values()))
     if not outputs:
         raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
     return list(outputs.values()), Scores(metric.name, overall) if overall else None

@@ -31,6 +31,18 @@ def verify(
             "--nodes", metavar="N", help="Name N nodes where the error grows; 5 where it is missed, else none."
         ),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", help="Run N steps from each sample, what a model remembers fed back to it."
+        ),
+    ] = None,
+    cache: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cache", metavar="IN=OUT", help="An output to feed back, 'past_*=present_*'; found if not given."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
@@ -38,6 +50,7 @@ def verify(
     \b
     ampgraph verify model.onnx model.O2.onnx
     ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
+    ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
 
     On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. The exit
     code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
@@ -49,7 +62,7 @@ def verify(
     with progress() as bar:
         found = compare(
             reference, model, data=data, samples=samples, tolerance=tolerance, metric=metric, device=device,
-            seed=seed, dims=dict(dims(dim)), nodes=nodes, progress=bar.part,
+            seed=seed, dims=dict(dims(dim)), nodes=nodes, steps=steps, cache=cache or (), progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.metric_names import OVER_ALL
 from ..numerics.metrics.judged import Scores
-from .lines import in_rows
+from .lines import in_rows, plural
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
@@ -19,7 +19,20 @@ SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
     "classes": "other classes,", "detections": "detections, pair by pair,",
 }  # fmt: skip
-REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
+REPAIRS, OPERANDS, FALLBACK, STEPS = 4, 3, 8, 9  # shown; --json has all
+
+
+@dataclass(frozen=True)
+class StepError:
+    """What the error of a step is, counted from 0, and at which output."""
+
+    step: int
+    error: float
+    output: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; null for an infinite error."""
+        return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,12 @@ class Verification:
     notes: tuple[str, ...] = ()
     metric: str = "l2"
     overall: Scores | None = None
+    steps: tuple[StepError, ...] = ()
+
+    @property
+    def worst_step(self) -> StepError | None:
+        """The step with the largest error, where models ran step by step."""
+        return max(self.steps, key=lambda step: step.error, default=None)
 
     @property
     def ok(self) -> bool:
@@ -52,6 +71,8 @@ class Verification:
         compared = any(output.compared or output.paired for output in self.outputs)
         if self.overall is not None:
             return self.overall.decisive <= self.tolerance and not any(output.astray for output in self.outputs)
+        if any(step.error > self.tolerance for step in self.steps):
+            return False
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,6 +90,7 @@ class Verification:
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
+            "steps": [step.to_dict() for step in self.steps],
         }
 
 
@@ -82,12 +104,16 @@ def verification_lines(found: Verification) -> list[str]:
     for output in found.outputs:
         rows.append(("output", f"{output.name}  {_verdict(output, found)}"))
         rows += [("", line) for line in _figures(output)]
+    rows += _step_rows(found)
     if found.first_nonfinite is not None:
         rows += _suspect("not finite", "first at ", found.first_nonfinite)
     for i, suspect in enumerate(found.growth):
         rows += _suspect("" if i else "error grows", "at ", suspect)
     if found.traced is not None:
-        rows.append(("", f"(nodes as sample {found.traced} shows them)"))
+        place = f"sample {found.traced}"
+        if found.steps:
+            place = f"step {found.traced % len(found.steps)} of sample {found.traced // len(found.steps)}"
+        rows.append(("", f"(nodes as {place} shows them)"))
     rows.append(("verdict", _outcome(found)))
     return in_rows(rows)
 
@@ -99,6 +125,9 @@ def _outcome(found: Verification) -> str:
     if found.overall is not None:
         astray = ", and nothing infinite" if any(output.astray for output in found.outputs) else ""
         return f"{'ok' if found.ok else 'missed'}: {found.metric} within {limit} {over}{astray}"
+    late = [step for step in found.steps if step.error > found.tolerance]
+    if late and not missed:
+        return f"missed: {plural(len(late), 'step')}, first step {late[0].step} (tolerance {limit} on the error {over})"
     if not found.ok and not missed:
         return "missed: nothing was compared, as every output is empty"
     sorts = {output.scores.name for output in found.outputs if output.counts}
@@ -107,6 +136,17 @@ def _outcome(found: Verification) -> str:
         every = "every output" if all(output.counts for output in found.outputs) else "every output that has one"
         return f"ok: {what} within {limit} {over}, at {every}"
     return f"missed: {', '.join(missed)} (tolerance {limit} on {what} {over}, nothing infinite)"
+
+
+def _step_rows(found: Verification) -> list[tuple[str, str]]:
+    """The error of some steps, and of the worst."""
+    worst = found.worst_step
+    if worst is None:
+        return []
+    count = len(found.steps)
+    shown = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)}) if count > STEPS else range(count)
+    text = ", ".join(f"{i}: {_number(found.steps[i].error)}" for i in shown)
+    return [("steps", f"worst {_number(worst.error)} at step {worst.step}, output {worst.output}"), ("", text)]
 
 
 def _three(scores: Scores) -> str:

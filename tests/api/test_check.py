@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ PRODUCT = """
 agraph (float[N,8] x) => (float[N,8] y) {
   y = MatMul(x, w)
 }"""
+MINDIR = Path(ampgraph.__file__).parent / "models" / "digits_cnn.mindir"
 SMALL = {"w": np.eye(8, dtype=np.float32)}
 LARGE = {"w": np.full((8, 8), 3e4, np.float32)}  # float16 holds it, and no sum of such products
 
@@ -36,7 +38,7 @@ def rows(text):
 def test_a_right_result_is_said_to_be(amp, path):
     code, out, _ = amp("convert", path(SMALL), "--check", "auto")
     assert code == 0 and rows(out)["check"].startswith("ok ")
-    assert rows(out)["check"].endswith("on 3 generated inputs (rounding of stored values)")
+    assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
 
 
 def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
@@ -56,7 +58,7 @@ def test_require_leaves_no_file(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "require", "--plan-out", source.parent / "plan.json")
     assert code == 1 and rows(out)["result"] == "not written (--check require)"
-    assert rows(out)["check"].startswith("MISSED: error infinite at 'y' on 3 generated inputs")
+    assert rows(out)["check"].startswith("MISSED: error infinite at 'y' on ")
     assert [file.name for file in source.parent.iterdir()] == ["model.onnx"]
     assert amp("convert", path(SMALL), "--check", "require")[0] == 0
     assert (source.parent / "model.O2.onnx").exists()
@@ -83,6 +85,32 @@ def test_the_users_samples_are_what_it_runs_on(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
+
+
+def test_a_level_without_guards_is_announced_too(amp, path):
+    code, out, _ = amp("convert", path(LARGE), "--check", "auto", "--level", "O3")
+    assert code == 1 and rows(out)["check"].startswith("MISSED: error infinite")
+
+
+@pytest.mark.slow
+@pytest.mark.mindspore
+def test_mindir_is_checked_on_mindspore(amp, tmp_path):
+    pytest.importorskip("mindspore")
+    output = tmp_path / "low.mindir"
+    code, out, _ = amp("convert", MINDIR, "-o", output, "--check", "auto", "--tolerance", "1e-9")
+    assert code == 1 and rows(out)["check"].startswith("MISSED: error 0.00") and output.exists()
+
+
+def test_mindir_is_not_checked_without_mindspore(amp, tmp_path, monkeypatch):
+    find = check.importlib.util.find_spec
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None if name == "mindspore" else find(name))
+    code, out, _ = amp("convert", MINDIR, "-o", tmp_path / "low.mindir", "--check", "auto")
+    assert code == 0 and rows(out)["check"] == "not checked: mindspore is not installed"
+
+
+def test_that_no_guard_fired_is_not_said_alone(amp, path):
+    said = [rows(amp("convert", path(SMALL), "--dry-run", *words)[1])["guards"] for words in ([], ["--samples", "1"])]
+    assert said == ["none fired; ranges were not measured", "none fired beside what was measured"]
 
 
 @pytest.mark.parametrize("mode", ["off", "dry", "O0"])
@@ -174,12 +202,12 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
 
 @pytest.mark.slow
 def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
-    code, out, _ = amp("convert", path({"w": 4000 * np.eye(8, dtype=np.float32)}), "--check", "auto", "--json")
-    found = json.loads(out)["check"]
-    assert code == 0 and found["outcome"] == "ok" and found["near"].startswith("'y' reaches ")
-    assert (
-        "near" in found and not json.loads(amp("convert", path(SMALL), "--check", "auto", "--json")[1])["check"]["near"]
-    )
+    source = path({"w": 4000 * np.eye(8, dtype=np.float32)})
+    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 6 generated inputs"):
+        ampgraph.convert(source, output=source.parent / "low.onnx", check="require")
+    assert (source.parent / "low.onnx").exists()
+    found = json.loads(amp("convert", source, "--check", "auto", "--repair", "--json")[1])
+    assert found["nodes"] == {"float32": 1}
 
 
 @pytest.mark.slow

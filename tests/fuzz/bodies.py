@@ -181,9 +181,9 @@ class Body:
             found = shared.choice(exact)
         elif same and shared.chance(0.5):
             found = self.shaped(shared.choice(same), want.shape)
-        elif tensors and wanted != object and shared.chance(0.6):
+        elif tensors and wanted.kind != "O" and shared.chance(0.6):
             source = shared.choice(tensors)
-            if self.array(source).dtype == object or self.array(source).dtype == wanted:
+            if self.array(source).dtype.kind == "O" or self.array(source).dtype == wanted:
                 return ""
             number = helper.np_dtype_to_tensor_dtype(wanted)
             cast = self.emit("Cast", [source], to=number)

@@ -117,7 +117,9 @@ def _fits(form: dict[str, Any], found: defs.OpSchema) -> bool:
 def _sizes(texts: Sequence[str], like: tuple[int, ...] | None) -> dict[str, int]:
     """The letters of the first input, so that it has a shape."""
     dims = texts[0].split() if texts else []
-    if like is None or len(dims) != len(like) or any(d.isdigit() and int(d) != n for d, n in zip(dims, like)):
+    if like is None or len(dims) != len(like):
+        return {}
+    if any(d.isdigit() and int(d) != n for d, n in zip(dims, like, strict=True)):
         return {}
     return {dim: size for dim, size in zip(dims, like, strict=True) if dim.isalpha()}
 

@@ -46,7 +46,7 @@ def random_model(seed: int, size: int = 12) -> Random | None:
         expected = [dict(zip(names, session.run(names, one), strict=True)) for one in feeds]
     except Exception:  # the runtime raises kinds of its own; what it refuses is no case
         return None
-    return Random(seed, model, feeds, expected, _checks(model))
+    return Random(seed, model, feeds, expected, checks(model))
 
 
 def _moved(value: Any, rng: np.random.Generator) -> Any:
@@ -54,7 +54,8 @@ def _moved(value: Any, rng: np.random.Generator) -> Any:
     return np.asarray(value * factors, value.dtype) if value.dtype.kind == "f" else value
 
 
-def _checks(model: ModelProto) -> bool:
+def checks(model: ModelProto) -> bool:
+    """Whether the checker takes a model."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except Exception:  # of several kinds

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ampgraph.numerics.inputs.samples import MOST, load_samples
+from ampgraph.numerics.inputs.given import MOST
+from ampgraph.numerics.inputs.samples import load_samples
 from numerics.sampled import model, rows, same
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

@@ -1,7 +1,7 @@
-"""What the real loss scalers do, as `scalers.json`: python tests/oracles/scalers.py FRAMEWORK [APEX_CHECKOUT]
+"""What the real loss scalers do, as `scalers.json`: python -m oracles.scalers write|check FRAMEWORK [APEX_CHECKOUT]
 
-FRAMEWORK is torch, apex (with the path of a checkout of NVIDIA/apex at e13873de), keras, tf_keras or mxnet; each runs
-in an environment of its own, which `environments.sh` makes. One framework's answers replace those that are there.
+In tests. FRAMEWORK is torch, apex (with the path of a checkout of NVIDIA/apex at e13873de), keras, tf_keras or mxnet;
+each runs in an environment of its own, which `environments.sh` makes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def apex_scaler(init, interval):
     import torch
 
     package = types.ModuleType("apex")
-    package.__path__ = [str(Path(sys.argv[2]) / "apex")]
+    package.__path__ = [str(Path(sys.argv[3]) / "apex")]
     sys.modules["apex"] = package
     amp = types.ModuleType("apex.amp")  # without its __init__, which imports compiled extensions
-    amp.__path__ = [str(Path(sys.argv[2]) / "apex" / "amp")]
+    amp.__path__ = [str(Path(sys.argv[3]) / "apex" / "amp")]
     sys.modules["apex.amp"] = amp
     torch.cuda.IntTensor = lambda numbers: torch.tensor(numbers, dtype=torch.int32)
     module = importlib.import_module("apex.amp.scaler")
@@ -144,12 +144,13 @@ def answers(framework):
 
 
 def main():
-    framework = sys.argv[1]
+    framework = sys.argv[2]
     found = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
-    found[framework] = answers(framework)
-    rows = [f'"{name}": {json.dumps(found[name])}' for name in sorted(found)]
+    made = answers(framework)
+    if sys.argv[1] == "check":
+        sys.exit(0 if made == found[framework] else framework)
+    rows = [f'"{name}": {json.dumps(one)}' for name, one in sorted({**found, framework: made}.items())]
     ANSWERS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    print(framework, found[framework]["version"], [len(trace) for trace in found[framework]["traces"]])
 
 
 if __name__ == "__main__":

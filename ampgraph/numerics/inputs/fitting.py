@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .sizes import Place
 
@@ -18,18 +18,19 @@ _SOURCE = re.compile(r"\S*\.(?:h|cc|cpp|cu)\b\S*|0x[0-9a-fA-F]+|'[^']*'")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 
 
-def sizes_that_run(attempt: Attempt) -> tuple[Learnt | None, str]:
+def sizes_that_run(attempt: Attempt, hints: Sequence[int] = ()) -> tuple[Learnt | None, str]:
     """What has to be learnt for an attempt to succeed, or None and what the first one failed with.
 
     ``attempt`` runs a model with some sizes learnt; it gives what that failed with, empty if it did not, and the sizes
-    of all open places. A failure elsewhere than before is a step forward, from where the search goes on.
+    of all open places. A failure elsewhere than before is a step forward, from where the search goes on. ``hints``:
+    sizes that the model is made of, as not every message has numbers.
     """
     first, places = attempt({})
     if not first:
         return {}, ""
     trials = 1
     seen: set[frozenset[tuple[Place, int]]] = {frozenset()}
-    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places), first)]
+    work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places, hints), first)]
     while work and trials < TRIALS:
         learnt, proposed, failure = work[-1]
         change = next(proposed, None)
@@ -45,17 +46,17 @@ def sizes_that_run(attempt: Attempt) -> tuple[Learnt | None, str]:
         if not message:
             return wanted, ""
         if _stage(message) != _stage(failure):
-            work.append((wanted, changes(message, places), message))
+            work.append((wanted, changes(message, places, hints), message))
     return None, first
 
 
-def changes(message: str, places: Mapping[Place, int]) -> Iterator[dict[Place, int]]:
+def changes(message: str, places: Mapping[Place, int], hints: Sequence[int] = ()) -> Iterator[dict[Place, int]]:
     """Changes of one place each, the likeliest first: to a number of the message, in the ratio of two of them."""
     numbers = list(dict.fromkeys(int(n) for n in _NUMBER.findall(_SOURCE.sub(" ", _after_status(message)))))
     numbers.sort(key=lambda number: number == 1)  # which broadcasts, and says little
     inner = {place: size for place, size in places.items() if place[1]}
     for some in (inner, {place: size for place, size in places.items() if place not in inner}):
-        for propose in (_named, _in_ratio, _common):
+        for propose in (_named, _in_ratio, lambda *_: (*hints, *COMMON)):
             for place, size in some.items():
                 most = MOST if some is inner else ROWS
                 yield from ({place: n} for n in propose(size, numbers) if n != size and 0 < n <= most)
@@ -68,10 +69,6 @@ def _named(size: int, numbers: list[int]) -> list[int]:
 def _in_ratio(size: int, numbers: list[int]) -> list[int]:
     pairs = [(got, wanted) for got in numbers for wanted in numbers if got > wanted > 0]
     return [size * wanted // got for got, wanted in pairs if not size * wanted % got]
-
-
-def _common(size: int, numbers: list[int]) -> tuple[int, ...]:
-    return COMMON
 
 
 def _stage(message: str) -> str:

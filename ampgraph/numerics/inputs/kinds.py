@@ -10,7 +10,7 @@ from ...core.arrays import Array
 from ...core.dataflow import NONE, Dataflow, Op
 from ...oplists.traits import has
 from .numbers import Numbers
-from .pictures import is_picture, pictures
+from .pictures import is_line, is_picture, pictures
 from .sizes import GraphInput, sounds
 from .sounds import sound, spectrum
 
@@ -21,7 +21,8 @@ SCALES = (1.0, 4.0, 1 / 16)  # of plain numbers, by sample
 FAINT = 0.1  # a first product whose weights are so small takes numbers of 0 to 255
 STEPS = 6  # operators from an input to the first that tells
 LARGE = 1 << 22  # elements of weights that are looked at
-SHIFTS = ((4.6, -2.1), (1.0, 0.0), (2.0, -1.0))  # of pictures of 0 to 1, by sample: as means and deviations leave them
+# What becomes of pictures of 0 to 1, by sample: as means and deviations leave them. Readers of text take -1 to 1.
+SHIFTS, SHIFTS_OF_LINES = ((4.6, -2.1), (1.0, 0.0), (2.0, -1.0)), ((2.0, -1.0), (1.0, 0.0), (2.0, -1.0))
 
 
 @dataclass(frozen=True)
@@ -119,5 +120,6 @@ def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Arr
     if kind == "pixels":
         whole: Array = np.floor(field * np.float32(255))
         return whole
-    span, least = SHIFTS[index % len(SHIFTS)]
+    shifts = SHIFTS_OF_LINES if is_line(shape) else SHIFTS
+    span, least = shifts[index % len(shifts)]
     return field * np.float32(span) + np.float32(least)

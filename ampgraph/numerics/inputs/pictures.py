@@ -51,12 +51,18 @@ def _layout(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
     return None
 
 
+def is_line(shape: tuple[int, ...]) -> bool:
+    """Whether a picture is so much wider than high that it shows a line of text."""
+    layout = _layout(shape)
+    return layout is not None and shape[layout[2]] >= WIDE * shape[layout[1]]
+
+
 def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
     """float32 of 0 to 1: a page, a scene, patches, by sample; each picture of a batch is another."""
     layout = _layout(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
-    paint = (page, page, scene)[index % 3] if width >= WIDE * height else (page, scene, patches)[index % 3]
+    paint = (page, page, scene)[index % 3] if is_line(shape) else (page, scene, patches)[index % 3]
     rest = [size for axis, size in enumerate(shape) if axis not in layout]
     count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
     painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])

@@ -48,8 +48,8 @@ class Sizes:
         places: dict[str, tuple[GraphInput, int]] = {}
         for port in self.ports:
             for axis, dim in enumerate(port.shape):
-                if isinstance(dim, str) and not _is_anonymous(dim):
-                    places.setdefault(dim, (port, axis))
+                if isinstance(dim, str) and not _is_anonymous(dim) and (dim not in places or not places[dim][1]):
+                    places[dim] = port, axis  # one in front says least of a name
         later = [name for name in places if _is_sum(name) or self._is_total(name)]
         for name, (port, axis) in places.items():
             if name not in self.known and name not in later:

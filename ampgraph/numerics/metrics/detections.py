@@ -44,13 +44,13 @@ def box_columns(rows: Array) -> int | None:
 
     The columns beside it must be classes (whole numbers) or scores (0 to 1).
     """
-    width = rows.shape[1]
+    width = int(rows.shape[1])
     for start in dict.fromkeys((width - 4, *range(width - 3))):
         box = rows[:, start : start + 4]
         others = np.delete(rows, range(start, start + 4), 1)
-        told = [bool((c == np.round(c)).all() or ((c >= 0) & (c <= 1)).all()) for c in others.T]
-        if (box[:, 2:] >= box[:, :2]).all() and all(told):
-            return start
+        fits = [bool((c == np.round(c)).all() or ((c >= 0) & (c <= 1)).all()) for c in others.T]
+        if bool((box[:, 2:] >= box[:, :2]).all()) and all(fits):
+            return int(start)
     return None
 
 

@@ -168,8 +168,9 @@ def _judged_rows(boxes: str, arrays: Mapping[str, tuple[Array, Array]]) -> dict[
     flat = {n: [_in_batches(a, depth) for a in both] for n, both in beside.items()}
     classes = [n for n, (want, got) in beside.items() if want.ndim == depth and _whole(want) and _whole(got)]
     count = len(flat[boxes][0])
+    ours, theirs = flat[boxes]
     pairings = [
-        paired(*(_wide(side[b]) for side in flat[boxes]), *([flat[n][i][b] for n in classes] for i in (0, 1)))
+        paired(_wide(ours[b]), _wide(theirs[b]), *([flat[n][i][b] for n in classes] for i in (0, 1)))
         for b in range(count)
     ]
     judged = {name: _aligned(both, pairings) for name, both in flat.items()}

@@ -51,6 +51,15 @@ def test_names_with_slashes_in_old_files() -> None:
     convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Add"])
 
 
+def test_a_cast_between_two_results_stays() -> None:
+    """ONNX Runtime takes no function that names one value twice as its result."""
+    rounded = """<domain: "loc", opset_import: ["" : 17]> f (a, w) => (c, h)
+        { h = MatMul (a, w)  l = Cast <to = 10> (h)  c = Cast <to = 1> (l) }"""
+    call = "h, k = loc.f (x, w)  y = MatMul (h, w)  z = MatMul (k, w)"
+    given = local(f"g (float[2,4] x) => (float[2,4] y, float[2,4] z) {{ {call} }}", rounded)
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+
+
 def test_calls_that_agree_share_one_copy() -> None:
     given = local("g (float[2,4] x) => (float[2,4] y) { h = loc.f (x, w)  y = loc.f (h, v) }", MLP, v=(4, 4))
     result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
