@@ -31,6 +31,7 @@ def _fail_on(outcomes: list[Outcome]) -> None:
         pytest.fail(f"{failures}\n{summary(outcomes)}", pytrace=False)
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_sample() -> None:
     outcomes = _run(sample(40), jobs=2)

@@ -44,6 +44,7 @@ def _kill_at(number):
     return on_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0, 1, 4])
 @pytest.mark.parametrize("killed", [3, 6, 9, 17])
 def test_a_resumed_training_ends_in_the_same_bytes(tmp_path, every, killed):
