@@ -2,7 +2,8 @@
 
 import pytest
 
-from mindir import cases, compare, parity, text
+from formats.mindir import text
+from mindir import cases, compare, parity
 
 pytestmark = pytest.mark.mindspore
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ampgraph import convert
-from mindir import cases, compare, parity, text
+from formats.mindir import text
+from mindir import cases, compare, parity
 
 pytestmark = pytest.mark.mindspore
 ROOT = Path(__file__).parents[2]

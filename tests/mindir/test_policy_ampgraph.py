@@ -15,7 +15,8 @@ import pytest
 
 from ampgraph import convert
 from ampgraph.formats.mindir import schema, view
-from mindir import cases, compare, parity, text
+from formats.mindir import text
+from mindir import cases, compare, parity
 from mindir.conftest import once
 
 pytestmark = pytest.mark.mindspore

@@ -13,9 +13,9 @@ from ampgraph.core.pass_ import run
 from ampgraph.core.plan import Plan
 from ampgraph.formats.mindir import schema
 from ampgraph.passes.pipeline import default_pipeline
-from formats.mindir_checker import faults, interface
-from formats.mindir_parse import convert, data, dump, followed, graph_of, parse, plan_of
-from formats.mindir_random import random_texts
+from formats.mindir.checker import faults, interface
+from formats.mindir.parse import convert, data, dump, followed, graph_of, parse, plan_of
+from formats.mindir.random_texts import random_texts
 
 LEVELS, DTYPES, POLICIES = ("O1", "O2", "O3", "auto"), ("float16", "bfloat16"), ("ampgraph", "mindspore")
 SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
