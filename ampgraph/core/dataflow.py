@@ -108,6 +108,17 @@ class Scope:
     outputs: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a node was exported from: ``group`` names the call, which other nodes may have come from too; ``names`` are
+    what was called, outermost first: ``torch::torch.nn.modules.linear.Linear``, ``aten::linear``; ``reads``: the
+    parameters, buffers and stored tensors that were handed to it, their names with underscores for dots."""
+
+    group: str
+    names: tuple[str, ...]
+    reads: frozenset[str] = frozenset()
+
+
 class WeightReader(Protocol):
     """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
 
@@ -152,6 +163,8 @@ class Dataflow:
         self.layer = layer
         self.cells: Callable[[Op], list[tuple[str, str]]] = lambda op: []
         """(name, class) of the modules around an operator, outermost first, where the file says them."""
+        self.origin: Callable[[Op], Origin | None] = lambda op: None
+        """What a node was exported from, where the file says it."""
         self._read_shape = read_shape
         self._parent: list[int] = []
 
