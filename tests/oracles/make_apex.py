@@ -25,10 +25,10 @@ LEVELS = ("O0", "O2", "O3", "O1")
 
 def logged(run, *arguments):
     """(what a run dispatched, its results) with facades for tensors."""
-    Facade.log = log = []
+    Facade.noted = log = []
     with torch.no_grad(), below_autograd():
         out = run(*tree_map(lambda t: Facade(t) if isinstance(t, torch.Tensor) else t, arguments))
-    Facade.log, Facade.where = None, ""
+    Facade.noted, Facade.place = None, ""
     return log, [t.inner if isinstance(t, Facade) else t for t in tree_leaves(out)]
 
 
@@ -37,7 +37,7 @@ def placed(program, arguments):
     graph = program.module()
 
     def place(name):
-        Facade.where = name
+        Facade.place = name
 
     return logged(torch_types.NodeByNode(graph, place, True).run, *arguments)[0]
 
@@ -82,9 +82,9 @@ def main(checkout):
             exported, reference = prepared[name]
             try:
                 log, out = logged(apex_amp.initialized(amp, module, level), *arguments)
-            except (RuntimeError, TypeError, NotImplementedError) as error:
+            except (RuntimeError, NotImplementedError) as error:
                 types.setdefault(name, {})[level] = f"refused: {str(error).splitlines()[0]}"
-                Facade.log = None
+                Facade.noted = None
                 continue
             calls, lost = by_node(log, reference)
             order = [node.name for node in exported.model_proto.graph.node]

@@ -25,7 +25,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     types = PromotedTypes(begun.flow, options, begun.given)
     types.settle()
     notes = [*types.notes(), Note(PARITY, "", f"for runtimes with {options.dtype} kernels: {NONE_THERE}")]
-    return begun.finish("PyTorch", Typed(types), types.refused(), notes if own else notes[:-1])
+    return begun.finish("PyTorch", Typed(types), types.refused(), notes if own else notes[:-1], types.roundings())
 
 
 def list_of(setting: Setting) -> str:
