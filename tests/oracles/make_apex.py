@@ -1,6 +1,6 @@
 """Asks NVIDIA Apex, and writes what it answers: python -m oracles.make_apex CHECKOUT, in tests/, with torch 2.13 (CPU).
 
-Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
+With the word ``check`` before the path it compares them with the recorded ones instead. Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
 the same order: the two logs are laid side by side, and what the module ran belongs to the node that ran it.
 """
 
@@ -70,7 +70,8 @@ def exported_modules():
         yield name, exported, placed(program, arguments)
 
 
-def main(checkout):
+def main(*words):
+    *check, checkout = words
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     amp = apex_amp.load(checkout)
@@ -91,9 +92,11 @@ def main(checkout):
             types.setdefault(name, {})[level] = answers.letters(torch_types.onnx_types(exported, calls), order)
             outputs |= {f"{name}/{level}/{place}": array for place, array in enumerate(arrays(out))}
             print(level, name, types[name][level], f"{lost} operators belong to no node" if lost else "")
+    if check:
+        sys.exit("\n".join(answers.differing("apex", types)))
     versions = {"apex": apex_amp.COMMIT, "torch": torch.__version__, "numpy": np.__version__}
     answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -66,6 +66,11 @@ def steps_of(seed: int, count: int) -> list[bool]:
     return steps[:count]
 
 
+def decided(state: LossScaleState) -> float:
+    """The scale that the last step decided: in force at once, or one step late."""
+    return state.pending or state.scale
+
+
 # -- properties -------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +83,7 @@ def test_a_scale_keeps_its_bounds_and_is_never_nan(policy: DynamicLossScale, ste
         assert not math.isnan(state.scale)
         assert state.scale >= (policy.floor or 0)
         assert state.scale <= (math.inf if policy.cap is None else policy.cap)
-        assert state.scale >= before.scale if finite else state.scale <= before.scale
+        assert decided(state) >= decided(before) if finite else decided(state) <= decided(before)
         assert 0 <= state.counter < policy.interval
         assert 1 <= state.credit <= policy.hysteresis
         if RULES[policy.rule].finite_only:
@@ -96,7 +101,8 @@ def test_finite_steps_change_the_scale_at_the_interval_only(policy: DynamicLossS
         run = run + 1 if finite else 0
         assert state.overflows == (0 if finite else before.overflows + 1)
         if finite and run % policy.interval:
-            assert state.scale == before.scale
+            assert decided(state) == decided(before)
+        assert not RULES[policy.rule].late or state.scale == before.pending
         assert policy.exhausted(state) == (policy.patience is not None and state.overflows > policy.patience)
 
 
@@ -144,6 +150,8 @@ def test_presets_carry_the_real_defaults() -> None:
     assert DynamicLossScale.pytorch() == DynamicLossScale(65536.0, 2.0, 0.5, 2000)
     assert DynamicLossScale.apex().cap == 2.0**24 and DynamicLossScale.apex(init=2.0**32).init == 2.0**24
     assert DynamicLossScale.tensorflow().init == 32768 and DynamicLossScale.tensorflow().floor == 1
+    assert DynamicLossScale.keras().init == 32768 and DynamicLossScale.keras().floor is None
+    assert DynamicLossScale.mxnet().cap == 2.0**24 and DynamicLossScale.mxnet().init == 65536
     assert DynamicLossScale.mindspore(1024, 4).backoff == 0.25
     manager = MINDSPORE["DynamicLossScaleManager"]()
     assert isinstance(manager, DynamicLossScale) and (manager.init, manager.patience) == (2.0**24, 1000)

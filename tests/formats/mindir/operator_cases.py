@@ -248,7 +248,7 @@ MoeFinalizeRouting: f(8, 8), f(4, 8), None, f(2, 8), f(4, 2), i(8), i(4, 2)
 MoeGatingTopKSoftmax: f(4, 8), None, 2 ; MoeTokenPermute: f(4, 8), j(4, 2), None, False
 InnerMoeTokenUnpermute: f(8, 8), i(8), f(4, 2), False, None
 # writes
-Assign AssignAdd AssignSub InplaceMul InplaceDiv: STATE, X
+Assign AssignAdd AssignSub: STATE, X ; InplaceMul InplaceDiv: X, X
 ScatterUpdate ScatterAdd ScatterSub ScatterMax ScatterMin: STATE, i(2), X
 ScatterNdUpdate ScatterNdAdd ScatterNdSub: STATE, i(2, 1), X ; ApplyMomentum: STATE, STATE, f(), X, f()
 Adam: STATE, STATE, STATE, f(), f(), f(), f(), f(), f(), X
@@ -257,8 +257,9 @@ SGD: STATE, X, f(), STATE, f(), STATE ; ApplyAdagrad: STATE, STATE, f(), X
 ApplyAdagradV2: STATE, STATE, f(), X | 0.1 ; ApplyAdadelta: STATE, STATE, STATE, f(), f(), f(), X
 ApplyRMSProp: STATE, STATE, STATE, f(), X, 0.9, 0.9, 0.1 ; ApplyFtrl: STATE, STATE, STATE, X, f(), f(), f(), f()
 ApplyGradientDescent: STATE, f(), X ; ApplyProximalAdagrad: STATE, STATE, f(), f(), f(), X
-IndexAdd: STATE, i(2), X | 0 ; InplaceAddExt InplaceSubExt: STATE, X, 1
-InplaceMuls InplaceDivs InplaceFillScalar: STATE, 2.0 ; InplaceReLU InplaceZero: STATE
+IndexAdd: STATE, i(2), X | 0 ; InplaceAddExt InplaceSubExt: X, X, 1
+InplaceMuls InplaceDivs: X, 2.0 ; InplaceAddsExt InplaceSubScalar: X, 2.0, 1 ; InplaceReLU: X
+InplaceFillScalar: STATE, 2.0 ; InplaceZero: STATE
 InplaceCopy: STATE, X, False ; InplaceMaskedFillTensor: STATE, b(2, 3), f()
 InplaceMaskedFillScalar: STATE, b(2, 3), 0.5
 """

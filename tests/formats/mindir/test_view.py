@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ampgraph.core.dataflow import NONE
+from ampgraph.core.dataflow import NONE, Dataflow, Op
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import view
 from formats.mindir.flows import fixed, flow_of, names, op_of, units
@@ -204,6 +204,29 @@ def test_what_is_written_in_place_is_never_cast() -> None:
           return y
     """)
     assert [fixed(flow, name) for name in "avo"] == ["its memory is written in place"] * 3
+
+
+def test_what_nothing_else_sees_is_written_in_place_as_by_any_operator() -> None:
+    flow = flow_of("""
+        main(x: f32[4,4])
+          a = MatMul(x, x, false, false)
+          b = InplaceAddExt(a, x, 1, state)
+          c = InplaceMuls(b, 2.0, state)
+          d = InplaceMul(x, c, state)
+          e = InplaceMul(d, c, state)
+          return e
+    """)
+    add, scale, border, follows = (op for op in flow.ops if op.kind.startswith("Inplace"))
+    assert not any(flow.units[unit].fixed for op in (add, scale) for unit in op.slots.values())
+    assert list(add.slots) == ["T", "T1"] and (add.role, scale.role) == ("Add", "Mul")
+    assert [fixed(flow, name) for name in "abcde"] == ["", "", "", *["its memory is written in place"] * 2]
+    assert all(fixed_units(flow, op) for op in (border, follows))
+
+
+def fixed_units(flow: Dataflow, op: Op) -> bool:
+    """Whether nothing is decided of an operator."""
+    roots = {flow.find(unit.id) for unit in flow.units if unit.fixed}
+    return all(flow.find(unit) in roots for unit in op.slots.values())
 
 
 def test_several_outputs() -> None:
