@@ -1,6 +1,8 @@
 """Asks NVIDIA Apex, and writes what it answers: python -m oracles.make_apex CHECKOUT, in tests/, with torch 2.13 (CPU).
 
-With the word ``check`` before the path it compares them with the recorded ones instead. Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
+With the word ``check`` before the path it compares them with the recorded ones instead.
+
+Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
 the same order: the two logs are laid side by side, and what the module ran belongs to the node that ran it.
 """
 

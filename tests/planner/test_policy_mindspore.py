@@ -16,7 +16,9 @@ HANDED = """
 
 def types(text: str, level: str) -> dict[str, str]:
     """Operator -> type of its result, of the converted file."""
-    lines = [line.split() for line in dump(convert(parse(text), level, policy="mindspore")).splitlines() if " = " in line]
+    lines = [
+        line.split() for line in dump(convert(parse(text), level, policy="mindspore")).splitlines() if " = " in line
+    ]
     return {line[3].partition("(")[0]: line[1].partition("[")[0] for line in lines}
 
 

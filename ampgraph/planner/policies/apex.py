@@ -58,6 +58,10 @@ register(
             "O3": "half, also O2 with keep_batchnorm_fp32=False",
         },
         default_level="O1",
+        formats=("ONNX",),
+        refusals={
+            "MindIR": ("policy 'apex' goes by PyTorch's modules", "take --policy pytorch, or --policy mindspore")
+        },
         dtypes=("float16",),
         stores={"O2": "low", "O3": "low"},
     )

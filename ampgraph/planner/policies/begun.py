@@ -47,7 +47,9 @@ class Begun:
         told = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow
         numbers = frozenset(value.id for value in flow.values if value.weight and flow.shape(value.id) == ())
-        return DecidedModel(flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *told])
+        return DecidedModel(
+            flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *told]
+        )
 
     def _changed(self, framework: str) -> list[Note]:
         """Patterns of the user's: the result is no longer the framework's."""

@@ -20,7 +20,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
     ONNX Runtime's CPU provider has next to no low kernels, PyTorch's CPU has them: the CPU's lists go by the schema.
     """
-    own = options.target == CPU
+    own = options.target == CPU and flow.opset > 0
     begun = begin(flow, options, kernels=not own)
     types = PromotedTypes(begun.flow, options, begun.given)
     types.settle()
