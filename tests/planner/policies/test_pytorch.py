@@ -109,7 +109,7 @@ def test_a_file_without_names_goes_by_onnx_operators() -> None:
         "Add4": "float32",
     }
     assert [note.text for note in plan.notes if note.topic == "origin"] == [
-        "0 nodes by the operators that the exporter names, 5 by ONNX's"
+        "0 nodes by the PyTorch operators that the exporter names, 5 by the file's own"
     ]
     assert [edge.value for edge in plan.casts] == ["x", "w", "bias", "c"]  # each once
     assert [edit.value for edit in plan.weights] == ["half"]  # a number of the program's
