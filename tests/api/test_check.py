@@ -183,6 +183,10 @@ def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     source.write_bytes(parse(text, weights).SerializeToString())
     missed = amp("convert", source, "--check", "auto")
     assert missed[0] == 1 and rows(missed[1])["check"].startswith("MISSED")
+    samples = [{"x": np.ones((4, 64), np.float32) / 3}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ampgraph.convert(source, output=tmp_path / "low.onnx", data=iter(samples), check="require", repair=True)
     code, out, _ = amp("convert", source, "--check", "require", "--repair")
     assert code == 0 and (tmp_path / "model.O2.onnx").exists()
     assert "repaired: " in rows(out)["check"]
