@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
+from ampgraph.core.node_names import literal
 from ampgraph.core.sites import Site
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.metric import metric_of
@@ -21,7 +22,6 @@ from ampgraph.numerics.metrics.verdict import Judge
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.tune.contributions import Measured, contributions
 from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
-from ampgraph.planner.promotions import literal
 from hard_models import HARD_MODELS
 from present import present
 

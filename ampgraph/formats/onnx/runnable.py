@@ -73,7 +73,7 @@ class RunnableOnnx(EditableGraph):
     def part(
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()
     ) -> bytes:
-        """The file of some operators in a row, of all for None, with the weights that they read but for those ``fed``."""
+        """The file of some operators in a row, of all for None, with the weights that they read but those ``fed``."""
         nodes = list(self.model.graph) if ops is None else [op.native for op in ops]
         own = {*(value.native for value in reads), *(value for node in nodes for value in node.outputs)}
         wanted = dict.fromkeys(

@@ -13,9 +13,10 @@ from ...core.graph import LOW
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.schemas import kind_of
 from ...formats.onnx.types import DTYPES
+from ...formats.onnx.walk import bodies, captured
 from ...formats.onnx.weights import stored_tensor
 from ...oplists.traits import has
-from ..graphs import Names, Types, bodies, captured, new_node, rewire
+from ..graphs import Names, Types, new_node, rewire
 
 HUGE = 1e18  # beyond it a value is a mask, not a number; its square still fits float32
 OWN_LIMIT = 1 << 20  # bytes: a stored tensor of the low model up to this is taken as it is, a larger one rounded here
