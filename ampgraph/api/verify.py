@@ -90,14 +90,14 @@ def verify(
         outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept = None if decoding is None else decoding.worst
+        job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         notes = (*drawn.notes, *pair.notes, *(alone if decoding is None else decoding.notes()), *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step, job.left,
         )  # fmt: skip
 
 

@@ -158,6 +158,7 @@ class Tracer:
         self._flows = flows
         self._values = [{v.name: v for v in flow.values if v.scope == 0} for flow in flows]
         ours, self.sites = (graph.sites(flat) for graph, flat in zip(graphs, self._flat, strict=True))
+        self._writers = {flows[0].values[v].name: op for op in flows[0].ops for v in op.outputs if v != NONE}
         self.origins = {out: site for site in ours for out in site.outputs if out}
         self.inputs = tuple(value.name for value in self._flat[1].declared()[0])
         made = [out for site in self.sites for out in site.outputs if self._tensor(1, out) in FLOATS]
@@ -165,6 +166,14 @@ class Tracer:
         self.twins = self._paired()
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
+
+    def named(self, output: str) -> tuple[str, str]:
+        """(name, first output) of the reference's node that writes a value, in a body too; empty for none."""
+        op = self._writers.get(output)
+        if op is None:
+            return "", ""
+        flow = self._flows[0]
+        return op.name, next((flow.values[v].name for v in op.outputs if v != NONE), "")
 
     def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
         """Runs both side by side. Raises AmpError AMP504."""
