@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 import ampgraph
 from ampgraph.core.graph import LOW
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.schemas import schema
 from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
@@ -285,6 +286,7 @@ def steps(name: str, low: int) -> tuple[int, list[str]]:
         return 0, []
     converted = ampgraph.convert(model, "O3", dtype=NAMES[low])
     flat = flat_graph(converted)
+    assert isinstance(flat, OnnxGraph)
     kept = ir.to_proto(flat.model)
     types, versions = types_by_name(kept), kept.opset_import
     names = [o for node in kept.graph.node for o in node.output if types.get(o, ("", ""))[1] and not types[o][0]]
