@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .weights import stored_tensor
+from .wire import node_bytes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 
@@ -102,7 +103,7 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
         elif value.name not in listed:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
-    proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
+    proto.graph.MergeFromString(node_bytes(model.graph))
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto
