@@ -36,8 +36,8 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        made: ModelProto = ModelProto.FromString(graph.content())
-        return made
+        strict: ModelProto = ModelProto.FromString(graph.content())
+        return strict
 
 
 class StrictSession:
@@ -60,8 +60,9 @@ class StrictSession:
             self.outputs = {value.name: port_of(value) for value in given}
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
+            folder = graph.folder()  # asked before there are twice the nodes
             rewrite(graph, keep_border=False)
-            content, folder = graph.content(), graph.folder()
+            content = graph.content()
         del graph
         try:
             self._session = opened(content, cpu_options(folder, threads))
