@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
 from ..core.dataflow import FLOAT32, Dataflow
 from ..core.errors import AmpError
-from ..core.graph import LOW
+from ..core.graph import LOW, Graph
 from ..formats import adapters
+from ..formats.kinds import Model, is_graph
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..formats.onnx.shapes import sizes
@@ -20,12 +20,12 @@ from ..formats.onnx.types import declared_type
 from ..runtime.ports import Port
 
 DEFAULT_OPSET = 17  # of the standard operators, for a model that imports others alone
-Attributes = Mapping[str, Any]  # what onnx_ir makes attributes of
+Attributes = Mapping[str, str | int | float | Sequence[int] | Sequence[float] | ir.TensorProtocol | ir.Attr | None]
 
 
-def load_onnx(model: Any) -> OnnxGraph:
+def load_onnx(model: Model | Graph) -> OnnxGraph:
     """The graph of an ONNX model as `convert` takes it, sorted; a Graph as it is. Raises AmpError AMP1xx, AMP304."""
-    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    graph = model if is_graph(model) else adapters.load(model)[0]
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP304", f"a {graph.format} model is not run strictly", hint="give an ONNX model")
     graph.prepare()
@@ -45,7 +45,7 @@ def inlined(graph: OnnxGraph) -> OnnxGraph:
     return OnnxGraph(onnx_io.deserialize(flat, Path(folder) if folder else None))
 
 
-def flat_graph(model: Any) -> OnnxGraph:
+def flat_graph(model: Model | Graph) -> OnnxGraph:
     """A graph of the caller's own, sorted, with its functions inlined. Raises AmpError as `load_onnx`."""
     flat = inlined(load_onnx(model))
     return OnnxGraph(flat.model.clone()) if flat is model else flat

@@ -6,9 +6,9 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import AmpError, nearest
+from ..core.json_types import JsonObject
 from ..oplists.files import data_folder, plain, read_file
 from ..oplists.kernels import TARGETS, load_kernels
 from ..oplists.levels import Level
@@ -38,7 +38,7 @@ class ListRow:
         """The name in a table."""
         return f"cell {self.operator}" if self.sort == "cell" else self.operator
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; ``asked`` and ``sort`` only where they say something."""
         data = {k: v for k, v in asdict(self).items() if k not in ("operator", "cls", "asked", "sort")}
         extra = {k: v for k, v in (("asked", self.asked), ("sort", self.sort)) if v}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ..core.json_types import JsonObject
 from ..oplists.traits import has
 from .lines import in_rows, plural
 
@@ -33,7 +34,7 @@ class StepReport:
 
     model: str
     output: str
-    options: dict[str, Any]
+    options: JsonObject
     trained: int
     parameters: list[str]
     trained_numbers: int
@@ -43,7 +44,7 @@ class StepReport:
     nodes: dict[str, dict[str, int]]
     heavy: dict[str, dict[str, int]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 
@@ -136,7 +137,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
     return "  ".join(words)
 
 
-def history_dict(history: History) -> dict[str, Any]:
+def history_dict(history: History) -> JsonObject:
     """The report of `train` as data."""
     return {
         "epochs": [epoch.to_dict() for epoch in history.epochs],

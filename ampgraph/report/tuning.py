@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from ..core.json_types import JsonObject
 from ..core.plan import Plan
 from .lines import in_rows, plural
 
@@ -30,7 +30,7 @@ class Candidate:
     promoted: int  # groups
     chosen: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
 
@@ -65,7 +65,7 @@ class Tuning:
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
         names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
         return {name: getattr(self, name) for name in names} | {

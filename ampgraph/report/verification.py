@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.json_types import JsonObject
 from .lines import in_rows
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Verification:
         compared = any(output.compared for output in self.outputs)
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         born = self.first_nonfinite
         plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}

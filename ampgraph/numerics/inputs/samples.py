@@ -7,21 +7,23 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line, is_whole, nearest
+from ...core.graph import Graph
 from ...formats import adapters
+from ...formats.kinds import Model, is_graph
 from ...runtime.data import cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
 from .generate import Generator, GraphInput, numpy_type
 
 COUNT = 8  # samples that are generated where nobody says how many
 MOST = 256  # samples that are kept of an iterable where nobody says how many: it may have no end
-Feeds = dict[str, Array]
+Sample: TypeAlias = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,12 @@ class Samples:
     generated: bool
     notes: tuple[str, ...]
     _count: int = field(repr=False)
-    _start: Callable[[], Iterator[Feeds]] = field(repr=False)
+    _start: Callable[[], Iterator[Sample]] = field(repr=False)
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Feeds]:
+    def __iter__(self) -> Iterator[Sample]:
         return self._start()
 
 
@@ -53,11 +55,11 @@ class _Inputs:
         """What a sample looks like."""
         return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
 
-    def missing(self, arrays: Mapping[str, Any]) -> list[str]:
+    def missing(self, arrays: Feeds) -> list[str]:
         """The inputs that have neither an array nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
-    def checked(self, arrays: Mapping[str, Any], where: str) -> Feeds:
+    def checked(self, arrays: Feeds, where: str) -> Sample:
         """The arrays that are inputs, of the types and shapes that the model declares.
 
         Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
@@ -78,7 +80,7 @@ class _Inputs:
             _refuse_nan(name, array, where)
         return feeds
 
-    def _refuse_no_rows(self, feeds: Feeds, where: str) -> None:
+    def _refuse_no_rows(self, feeds: Sample, where: str) -> None:
         """One input may be empty, as a cache is at first, but not all that have rows."""
         open_ones = [n for n, array in feeds.items() if np.ndim(array) and not _fixed(self.ports[n].shape)]
         if open_ones and not any(len(feeds[name]) for name in open_ones):
@@ -87,8 +89,8 @@ class _Inputs:
 
 
 def load_samples(
-    model: Any,
-    data: Any = None,
+    model: Model | Graph,
+    data: object = None,
     count: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
@@ -119,7 +121,7 @@ def load_samples(
             at now, the others when their turn comes.
     """
     count, seed = _whole(count, seed)
-    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    graph = model if is_graph(model) else adapters.load(model)[0]
     _check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:
@@ -149,7 +151,7 @@ def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
     return None if count is None else int(count), int(seed)
 
 
-def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
+def _check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
     names = sorted(graph.dimensions()) if dims else []
     there = f"there are: {', '.join(names[:8])}" if names else "the model names none"
     for name, size in dims.items():
@@ -160,7 +162,7 @@ def _check_dims(graph: Any, dims: Mapping[str, int]) -> None:
             raise AmpError("AMP310", f"--dim {name}={size!r} is no size", hint=f"for example --dim {name}=8")
 
 
-def _ports(graph: Any) -> tuple[Dataflow, list[GraphInput]]:
+def _ports(graph: Graph) -> tuple[Dataflow, list[GraphInput]]:
     """The dataflow of a graph and its inputs, weights that are listed as inputs among them."""
     graph.prepare()
     flow = graph.dataflow()
@@ -189,7 +191,7 @@ def _generated(
 # -- files and programs -----------------------------------------------------------------------------------------------
 
 
-def _arrays(arrays: Mapping[str, Any], where: str, inputs: _Inputs, count: int | None) -> Samples:
+def _arrays(arrays: Feeds, where: str, inputs: _Inputs, count: int | None) -> Samples:
     """One set of arrays, split where all of them hold several samples."""
     held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
     parts = None if inputs.missing(arrays) else _parts(held, inputs)
@@ -199,7 +201,7 @@ def _arrays(arrays: Mapping[str, Any], where: str, inputs: _Inputs, count: int |
     number, steps = parts
     wanted = min(number, count or number)
 
-    def part(index: int) -> Feeds:
+    def part(index: int) -> Sample:
         cut = {n: a[index] if steps[n] == 0 else a[index * steps[n] : (index + 1) * steps[n]] for n, a in held.items()}
         return inputs.checked(cut, f"{where}, sample {index}")
 
@@ -258,7 +260,7 @@ def _listed(data: list[Any] | tuple[Any, ...], inputs: _Inputs, count: int | Non
         raise _no_sample()
     wanted = min(len(data), count or len(data))
 
-    def samples() -> Iterator[Feeds]:
+    def samples() -> Iterator[Sample]:
         return (inputs.checked(_mapping(item, i, inputs), f"sample {i}") for i, item in enumerate(data[:wanted]))
 
     return Samples(False, _notes("the iterable", wanted, len(data), next(samples()), data[0]), wanted, samples)
@@ -273,7 +275,7 @@ def _kept(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
         message = f"cannot take samples from a {type(data).__name__}: {first_line(error)}"
         raise AmpError("AMP108", message, hint=f"give a list of mappings such as {inputs.example}") from None
     most = MOST if count is None else count
-    kept: list[Feeds] = []
+    kept: list[Sample] = []
     names: dict[Any, None] = {}
     for index, item in enumerate(itertools.islice(source, most)):
         feeds = inputs.checked(_mapping(item, index, inputs), f"sample {index}")
@@ -290,7 +292,7 @@ def _kept(data: Iterable[Any], inputs: _Inputs, count: int | None) -> Samples:
     return Samples(False, notes, len(kept), lambda: map(dict, kept))
 
 
-def _mapping(item: Any, index: int, inputs: _Inputs) -> Mapping[str, Any]:
+def _mapping(item: Any, index: int, inputs: _Inputs) -> Feeds:
     if not isinstance(item, Mapping):
         message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
         raise AmpError("AMP503", message, hint=f"give {inputs.example}")
@@ -301,7 +303,7 @@ def _no_sample() -> AmpError:
     return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
 
 
-def _notes(where: str, used: int, found: int, held: Mapping[str, Any], arrays: Iterable[Any]) -> tuple[str, ...]:
+def _notes(where: str, used: int, found: int, held: Feeds, arrays: Iterable[Any]) -> tuple[str, ...]:
     message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType, Feeds, Result
 from ...core.errors import AmpError, nearest
 from ...core.files import unwritable
 from .agreement import apart
@@ -26,7 +26,7 @@ class _Spilled:
 
     path: Path
     start: int
-    dtype: np.dtype[Any]
+    dtype: DType
     shape: tuple[int, ...]
 
     def load(self) -> Array:
@@ -55,11 +55,11 @@ class Judge:
         self.metric = metric
         self.outputs: list[str] = []
         self.skipped: list[str] = []
-        self._expected: list[dict[str, Any]] = []
+        self._expected: list[dict[str, Result]] = []
         self._spill = scratch / "expected.bin" if scratch is not None else None
         self._held = 0
 
-    def learn(self, outputs: Mapping[str, Any]) -> None:
+    def learn(self, outputs: Feeds) -> None:
         """The reference's outputs for the next sample.
 
         Raises AmpError: AMP312 when the metric fits none of them, AMP503 when one of them says nothing.
@@ -76,7 +76,7 @@ class Judge:
             raise AmpError("AMP503", message, hint="leave that sample out: there is nothing to tune for")
         self._expected.append({name: self._kept(outputs[name]) for name in self.outputs})
 
-    def error(self, sample: int, outputs: Mapping[str, Any]) -> float:
+    def error(self, sample: int, outputs: Feeds) -> float:
         """The error of one sample's result: of its worst output."""
         return max(self._one(_read(want), outputs[name]) for name, want in self._expected[sample].items())
 
