@@ -117,13 +117,13 @@ def convert(
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """A check that was missed is not passed over. Raises AmpError AMP507 where it had to be met."""
+    """A check that was missed, or is in doubt, is not passed over. Raises AmpError AMP507 where it had to be met."""
     if verdict is None or verdict.ok:
         return
-    if check == "require":
+    if check == "require" and not verdict.stands:
         hint = "with check='auto' the file is written all the same"
         raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
-    if verdict.missed:
+    if verdict.missed or verdict.doubtful:
         warnings.warn(PrecisionWarning(verdict), stacklevel=3)
 
 

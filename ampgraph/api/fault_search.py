@@ -14,7 +14,7 @@ from .kinds import Feeds
 from .pairs import Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
@@ -34,19 +34,23 @@ class FaultSearch:
     growth: tuple[Suspect, ...] = ()
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
+    kept: tuple[int, Feeds, Feeds] | None = None  # the run to look at, where a sample alone does not give its feeds
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
         if not self.count or not (missed or self.asked):
             return
-        errors = [max(output.errors[i] for output in self.outputs) for i in range(len(self.outputs[0].errors))]
+        judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
+        errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
             tracer = self.pair.tracer()
             if tracer is None:
                 return
-            feeds = next(itertools.islice(iter(drawn), chosen, None))
-            ours, theirs = self.pair.feeds(feeds)
+            if self.kept is None:
+                ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
+            else:
+                chosen, ours, theirs = self.kept
             count = None if progress is None else functools.partial(progress, "looking at nodes")
             self._inquire(tracer, ours, theirs, count)
             self.traced = chosen

@@ -24,7 +24,7 @@ BRANCHES = "ampgraph.branches"
 Shape = tuple["int | str | None", ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Value:
     """A tensor (or a container of tensors) in one scope. ``dtype`` is the element type, ``""`` when it is unknown."""
 

@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.metrics.compare import difference
-from formats.helpers import code, data, kinds, low_kinds, run_plain, x
+from formats.onnx.helpers import code, data, kinds, low_kinds, run_plain, x
 from onnx_text import parse, proto
 from present import present
 

@@ -77,7 +77,7 @@ class OnnxEditor:
             node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, given.shape))
         elif op.kind in DTYPE_ATTRIBUTES:
             name = DTYPE_ATTRIBUTES[op.kind]
-            follows = op.kind in FOLLOWS_INPUT or op.kind in ("DequantizeLinear", "QuantizeLinear")
+            follows = op.kind in ("DequantizeLinear", "QuantizeLinear")  # a scale, which has a decision of its own
             if not follows or pin or self.flow.attribute(op, name):
                 node.attributes[name] = type_attribute(name, dtype, self.flow.opset)
 

@@ -110,10 +110,12 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             hint="onnx.checker.check_model names the fault",
         ) from error
     remember(model, said)
+    outside = False
     for tensor in onnx_proto.tensors(proto):
+        outside |= bool(tensor.external_data)
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
-    if folder is not None and any(t.external_data for t in onnx_proto.tensors(proto)):
+    if folder is not None and outside:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
     return model

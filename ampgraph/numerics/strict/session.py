@@ -8,29 +8,24 @@ output is rounded once. What a kernel does inside its accumulators is not modell
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from onnx import ModelProto
+from onnx.helper import np_dtype_to_tensor_dtype
 
 from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW, Graph
 from ...formats.kinds import Model
-from ...formats.onnx.io import to_proto
-from ...formats.onnx.types import DTYPES, declared_type
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
-from ...runtime.ports import Port, check_feeds, contradiction
-from ..graphs import flat_graph, folder_of, port_of, serialized
+from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
+from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
-
-COLLECT_FROM = 4 << 20  # bytes of a model: from there on its graph is not kept a moment longer
 
 
 def strict_model(model: Model | Graph) -> ModelProto:
@@ -42,7 +37,7 @@ def strict_model(model: Model | Graph) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return to_proto(graph.model)
+        return ModelProto.FromString(graph.content())
 
 
 class StrictSession:
@@ -59,17 +54,15 @@ class StrictSession:
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
-            main = graph.model.graph
-            self._types = {v.name: declared_type(v) for v in (*main.inputs, *main.outputs)}
-            self.inputs = {v.name or "": _plain(port_of(v)) for v in main.inputs}
-            self.outputs = {v.name or "": port_of(v) for v in main.outputs}
-            self.required = [v.name or "" for v in main.inputs if not v.is_initializer()]
+            taken, given = graph.declared()
+            self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
+            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.outputs = {value.name: port_of(value) for value in given}
+            self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
             rewrite(graph, keep_border=False)
-            content, folder = serialized(graph.model), folder_of(graph)
-        del graph, main
-        if len(content) > COLLECT_FROM:
-            gc.collect()  # the nodes of a graph know each other; the runtime makes its own of them
+            content, folder = graph.content(), graph.folder()
+        del graph
         try:
             self._session = opened(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -110,8 +103,7 @@ def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | N
 
 def _plain(port: Port) -> Port:
     """A tensor of numbers that numpy has; anything else is left to the runtime."""
-    numpy_type = DTYPES[port.dtype].numpy() if port.dtype and port.dtype in DTYPES else np.dtype(object)
-    known = port.dtype in LOW or (numpy_type.isbuiltin == 1 and numpy_type.kind in "iufbc")
+    known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
 
@@ -131,7 +123,7 @@ def _to_float32(value: Any, low: str) -> Any:
 def _opaque(array: Array) -> Any:
     """float8 and the like, which the runtime takes as bytes with a type number."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
-    number = ir.DataType.from_numpy(array.dtype).value
+    number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
@@ -141,4 +133,4 @@ def _to_low(value: Any, low: str) -> Any:
     if isinstance(value, list):
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
-        return value.astype(DTYPES[low].numpy())
+        return value.astype(numpy_dtype(low))

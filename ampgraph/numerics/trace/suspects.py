@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.graph import LOW
 from ...core.json_types import JsonObject
 from ...core.sites import Site
-from ...formats.onnx.types import dtype_name
 from ...oplists.traits import has
-from .values import FLOATS, HUGE, Extremes, Observed, Trace
+from .values import HUGE, Extremes, Observed, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
@@ -23,7 +22,7 @@ AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
 FLOOR = 1e-6  # a growth below it is float32's own noise
 MASK = -1e30
 
-Weights = Callable[[Site], Mapping[str, ir.TensorProtocol]]
+Weights = Callable[[Site], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,9 @@ class Suspect:
 
 
 class Inquest:
-    """Asks one trace; ``weights`` gives the stored tensors that a node reads."""
+    """Asks one trace; ``weights`` gives the stored numbers that a node reads."""
 
-    def __init__(
-        self, trace: Trace, weights: Callable[[Site], Mapping[str, ir.TensorProtocol]], inside: str = ""
-    ) -> None:
+    def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
         self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
         self.readers: dict[str, list[int]] = {}
@@ -135,10 +132,8 @@ class Inquest:
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
-        for name, tensor in self._weights(site).items():
-            if isinstance(tensor, ir.ExternalTensor) or dtype_name(tensor.dtype) not in FLOATS:
-                continue
-            array = tensor.numpy().astype(np.float32)
+        for name, numbers in self._weights(site).items():
+            array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
         return ""

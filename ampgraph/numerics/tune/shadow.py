@@ -14,9 +14,8 @@ from ...core.collector import quiet_collector
 from ...core.errors import AmpError
 from ...core.graph import Graph
 from ...formats.kinds import Model
-from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import refused, stopped
-from ..graphs import flat_graph, folder_of, serialized
+from ..graphs import flat_graph
 from ..sessions import cpu_options, in_file_order, opened
 from ..strict.rewrite import rewrite
 from .shadow_graph import ERROR, NORM, Combined
@@ -69,12 +68,12 @@ class LocalErrors:
 
     def _open(self) -> None:
         with quiet_collector():
-            reference, low = (OnnxGraph(graph.model.clone()) for graph in self._models)
+            reference, low = (graph.copied() for graph in self._models)
             combined = Combined(reference, low, self._masked, self.chained)
             graph = combined.build()
             self.outputs = combined.outputs
             rewrite(graph, keep_border=False)
-            content, folder = serialized(graph.model), folder_of(graph)
+            content, folder = graph.content(), graph.folder()
         # Nodes run in the order of the graph, each comparison behind what it compares: else they pile up for the end.
         options = in_file_order(cpu_options(folder, self._threads))
         try:

@@ -159,7 +159,7 @@ class JointGraph:
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
         updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
         if self.iteration is not None:
-            self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
+            self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
 
     def loss_name(self) -> str:
