@@ -55,7 +55,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     heavy: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     for node in step.model.graph:
-        dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
+        dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype is not None and v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
         if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
