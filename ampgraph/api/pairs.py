@@ -17,7 +17,7 @@ from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
-    from ..formats.onnx.graph import OnnxGraph
+    from ..core.runnable import RunnableGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
     from ..runtime.onnxruntime_session import OnnxSession
@@ -94,7 +94,7 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     @property
-    def source(self) -> OnnxGraph:
+    def source(self) -> RunnableGraph:
         """The reference, for other runs of it."""
         return self._ours
 
@@ -107,11 +107,12 @@ class OnnxPair(Pair):
         return self._given.outputs
 
     @property
-    def result(self) -> OnnxGraph:
+    def result(self) -> RunnableGraph:
         """What was made from it."""
         return self._theirs
 
     def open(self) -> None:
+        from ..formats.onnx.graph import OnnxGraph
         from ..formats.onnx.io import to_proto
         from ..numerics.strict.session import StrictSession
         from ..runtime.onnxruntime_session import OnnxSession
@@ -120,6 +121,7 @@ class OnnxPair(Pair):
         if self.strict:
             self._found = StrictSession(self._theirs)
         else:
+            assert isinstance(self._theirs, OnnxGraph)
             source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
