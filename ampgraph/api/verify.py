@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -102,7 +103,7 @@ def verify(
 
 
 def chaotic(
-    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
     outputs: Sequence[Agreement],
 ) -> list[str]:  # fmt: skip
     """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
