@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -90,19 +91,19 @@ def verify(
         outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept = None if decoding is None else decoding.worst
+        job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         notes = (*drawn.notes, *pair.notes, *(alone if decoding is None else decoding.notes()), *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step, job.left,
         )  # fmt: skip
 
 
 def chaotic(
-    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
     outputs: Sequence[Agreement],
 ) -> list[str]:  # fmt: skip
     """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""

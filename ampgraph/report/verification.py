@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
@@ -30,7 +31,7 @@ class StepError:
     error: float
     output: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
@@ -56,6 +57,7 @@ class Verification:
     metric: str = "l2"
     overall: Scores | None = None
     steps: tuple[StepError, ...] = ()
+    left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
 
     @property
     def worst_step(self) -> StepError | None:
@@ -75,7 +77,7 @@ class Verification:
             return False
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         born = self.first_nonfinite
         plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
@@ -90,6 +92,7 @@ class Verification:
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
+            "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
             "steps": [step.to_dict() for step in self.steps],
         }
 
@@ -108,7 +111,10 @@ def verification_lines(found: Verification) -> list[str]:
     if found.first_nonfinite is not None:
         rows += _suspect("not finite", "first at ", found.first_nonfinite)
     for i, suspect in enumerate(found.growth):
-        rows += _suspect("" if i else "error grows", "at ", suspect)
+        rows += _suspect("" if i else "error", "made at ", suspect)
+    if found.left is not None:
+        more = "" if found.left <= found.tolerance else "; it has many causes, `ampgraph tune` finds what is needed"
+        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}{more}"))
     if found.traced is not None:
         place = f"sample {found.traced}"
         if found.steps:

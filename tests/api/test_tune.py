@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
+from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.tune.search import BUDGET
-from ampgraph.planner.promotions import literal
 from hard_models import HARD_MODELS
 from present import present
 

@@ -161,8 +161,8 @@ def _epsilon(sight: Sight, op: Op) -> float:
     """The small number that an operator keeps its result away from zero with; 0 for none."""
     flow = sight.context.flow
     numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
-    if len(op.inputs) == 1 and (lowest := flow.attribute(op, "min")) is not None:  # an operand in later versions
-        numbers.append(float(lowest))
+    if len(op.inputs) == 1 and (lowest := flow.number(op, "min")) is not None:  # an operand in later versions
+        numbers.append(lowest)
     return abs(numbers[0]) if len(numbers) == 1 and 0 < abs(numbers[0]) < DIVISION_EPS else 0.0
 
 
