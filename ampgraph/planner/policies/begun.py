@@ -1,4 +1,4 @@
-"""How a framework's policy begins and ends: what no rule of a framework's can change, and what is told at the end."""
+"""How a framework's policy begins and ends: what no rule of a framework's can change, and its notes at the end."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Begun:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
         that it would make low and that are held in float32, with why it would."""
         settled = Settled(self.ledger.take(types))
-        told = [*self._changed(framework), *self._refused(framework, refused), *notes]
-        return DecidedModel(self.flow, self.options, settled, notes=[*self.ledger.notes, *told])
+        added = [*self._changed(framework), *self._refused(framework, refused), *notes]
+        return DecidedModel(self.flow, self.options, settled, notes=[*self.ledger.notes, *added])
 
     def _changed(self, framework: str) -> list[Note]:
         """Patterns of the user's: the result is no longer the framework's."""
