@@ -82,7 +82,7 @@ def tune(
     """
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     _check(model, tolerance)
-    metric_of(metric)  # a mistake is told before anything is read
+    metric_of(metric)  # a mistake is reported before anything is read
     source = path_of(model)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         options = resolve(wanted, "ONNX")

@@ -19,7 +19,7 @@ TOPIC = "mindspore"
 
 
 def notes(rules: Rules) -> list[Note]:
-    """Everything to tell of a model whose units are settled."""
+    """All notes on a model whose units are settled."""
     level = rules.options.level.name
     found = list(_given_low(rules, level)) if level != "O1" else []
     if level in ("O1", "O2"):
