@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from .core.ranges import Ranges
     from .core.recipe import Recipe
     from .core.verdict import CheckVerdict, PrecisionWarning
+    from .oplists.rows import ListRow
     from .report.diff import SideBySide
     from .report.explain import Explanation
     from .report.inspect import Inspection
-    from .report.listing import ListRow
     from .report.tuning import Tuning
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
@@ -81,7 +81,7 @@ else:  # type checkers do not see this: by it any name would pass
         "DynamicLossScale": "training.step.loss_scale",
         "Explanation": "report.explain",
         "Inspection": "report.inspect",
-        "ListRow": "report.listing",
+        "ListRow": "oplists.rows",
         "Plan": "core.plan",
         "PrecisionWarning": "core.verdict",
         "Ranges": "core.ranges",

@@ -19,15 +19,16 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.context import Context
-from ..planner.options import Options, resolve
+from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
+from ..planner.resolve import resolve
 from . import pipeline
 from .kinds import Model, PathLike
 from .opsets import at_given
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.verdict import Judge
     from ..planner.promotions import Float32Size, Promotion
 
@@ -73,6 +74,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session = StrictSession(self._reference)
+        self.samples = self.samples.fitted(session.run)
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
@@ -88,6 +90,13 @@ class Bench:
             [g.kind for g in self.groups], self._cautious(),
         )  # fmt: skip
         return self._search
+
+    def sensitivity(self) -> tuple[str, float]:
+        """The output that the rounding of the inputs alone changes most, and by how much."""
+        from ..numerics.metrics.sensitivity import sensitivity
+        from ..numerics.strict.session import StrictSession
+
+        return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
     def _cautious(self) -> dict[str, frozenset[int]]:
         """The groups that `CAUTIOUS` keeps float32, where this is another level: products low, nothing else."""
@@ -163,8 +172,7 @@ class Bench:
         session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
-        lists = self.options.lists
-        exact = {site.kind for site in self._sites if (held := lists.of(site.kind)) and held.cls == "neutral"}
+        exact = {site.kind for site in self._sites} & self.options.lists.exact
         outputs = [value.name for value in load_onnx(self._reference).declared()[1]]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 

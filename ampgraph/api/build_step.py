@@ -12,7 +12,9 @@ from ..core.errors import AmpError, is_number
 from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
-from ..planner.options import Options, resolve
+from ..planner.options import Options
+from ..planner.policies.registry import policy as policy_of
+from ..planner.resolve import resolve
 from ..training.forward.read import read_forward
 from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
@@ -99,7 +101,10 @@ def _finished(
 
 
 def _for_training(recipe: Recipe) -> Recipe:
-    """Raises AmpError AMP301 for what a recipe says that a training step has no place for."""
+    """Raises AmpError AMP301 and AMP303 for what a recipe says that a training step has no place for."""
+    if not policy_of(recipe.policy).ours:
+        hint = "leave --policy away, or convert an exported training graph"
+        raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
     for name in recipe.set():
         if name in ("io", "ranges", "range_margin"):
             hint = "leave it away: the inputs and outputs of a step keep their types"

@@ -18,7 +18,7 @@ from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
 
 MOST_STEPS = 10_000
 Run = tuple[dict[str, Any], dict[str, Any]]

@@ -14,7 +14,7 @@ from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.metric import Metric
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
@@ -55,7 +55,7 @@ class FaultSearch:
                 ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
             else:
                 chosen, ours, theirs = self.kept
-            expected = self.pair.sides(ours, theirs)[0]
+            expected = self.pair.expected(ours)
             count = None if progress is None else functools.partial(progress, "looking at nodes")
             self._inquire(self.pair, (ours, theirs, expected), count)
             self.traced = chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
-from ..oplists.operators import load_op_lists
+from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
 from .keywords import recipe_for, takes_recipe
@@ -43,5 +43,5 @@ def inspect(
         AmpError: for a file that is missing or no model.
     """
     wanted = recipe_for(inspect, recipe, fields)
-    lists = load_op_lists(wanted.policy, wanted.lists)
+    lists = lists_of(wanted)
     return inspected(model, against, lists=lists, fusions=fusions, progress=progress)

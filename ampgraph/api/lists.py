@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.recipe import Recipe, RecipeFields
-from ..oplists.levels import load_level
-from ..planner.options import DEFAULT_LEVEL
-from ..report.listing import ListRow, listed
+from ..oplists.rows import ListRow
+from ..report.listing import listed
 from .keywords import recipe_for, takes_recipe
 
 if TYPE_CHECKING:
@@ -25,17 +24,11 @@ def lists(
 
     Args:
         operator: a name or a glob; all if not given.
-        recipe: an `ampgraph.Recipe`, or the short text of one; its policy, level and lists count.
+        recipe: an `ampgraph.Recipe`, or the short text of one; its policy, level, type, target and lists count.
         **fields: of the recipe; each replaces the recipe's own:
 
     Raises:
         AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
     """
     wanted = recipe_for(lists, recipe, fields)
-    chosen = load_level(level_of(wanted), wanted.lists)
-    return listed(wanted.policy, chosen, wanted.lists, operator or "")
-
-
-def level_of(recipe: Recipe) -> str:
-    """The level of a recipe, where it says none its policy's."""
-    return DEFAULT_LEVEL if recipe.level is None else recipe.level
+    return listed(wanted, operator or "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,19 +20,21 @@ from typing import Any
 
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
+from ..core.recipe import Recipe
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
-from ..oplists.levels import Level, load_level
-from ..oplists.mindspore_lists import load_mindspore_rules
+from ..oplists.levels import Level
 from ..oplists.mindspore_schemas import Operator, operators
-from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.operators import OpLists
+from ..planner.policies.registry import Answer, ByOperator
+from ..planner.policies.registry import policy as policy_of
+from ..planner.resolve import level_of, lists_of
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")
 """What a level does with an operator, the most careful last: it wins where operators share an operator type."""
 
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-Verdict = Callable[[Operator], str]
 
 
 @dataclass(frozen=True)
@@ -79,20 +81,16 @@ def ascend_names() -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType({name: tuple(types) for name, types in file.data.items()})
 
 
-def build_mixlist(policy: str, level: str, extra: Sequence[str | Path] = ()) -> Mixlist:
+def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | Path] = ()) -> Mixlist:
     """What a level of a policy makes low and what it keeps in float32, as Ascend's operator types.
 
-    Files in ``extra`` are merged over the lists. Raises AmpError AMP301 to AMP303 for lists, levels and policies that
-    do not exist, and for a level that no list of operators can say.
+    ``level``: the policy's own if not given. Files in ``extra`` are merged over the lists. Raises AmpError AMP301 to
+    AMP305 for lists, levels and policies that do not exist, and for a level that no list of operators can say.
     """
-    lists, chosen = load_op_lists(policy, extra), load_level(level, extra)
-    if policy == "mindspore":
-        if extra:
-            hint = "leave --lists away, or take --policy ampgraph"
-            raise AmpError("AMP303", "policy 'mindspore' goes by its own lists alone", hint=hint)
-        verdict = _mindspore_verdict(lists, chosen)
-    else:
-        verdict = _listed_verdict(lists, chosen)
+    recipe = Recipe.of(policy=policy, level=level, lists=extra)
+    rules, lists = policy_of(policy), lists_of(recipe)
+    chosen = level_of(recipe, lists)
+    verdict = rules.by_operator(lists, chosen) if rules.by_operator else _listed_verdict(lists, chosen)
     decided: dict[str, str] = {}
     unnamed = []
     for name, operator in sorted(operators().items()):
@@ -101,8 +99,8 @@ def build_mixlist(policy: str, level: str, extra: Sequence[str | Path] = ()) -> 
         answer = verdict(operator)
         if name in ascend_names():
             for one in ascend_names()[name]:
-                decided[one] = max(answer, decided.get(one, answer), key=CAUTION.index)
-        elif answer != "cut" and _is_listed(operator, policy, lists):
+                decided[one] = max(answer.at, decided.get(one, answer.at), key=CAUTION.index)
+        elif answer.at != "cut" and answer.listed:
             unnamed.append(name)
     return Mixlist(
         policy=policy,
@@ -113,54 +111,24 @@ def build_mixlist(policy: str, level: str, extra: Sequence[str | Path] = ()) -> 
     )
 
 
-def _listed_verdict(lists: OpLists, level: Level) -> Verdict:
-    """By the operator's role; one in no list stays float32, as it does in a converted file."""
+def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
+    """By the operator's role; what a framework gives the type that comes is in neither list."""
     inside = load_kernels("ascend", "MindIR").float32_inside if level.float32_inside == "cut" else {}
 
-    def verdict(operator: Operator) -> str:
+    def verdict(operator: Operator) -> Answer:
         listing = lists.of(operator.kind)
         if listing is None:
-            return "float32"
+            return Answer(_said(lists.unlisted(level)), listed=False)
         if listing.cls in ("black", "kept") and operator.kind in inside:
-            return "cut"
-        return level.of(listing.cls)
+            return Answer("cut", listed=True)
+        return Answer(_said(lists.at(listing.cls, level)), listed=True)
 
     return verdict
 
 
-def _mindspore_verdict(lists: OpLists, level: Level) -> Verdict:
-    """MindSpore's own rules, as far as they go by operator. Raises AmpError AMP303 where they go by cell."""
-    rules = load_mindspore_rules()
-    if level.name in ("O2", "O3"):
-        raise AmpError(
-            "AMP303",
-            f"level {level.name} of policy 'mindspore' goes by cells, which a list of operators cannot say",
-            hint=f"convert the file itself with --policy mindspore --level {level.name}, or export level auto or O1",
-        )
-    if level.name == "auto":
-        return lambda op: "low" if op.name in rules.auto_white else "float32" if op.name in rules.auto_black else "cut"
-    if level.name != "O1":
-        return lambda op: "float32"
-    in_cells = frozenset().union(*rules.white_cells.values())
-
-    def verdict(operator: Operator) -> str:
-        if operator.name in rules.white_operators:
-            return "low"
-        if operator.name in in_cells:  # low in a white cell, float32 elsewhere: no list can say that
-            return "cut"
-        listing = lists.of(operator.kind)
-        exact = listing is not None and listing.cls == "neutral"  # the same numbers in either type, so no casts for it
-        return "cut" if exact else "float32"
-
-    return verdict
-
-
-def _is_listed(operator: Operator, policy: str, lists: OpLists) -> bool:
-    """Whether somebody wrote the operator into a list: only then is a missing operator type worth a word."""
-    if policy == "mindspore":
-        rules = load_mindspore_rules()
-        return operator.name in rules.white_operators | rules.auto_white | rules.auto_black
-    return lists.of(operator.kind) is not None
+def _said(at_level: str) -> str:
+    """What a level does, as far as a list of operator types can say it."""
+    return at_level if at_level in CAUTION else "cut"
 
 
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:

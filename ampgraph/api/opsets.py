@@ -75,6 +75,9 @@ GAINS = ("heavy nodes float32", "Casts", "other nodes float32")
 
 
 def _score(plan: Plan, flow: Dataflow, options: Options) -> Score:
-    white = {kind for kind, listing in options.lists.items() if listing.cls == "white"}
-    wide = [node.role in white for node in choices(plan, flow, options.lists).chosen if node.dtype != plan.dtype]
+    wide = [
+        node.role in options.lists.heavy
+        for node in choices(plan, flow, options.lists).chosen
+        if node.dtype != plan.dtype
+    ]
     return sum(wide), len(plan.casts), len(wide) - sum(wide)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import AmpError
-from ..core.graph import LOW, Graph
+from ..core.graph import LOW, Graph, is_mindir
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
-    from ..formats.onnx.graph import OnnxGraph
+    from ..core.runnable import RunnableGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
     from ..runtime.onnxruntime_session import OnnxSession
@@ -34,6 +34,7 @@ class Pair(ABC):
     strict = False
     run = ""
     reference: Graph | str
+    low: Sequence[str] = ()  # the low types of the model
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -51,6 +52,10 @@ class Pair(ABC):
     @abstractmethod
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         """The outputs of both on one sample."""
+
+    @abstractmethod
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
         """What sees every value, or None where nodes cannot be distinguished."""
@@ -88,7 +93,7 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     @property
-    def source(self) -> OnnxGraph:
+    def source(self) -> RunnableGraph:
         """The reference, for other runs of it."""
         return self._ours
 
@@ -101,11 +106,12 @@ class OnnxPair(Pair):
         return self._given.outputs
 
     @property
-    def result(self) -> OnnxGraph:
+    def result(self) -> RunnableGraph:
         """What was made from it."""
         return self._theirs
 
     def open(self) -> None:
+        from ..formats.onnx.graph import OnnxGraph
         from ..formats.onnx.io import to_proto
         from ..numerics.strict.session import StrictSession
         from ..runtime.onnxruntime_session import OnnxSession
@@ -114,6 +120,7 @@ class OnnxPair(Pair):
         if self.strict:
             self._found = StrictSession(self._theirs)
         else:
+            assert isinstance(self._theirs, OnnxGraph)
             source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
@@ -128,6 +135,10 @@ class OnnxPair(Pair):
             placed, self._profiled = self._profiled.placed(), None  # of the first run
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
+
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        assert self._expected is not None  # `open` comes before
+        return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
@@ -155,7 +166,8 @@ class MindirPair(Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
+        self.low = _low_of_mindir(model)
+        self._ask_if_swapped([] if self.low else _low_of_mindir(reference))
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
@@ -169,9 +181,20 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
+    def expected(self, feeds: Feeds) -> dict[str, Any]:
+        return dict(self._expected.run(feeds))
+
     def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
         return self._expected.run(feeds), self._found.run(theirs)
+
+
+def paired(reference: Model, model: Model, device: str) -> Pair:
+    """The two sides in their runtime. Raises AmpError AMP209 for models of two formats."""
+    mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
+    if len(mindir) == 1:
+        raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
+    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
 
 
 def _low_types(graph: Graph) -> list[str]:

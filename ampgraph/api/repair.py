@@ -8,7 +8,7 @@ from ..core.progress import Progress, silent
 from ..core.verdict import OK, CheckVerdict
 from ..numerics.inputs.samples import load_samples
 from ..numerics.tune.search import BUDGET
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from .check import GENERATED, SAMPLES
 from .kinds import Data
 from .measuring import Measuring
@@ -21,11 +21,12 @@ SECONDS = 600.0  # that a search may take, by what one strict run took
 def convert_and_repair(job: Job, progress: Progress = silent) -> Conversion:
     """Does a job, and again with more in float32 where its check has missed and it is to be repaired."""
     done = run(job, progress)
-    if done.verdict is None or not done.verdict.missed or not job.checking.repair or job.plan is not None:
+    verdict = done.verdict
+    if verdict is None or verdict.ok or not verdict.samples or not job.checking.repair or job.plan is not None:
         return done
-    found = by_ranges(job, done.verdict, progress)
-    if found is None or not _ok(found):
-        found = by_search(job, done.verdict, progress) or found
+    found = by_ranges(job, verdict, progress)
+    if (found is None or not _ok(found)) and verdict.exceeded:
+        found = by_search(job, verdict, progress) or found
     if found is None:
         return done
     return found if _ok(found) else run(job, progress)  # the file is again what was asked for
@@ -59,7 +60,9 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 def _said(done: Conversion, missed: CheckVerdict, held: tuple[str, ...]) -> Conversion:
     """The conversion with what it holds in its verdict, which is of the samples that the first one missed on."""
-    exact = replace(missed, outcome=OK, error=0.0, first="", why="", repair=(), reason="")  # nothing is low any more
+    exact = CheckVerdict(
+        OK, 0.0, missed.tolerance, missed.samples, output=missed.output, seconds=missed.seconds
+    )  # nothing is low any more
     verdict = replace(done.verdict or exact, generated=missed.generated, held=held)
     summary = None if done.summary is None else replace(done.summary, check=verdict)
     return replace(done, verdict=verdict, summary=summary)
@@ -70,4 +73,4 @@ def _same(job: Job) -> Data:
     if job.measuring.data is not None:
         return job.measuring.data
     options = resolve(job.recipe, format_of(job.model))
-    return list(load_samples(job.model, count=GENERATED, dims=options.dims, likely=True))
+    return list(load_samples(job.model, count=GENERATED, dims=options.dims))

@@ -16,13 +16,14 @@ from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
-from ..planner.options import resolve
+from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
@@ -127,6 +128,9 @@ def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance
     source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
         notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
+    name, alone = bench.sensitivity() if best is None or best.promoted else ("", 0.0)
+    if alone > tolerance:
+        notes.append(f"{chaotic_in_itself(alone)} at '{name}'")
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,

@@ -23,10 +23,9 @@ def export_mixlist(
     ampgraph export-mixlist --level auto -o mixlist.json
     ampgraph export-mixlist --policy mindspore --level auto -o mixlist.json
     """
-    from ..api.lists import level_of
     from ..api.mixlist import build_mixlist, mixlist_lines, write_mixlist
 
     recipe = recipe_of(None, fields)
-    mixlist = build_mixlist(recipe.policy, level_of(recipe), recipe.lists)
+    mixlist = build_mixlist(recipe.policy, recipe.level, recipe.lists)
     write_mixlist(mixlist, output, recipe.lists)
     show_json({"output": output, **mixlist.to_dict()}) if as_json else show(mixlist_lines(mixlist, output))

@@ -61,7 +61,7 @@ def explain(
     show_json(found.to_dict()) if as_json else show(explanation_lines(found))
 
 
-@recipe_options("level", "policy", "lists")
+@recipe_options("level", "policy", "dtype", "target", "lists")
 def lists(
     fields: Given,
     operator: Annotated[
@@ -77,10 +77,10 @@ def lists(
     ampgraph lists 'com.microsoft::*' --lists mine.toml
     ampgraph lists --policy mindspore --level O1
     """
-    from ..api.lists import level_of
     from ..api.lists import lists as listed
+    from ..planner.resolve import level_of
     from ..report.text import list_lines
 
     recipe = recipe_of(None, fields)
     rows = listed(operator, recipe=recipe)
-    show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, level_of(recipe)))
+    show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, level_of(recipe).name))

@@ -22,7 +22,7 @@ OPTIMIZERS = (
     "sgd:lr=0.1,momentum=0.9."
 )
 SCALES = (
-    "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, mindspore, mindspore-cell, "
+    "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, keras, mxnet, mindspore, mindspore-cell, "
     "mindspore-manager), init, growth, backoff, interval, floor, cap, hysteresis, refill, patience: "
     "dynamic:init=2^16,interval=2000. Not given: dynamic with float16 at O1, O2 and auto, else none."
 )

@@ -131,6 +131,12 @@ class NodeEditor(Editor, Protocol):
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
         ...
 
+    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """A further result of an operator with bodies, called ``name`` or what is left of it.
+
+        ``results``: what its bodies give out for it, each made in another of them."""
+        ...
+
     def write_bounds(self, scope: str, index: int) -> None:
         """Writes a Clip as Max and Min."""
         ...

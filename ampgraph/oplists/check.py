@@ -12,27 +12,30 @@ from .pattern_files import region_kinds
 from .schemas import check_operator, check_variable
 from .traits import check_traits
 
-TABLES = (*CLASSES, "regions", "tied", "float32", "levels", "traits")
+OURS = ("regions", "levels")
+"""Tables that the rule of our own lists reads, and no framework's."""
+TABLES = ("tied", "float32", "traits")
 
 
-def user_files(extra: Sequence[str | Path]) -> list[ListFile]:
-    """The lists that a user names, each read and checked."""
+def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) -> list[ListFile]:
+    """The lists that a user names, each read and checked. ``classes``: those of the policy's list."""
     files = [read_file(path) for path in ([extra] if isinstance(extra, (str, Path)) else extra)]
     for file in files:
-        check_file(file)
+        check_file(file, classes)
     return files
 
 
-def check_file(file: ListFile) -> None:
+def check_file(file: ListFile, classes: Sequence[str] = CLASSES) -> None:
     """Raise AmpError for the first mistake in a user's list."""
+    tables = (*classes, *(OURS if classes == CLASSES else ()), *TABLES)
     for table, value in file.data.items():
-        if table not in TABLES:
-            hint = nearest(table, list(TABLES)) or f"tables are {', '.join(f'[{t}]' for t in TABLES)}"
+        if table not in tables:
+            hint = nearest(table, list(tables)) or f"tables are {', '.join(f'[{t}]' for t in tables)}"
             what = "table" if isinstance(value, dict) else "key"
             raise mistake(file, table if (table, "") in file.lines else "", table, f"unknown {what} '{table}'", hint)
         if not isinstance(value, dict):
             raise mistake(file, "", table, f"'{table}' is a table", f'write [{table}], then Operator = "why" below it')
-    _check_classes(file)
+    _check_classes(file, classes)
     for region, reason in file.data.get("regions", {}).items():
         if region not in region_kinds():
             hint = nearest(region, list(region_kinds())) or f"regions are {', '.join(region_kinds())}"
@@ -44,9 +47,9 @@ def check_file(file: ListFile) -> None:
     check_traits(file)
 
 
-def _check_classes(file: ListFile) -> None:
+def _check_classes(file: ListFile, classes: Sequence[str]) -> None:
     seen: dict[str, tuple[str, str]] = {}
-    for cls in CLASSES:
+    for cls in classes:
         for key, reason in file.data.get(cls, {}).items():
             check_operator(file, cls, key)
             _check_reason(file, cls, key, reason)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.errors import AmpError, nearest
 from .check import user_files
-from .classes import LEVELS
+from .classes import CLASSES, LEVELS
 from .files import own_file
 
 
@@ -36,10 +36,11 @@ class Level:
         return str(getattr(self, cls))
 
 
-def load_levels(extra: Sequence[str | Path] = ()) -> dict[str, Level]:
-    """Every level by name; a `[levels.O2]` table in an extra file changes the keys that it names."""
+def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> dict[str, Level]:
+    """Every level by name; a `[levels.O2]` table in an extra file, a list of these ``classes``, changes the keys that
+    it names."""
     merged: dict[str, dict[str, str]] = {name: {} for name in LEVELS}
-    for file in (own_file("levels.toml"), *user_files(extra)):
+    for file in (own_file("levels.toml"), *user_files(extra, classes)):
         for name, values in file.data.get("levels", {}).items():
             merged[name].update(values)
     wanted = {f.name for f in fields(Level)} - {"name"}
@@ -49,9 +50,9 @@ def load_levels(extra: Sequence[str | Path] = ()) -> dict[str, Level]:
     return {name: Level(name=name, **values) for name, values in merged.items()}
 
 
-def load_level(name: str, extra: Sequence[str | Path] = ()) -> Level:
+def load_level(name: str, extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> Level:
     """One level."""
-    levels = load_levels(extra)
+    levels = load_levels(extra, classes)
     if name not in levels:
         hint = nearest(name, list(levels)) or f"levels are {', '.join(levels)}"
         raise AmpError("AMP302", f"unknown level '{name}'", hint=hint)

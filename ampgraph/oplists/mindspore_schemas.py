@@ -33,7 +33,7 @@ FIXED_TYPES = frozenset({"bool", "float32", "int8", "int32", "int64"})
 
 LOW_TYPES = frozenset({"float16", "bfloat16"})
 
-_KEYS = {"role", "inputs", "outputs", "attributes", "order", "admits", "effect", "view", "structural"}
+_KEYS = {"role", "inputs", "outputs", "attributes", "order", "admits", "effect", "in_place", "view", "structural"}
 _PLACE = re.compile(r"input:(\d+)|attr:(\w+)")
 _SLOT = re.compile(r"[A-Z][A-Z0-9]*")
 
@@ -61,6 +61,8 @@ class Operator:
     """Low types that MindSpore's type inference takes for the slots; what kernels take is the target's matter."""
     effect: bool = False
     """Writes an operand that is a Parameter: such operands are never cast."""
+    in_place: bool = False
+    """Writes operand 0 and gives it back: a plain operator where nothing else sees that memory."""
     view: bool = False
     """Its result shares the memory of operand 0: what is written into one shows in the other."""
     structural: bool = False
@@ -148,6 +150,7 @@ def _operator(name: str, entry: dict[str, Any]) -> Operator:
         order=order,
         admits=admits,
         effect=entry.get("effect", False),
+        in_place=entry.get("in_place", False),
         view=entry.get("view", False),
         variadic_input=variadic_input,
         variadic_output=variadic_output,

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from ..core.errors import AmpError, nearest
 from .check import user_files
-from .classes import CLASSES
-from .files import own_file, plain
+from .files import ListFile, own_file
+from .framework_lists import OWN, Framework, entries, framework
+from .levels import Level
 from .tied import Slots, TypeGroups, read_slots
 from .traits import Traits, merged
 
-POLICIES = ("ampgraph", "mindspore")
-POLICIES_TO_COME = ("pytorch", "apex", "tensorflow", "mxnet")
+if TYPE_CHECKING:
+    from ..core.dataflow import Dataflow, Op
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,34 @@ class OpLists:
     regions: Mapping[str, str]
     """Decomposed forms that are recognised -> what they are made of."""
     traits: Traits
+    framework: Framework
+    """Whose classes these are."""
+    heavy: frozenset[str]
+    """Operators that are worth their while in the low type, whatever a policy makes of them."""
+    exact: frozenset[str]
+    """Operators that move, select or compare."""
 
     def of(self, kind: str) -> Listing | None:
         """The entry of an operator, or None: it is in no list and stays float32."""
         return self.listings.get(kind)
 
+    def listing(self, flow: Dataflow, op: Op) -> Listing | None:
+        """The entry of a node: that of the framework's operator which it computes, where the file says it and the list
+        speaks of such names, else that of its kind."""
+        return self.of(op.role)
+
     def items(self) -> Iterator[tuple[str, Listing]]:
         """Every entry, sorted by operator."""
         return iter(sorted(self.listings.items()))
+
+    def at(self, cls: str, level: Level) -> str:
+        """What a level does with a class: ``low``, ``float32``, ``cut``, or a framework's own word."""
+        named = self.framework.classes.get(cls)
+        return named.of(level.name) if named else level.of(cls)
+
+    def unlisted(self, level: Level) -> str:
+        """What a level does with an operator in no list."""
+        return "float32" if level.name == "O0" else self.framework.unlisted
 
     @property
     def tied(self) -> Mapping[str, TypeGroups]:
@@ -67,33 +89,37 @@ class OpLists:
         return self.slots.float32
 
 
-def load_op_lists(policy: str = "ampgraph", extra: Sequence[str | Path] = ()) -> OpLists:
-    """A policy's lists; files in `extra` are merged over them in order, and the later one wins.
+def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> OpLists:
+    """A policy's list; files in `extra` are merged over it in order, and the later one wins.
 
-    The policy mindspore has rules of its own (mindspore_lists); here it counts heavy operators as ampgraph does.
+    ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are heavy or exact
+    are everybody's.
     """
-    _check_policy(policy)
-    users = user_files(extra)
-    listings: dict[str, Listing] = {}
-    regions: dict[str, str] = {}
-    for file in (own_file("ampgraph.toml"), *users):
-        for cls in CLASSES:
-            for kind, reason in file.data.get(cls, {}).items():
-                listings[plain(kind)] = Listing(cls, reason, file.where(cls, kind))
-        regions.update(file.data.get("regions", {}))
+    users = user_files(extra, framework(name).names)
+    return _merged(str(name), users) if users else _as_shipped(str(name))
+
+
+@cache
+def _as_shipped(name: str) -> OpLists:
+    """A list without a user's, merged once: that takes as long as the rest of a small model's conversion."""
+    return _merged(name, ())
+
+
+def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
+    whose, own = framework(name), own_file(OWN)
+    listings = _listings((own_file(name), *users), whose)
+    ours = listings if name == OWN else _listings((own,), framework(OWN))
+    regions = {name: reason for file in (own, *users) for name, reason in file.data.get("regions", {}).items()}
     return OpLists(
         listings=MappingProxyType(listings),
         slots=read_slots((own_file("tied_slots.toml"), *users)),
         regions=MappingProxyType(regions),
         traits=merged((own_file("traits.toml"), *users)),
+        framework=whose,
+        heavy=frozenset(kind for kind, listing in ours.items() if listing.cls == "white"),
+        exact=frozenset(kind for kind, listing in ours.items() if listing.cls == "neutral"),
     )
 
 
-def _check_policy(policy: str) -> None:
-    if policy in POLICIES:
-        return
-    available = f"available: {', '.join(POLICIES)}"
-    if policy in POLICIES_TO_COME:
-        raise AmpError("AMP303", f"policy '{policy}' is not there yet", hint=available)
-    hint = nearest(policy, [*POLICIES, *POLICIES_TO_COME]) or available
-    raise AmpError("AMP303", f"unknown policy '{policy}'", hint=hint)
+def _listings(files: Sequence[ListFile], whose: Framework) -> dict[str, Listing]:
+    return {e.kind: Listing(e.cls, e.reason, e.line) for file in files for e in entries(file, whose)}

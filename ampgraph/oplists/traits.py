@@ -64,6 +64,7 @@ Trait = Literal[
     "needs_positive",
     "normalizes",
     "norms",
+    "orders",
     "nothing_in_inference",
     "passes_on",
     "periodic",

@@ -45,15 +45,33 @@ class Classes:
 def classify(context: Context) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
     flow = context.flow
-    breakable = _breakable(context.options.kernels)
     classes = [_class(context, op) for op in flow.ops]
+    return Classes(classes, _verdicts(context), _first(context), _unlisted(flow, classes))
+
+
+def classify_validity(context: Context) -> Classes:
+    """What holds under every rule: types that schema and kernels leave no choice of, and slots that share one."""
+    found: list[Verdict] = []
+    known: dict[tuple[object, ...], Verdict] = {}
+    for unit in context.flow.units:
+        op = context.flow.ops[unit.op] if unit.op != NONE else None
+        key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
+        if key not in known:
+            known[key] = _valid(context, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
+        found.append(known[key])
+    return Classes((), found, _first(context), ())
+
+
+def _first(context: Context) -> list[Tie | Hold]:
+    """Ties of slots, and what holds an operator whatever anybody says."""
+    breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
-    for op in flow.ops:
+    for op in context.flow.ops:
         if op.slots:
             first += [*_ties(context, op), *_broken(context, op, breakable)]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
-    return Classes(classes, _verdicts(context), first, _unlisted(flow, classes))
+    return first
 
 
 def _verdicts(context: Context) -> list[Verdict]:
@@ -111,15 +129,9 @@ def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
 def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
     """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
     options = context.options
-    if unit.fixed_low:
-        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
-    if unit.fixed:
-        known = {"no schema": "unknown", "opset": "opset"}
-        rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
-        return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
-    invalid = _invalid(context, unit, op) if op else None
-    if invalid is not None:
-        return Verdict(HIGH, VALIDITY, invalid)
+    valid = _valid(context, unit, op)
+    if valid is not None:
+        return valid
     if op is None or unit.border:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
     listing = context.listing(op)
@@ -136,6 +148,18 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
     return Verdict(
         SIDES[rule], LIST, Why("list", f"{listing.source}: {cls} at {level.name} is {rule}: {listing.reason}")
     )
+
+
+def _valid(context: Context, unit: Unit, op: Op | None) -> Verdict | None:
+    """What a border, a schema or a kernel leave no choice of."""
+    if unit.fixed_low:
+        return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
+    if unit.fixed:
+        known = {"no schema": "unknown", "opset": "opset"}
+        rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
+        return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
+    invalid = _invalid(context, unit, op) if op else None
+    return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
 def _like_gray(context: Context, op: Op) -> str:

@@ -42,4 +42,4 @@ class Context:
 
     def listing(self, op: Op) -> Listing | None:
         """The list entry of an operator."""
-        return self.options.lists.of(op.role)
+        return self.options.lists.listing(self.flow, op)

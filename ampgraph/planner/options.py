@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..core.errors import AmpError
 from ..core.recipe import Recipe
-from ..oplists.kernels import Kernels, load_kernels
-from ..oplists.levels import Level, load_level
-from ..oplists.operators import OpLists, load_op_lists
+from ..oplists.kernels import Kernels
+from ..oplists.levels import Level
+from ..oplists.operators import OpLists
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
 
-DEFAULT_LEVEL = "O2"
 DEFAULT_TARGETS = {"ONNX": "cuda", "MindIR": "ascend"}
 MARGIN = 2.0
 
@@ -88,26 +86,3 @@ class Options:
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""
         return replace(self, recipe=replace(self.recipe, fp32=(*self.fp32, *patterns)))
-
-
-def resolve(recipe: Recipe, model_format: str) -> Options:
-    """A recipe with all that its words name, for models of a format; ranges are not read here.
-
-    Raises AmpError AMP301 to AMP305 for a word that names nothing, or that has no meaning beside another.
-    """
-    mindspore = recipe.policy == "mindspore"
-    if mindspore and model_format != "MindIR":
-        hint = "it is for .mindir files; leave --policy away"
-        raise AmpError("AMP303", "policy 'mindspore' goes by MindSpore's cells", hint=hint)
-    if mindspore and (recipe.fp32 or recipe.low or recipe.lists):
-        word = "--fp32" if recipe.fp32 else "--low" if recipe.low else "--lists"
-        raise AmpError("AMP305", f"{word} cannot change what MindSpore does", hint="leave --policy mindspore away")
-    target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
-    return Options(
-        recipe=recipe,
-        level=load_level(DEFAULT_LEVEL if recipe.level is None else recipe.level, recipe.lists),
-        lists=load_op_lists(recipe.policy, recipe.lists),
-        kernels=load_kernels(target, model_format),
-        target=target,
-        store_weights=recipe.store_weights or ("keep" if mindspore else "low"),
-    )

@@ -11,7 +11,7 @@ from .decided import DecidedModel
 from .decisions import Ledger
 from .options import Options
 from .overrides import read_overrides
-from .policies.registry import rule
+from .policies.registry import policy
 from .regions import Regions, find_norms
 from .stages import Tied
 
@@ -28,11 +28,13 @@ def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit decided by the policy's rule, with the reasons."""
-    return rule(options.policy)(flow, options)
+    return policy(options.policy).rule(flow, options)
 
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """What is better written by other operators before anything is decided."""
+    """What is better written by other operators before anything is decided: nothing under a framework's rules."""
+    if not policy(options.policy).ours:
+        return []
     return [*find_norms(flow, options), *find_clips(flow, options, decide)]
 
 

@@ -53,7 +53,8 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The report of `explain`. ``facts``: tensors whose type is not decided, with their type."""
+    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``facts``:
+    tensors whose type is not decided, with their type."""
 
     node: str
     kind: str
@@ -67,6 +68,7 @@ class Explanation:
     listed_at: str
     listed_reason: str
     at_level: str
+    rule: str
     kernel: str
     region: str
     slots: tuple[SlotReport, ...]
@@ -137,7 +139,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str
     kind, result = (replaced or {}).get(wanted, ("", wanted))
     op = find_node(flow, result)
     region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
-    listing = options.lists.of(op.role)
+    listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
     low = any(slot.dtype == options.dtype for slot in slots)
@@ -155,7 +157,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
-        at_level="cut" if inside else options.level.of(listing.cls) if listing else "",
+        at_level="cut" if inside else options.lists.at(listing.cls, options.level) if listing else "",
+        rule=options.lists.framework.rule(listing.cls) if listing else "",
         kernel=inside,
         region=region,
         slots=slots,

@@ -169,8 +169,7 @@ def _inspection(seen: Seen, original: Seen | None, lists: OpLists) -> Inspection
             continue
         found = precision(flow, op)
         nodes[found] += 1
-        listing = lists.of(op.role)
-        if listing is not None and listing.cls == "white" and found != OTHER:
+        if op.role in lists.heavy and found != OTHER:
             heavy[found] += 1
         _place(layers, flow.layer(op), found)
     return Inspection(

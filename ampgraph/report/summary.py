@@ -28,9 +28,8 @@ ORDINARY = {
     "schema": "held by the schema",
     "kernel": "without a kernel",
     "slot": "a float32 slot",
-    "mindspore": "by MindSpore's rules",
 }
-"""Rules that are no guards, in words; every other rule is a guard's name."""
+"""Rules that are no guards, in words; every other rule is a guard's name, or a framework's policy."""
 
 OTHER_FLOATS = frozenset({*LOW, "float64"})
 
@@ -135,11 +134,10 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
         if has(op.role, "casts"):
             continue
         if not op.slots:
-            listing = lists.of(op.role)
             made = {flow.values[v].dtype for v in op.outputs if v != NONE}
             low = not made.isdisjoint(LOW)
             floats.update(made & OTHER_FLOATS)
-            given += low and listing is not None and listing.cls == "white"
+            given += low and op.role in lists.heavy
             other += 1
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
@@ -194,7 +192,7 @@ def summarize(
         weights_before=before.weights,
         weights_after=after.weights,
         rewrites=dict(Counter(rewrite.kind for rewrite in plan.rewrites)),
-        guards=_held(node for node in float32 if node.why.rule not in ORDINARY),
+        guards=_held(node for node in float32 if node.why.rule not in (*ORDINARY, plan.policy)),
         opset=_held(node for node in float32 if node.why.rule == "opset"),
         unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),
         notes=tuple(asdict(note) for note in plan.notes),
@@ -203,8 +201,7 @@ def summarize(
 
 
 def _heavy(made: Choices, lists: OpLists) -> Heavy:
-    white = {kind for kind, listing in lists.items() if listing.cls == "white"}
-    heavy = [node for node in made.chosen if node.role in white]
+    heavy = [node for node in made.chosen if node.role in lists.heavy]
     float32 = [node for node in heavy if node.dtype == FLOAT32]
     return Heavy(len(heavy) - len(float32), made.given, len(float32), _held(float32))
 

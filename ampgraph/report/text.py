@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..core.dataflow import FLOAT32
+from ..oplists.rows import ListRow
+from ..planner.policies.registry import policy
 from .casts import CastReport
 from .explain import Choice, Explanation, SlotReport
 from .fusions import Fusions
 from .inspect import OTHER, PRECISIONS, Changes, Inspection, Layer
 from .lines import in_rows, plural
-from .listing import ListRow
 from .summary import ORDINARY, Held, Summary
 
 EXAMPLES = 3
@@ -20,6 +21,13 @@ CASTS_SHOWN = 40  # more come in groups; --json lists each
 
 def _share(part: int, whole: int) -> str:
     return f" ({100 * part / whole:.1f} %)" if whole else ""
+
+
+def _in_words(rule: str, chosen: str) -> str:
+    """Why nodes have their type, by the rule that decided."""
+    if rule == chosen:
+        return f"by {policy(chosen).framework}'s rules"
+    return ORDINARY.get(rule, f"held by guard {rule}")
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------
@@ -63,8 +71,13 @@ def _unwritten(summary: Summary) -> str:
 
 def _no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
-    measured = any(note["topic"] == "samples" for note in summary.notes)
-    return "none fired" if measured or not summary.changed else "none fired; ranges were not measured"
+    if not policy(summary.policy).ours:
+        return "none: the policy is its framework's"
+    if not summary.changed:
+        return "none needed: nothing was lowered"
+    if any(note["topic"] == "samples" for note in summary.notes):
+        return "none fired beside what was measured"
+    return "none fired; ranges were not measured"
 
 
 def _why_nothing(summary: Summary) -> str:
@@ -82,7 +95,7 @@ def _node_rows(summary: Summary) -> list[tuple[str, str]]:
     low, high = summary.nodes.get(summary.dtype, 0), summary.nodes.get(FLOAT32, 0)
     rows = [("nodes", f"{low:,} {summary.dtype}, {high:,} float32, {summary.other:,} without float32 data")]
     for dtype, rules in summary.reasons.items():
-        message = ", ".join(f"{count:,} {ORDINARY.get(rule, f'held by guard {rule}')}" for rule, count in rules.items())
+        message = ", ".join(f"{count:,} {_in_words(rule, summary.policy)}" for rule, count in rules.items())
         rows.append(("", f"{dtype}: {message}"))
     return rows
 
@@ -256,6 +269,8 @@ def explanation_lines(found: Explanation) -> list[str]:
         rows.append(("list", f"{found.listed_at}: {message}"))
     else:
         rows.append(("list", f"{found.kind} is in no list"))
+    if found.rule:
+        rows.append(("rule", found.rule))
     if found.kernel:
         rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
     if found.region:
@@ -316,6 +331,8 @@ def _one_operator(row: ListRow, level: str) -> list[str]:
         said.append(("reason", row.reason))
     if row.source:
         said.append(("source", row.source))
+    if row.rule:
+        said.append(("rule", row.rule))
     said += [(f"on {target}", f"left to the cut: {reason}") for target, reason in row.inside.items()]
     said += [("float32", f"{slot}: {reason}") for slot, reason in row.float32_slots.items()]
     said += [("one type", ", ".join(group)) for group in row.tied]

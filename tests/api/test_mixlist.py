@@ -89,10 +89,11 @@ def test_float32_wins_where_two_operators_share_a_type(tmp_path):
     )
     mixlist = build_mixlist("ampgraph", "O2", [mine])
     assert "LayerNorm" in mixlist.white and "Add" not in {*mixlist.white, *mixlist.black}
-    with pytest.raises(AmpError, match="AMP303"):
+    with pytest.raises(AmpError, match="AMP305"):
         build_mixlist("mindspore", "auto", [mine])
 
 
+@pytest.mark.slow
 def test_the_file_is_what_cann_reads_and_always_the_same(tmp_path):
     out = tmp_path / "mixlist.json"
     for _ in range(2):
@@ -117,7 +118,7 @@ def test_the_report_as_data(amp, tmp_path):
         (["--level", "O9", "-o", "a.json"], "AMP302", "O9"),
         (["--policy", "mindspor", "-o", "a.json"], "AMP303", "did you mean 'mindspore'"),
         (["--policy", "mindspore", "--level", "O2", "-o", "a.json"], "AMP303", "cells"),
-        (["--policy", "mindspore", "--level", "auto", "--lists", "mine.toml", "-o", "a.json"], "AMP303", "own lists"),
+        (["--policy", "mindspore", "--level", "auto", "--lists", "mine.toml", "-o", "a.json"], "AMP305", "--lists"),
         (["--lists", "none.toml", "-o", "a.json"], "AMP301", "none.toml"),
         (["--lists", "mine.toml", "-o", "mine.toml"], "AMP106", "over the input"),
         (["-o", "folder"], "AMP105", "is a directory"),

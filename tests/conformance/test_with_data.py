@@ -31,6 +31,7 @@ def _with_data(name: str, level: str) -> list[str]:
     return _faults(name, level, data=reference(name).feeds)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", SMALL)
 def test_sample(name: str) -> None:
     assert reference(name).excuses[0].startswith(EXCUSE)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ampgraph.formats.mindir import schema
-from mindir import text
+from formats.mindir import text
 
 NOT_COMPUTE = {
     *("Constant", "Load", "Depend", "UpdateState", "MakeTuple", "TupleGetItem", "Partial", "Switch", "Cast"),

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.recipe import Recipe
 from ampgraph.oplists.check import check_file
 from ampgraph.oplists.classes import CLASSES, LEVEL_VALUES
 from ampgraph.oplists.files import data_folder, read_file
@@ -20,6 +21,7 @@ from ampgraph.oplists.mindspore_schemas import operators
 from ampgraph.oplists.operators import Listing, load_op_lists
 from ampgraph.oplists.pattern_files import region_kinds
 from ampgraph.oplists.schemas import known_operators
+from ampgraph.planner.resolve import lists_of
 from present import present
 
 DATA = data_folder()
@@ -317,9 +319,7 @@ def test_keys_that_look_alike_in_other_tables_and_strings_keep_their_lines(tmp_p
     [
         (lambda: load_level("O5"), "AMP302", "unknown level 'O5'", "levels are O0, O1"),
         (lambda: load_level("Auto"), "AMP302", "unknown level 'Auto'", "did you mean 'auto'?"),
-        (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
-        (lambda: load_op_lists("pytorch"), "AMP303", "policy 'pytorch' is not there yet", "ampgraph"),
-        (lambda: load_op_lists("ampgrap"), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
+        (lambda: lists_of(Recipe(policy="ampgrap")), "AMP303", "unknown policy 'ampgrap'", "did you mean 'ampgraph'?"),
         (lambda: load_kernels("ascend"), "AMP304", "ONNX models do not run on 'ascend'", "cuda"),
         (lambda: load_kernels("cuda", "MindIR"), "AMP304", "MindIR models do not run on 'cuda'", "ascend, cpu"),
         (lambda: load_kernels("cdua"), "AMP304", "unknown target 'cdua'", "did you mean 'cuda'?"),

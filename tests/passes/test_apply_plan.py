@@ -16,7 +16,7 @@ import ampgraph
 from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import signatures
-from formats.helpers import LEVELS, code, data
+from formats.onnx.helpers import LEVELS, code, data
 from onnx_text import parse
 
 TEXT = """g (float[2,4] x, bool c) => (float[2,4] y) {

@@ -12,7 +12,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.fuse_casts import FuseCasts
 from ampgraph.passes.verify_types import VerifyTypes
-from formats.helpers import kinds, nodes, types
+from formats.onnx.helpers import kinds, nodes, types
 from onnx_text import parse
 
 CASES = {

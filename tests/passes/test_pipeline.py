@@ -18,9 +18,9 @@ from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.pipeline import default_pipeline
 from conformance.cases import case, index
-from formats.helpers import code, data, kinds
-from formats.mindir_parse import data as mindir_data
-from formats.mindir_parse import graph_of, parse, plan_of
+from formats.mindir.parse import data as mindir_data
+from formats.mindir.parse import graph_of, parse, plan_of
+from formats.onnx.helpers import code, data, kinds
 from onnx_text import parse as onnx_model
 
 NORM = """h = MatMul (x, w)

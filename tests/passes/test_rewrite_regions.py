@@ -11,7 +11,7 @@ import ampgraph
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.metrics.compare import Tolerance
 from ampgraph.passes.rewrite_regions import RewriteRegions
-from formats.helpers import convert_everywhere, kinds, nodes, x
+from formats.onnx.helpers import convert_everywhere, kinds, nodes, x
 from onnx_text import parse
 
 NORM = """mean = ReduceMean <axes = [-1]> (h)  d = Sub (h, mean)  sq = Mul (d, d)  var = ReduceMean <axes = [-1]> (sq)

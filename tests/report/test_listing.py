@@ -5,16 +5,19 @@ import json
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.core.recipe import Recipe
 from ampgraph.oplists.classes import LEVELS
 from ampgraph.oplists.files import data_folder
 from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_lists import load_mindspore_rules
 from ampgraph.oplists.operators import load_op_lists
-from ampgraph.report.listing import list_rows, listed, mindspore_rows
+from ampgraph.oplists.rows import list_rows
+from ampgraph.planner.policies.mindspore_rows import mindspore_rows
+from ampgraph.report.listing import listed
 
 
 def rows(level, wanted=""):
-    return [(row.title, row.cls, row.at_level) for row in mindspore_rows(load_level(level), wanted)]
+    return [(row.title, row.cls, row.at_level) for row in mindspore_rows(load_op_lists(), load_level(level), wanted)]
 
 
 def test_a_mindspore_name_shows_what_its_role_is_listed_as(amp):
@@ -40,17 +43,19 @@ def test_every_rule_of_a_level_is_a_row_with_its_line():
     rules = load_mindspore_rules()
     lines = (data_folder() / "mindspore.toml").read_text(encoding="utf-8").splitlines()
     for level in LEVELS:
-        found = mindspore_rows(load_level(level))
+        found = mindspore_rows(load_op_lists(), load_level(level))
         assert found[-1].operator.startswith("everything") and found[-1].cls == ""
         for row in found[:-1]:
             name, line = row.source.split(":")
             assert name == "mindspore.toml" and row.operator in lines[int(line) - 1]
             assert row.cls in ("white", "black", "promote")
-    o1 = {(row.sort, row.cls, row.operator) for row in mindspore_rows(load_level("O1"))}
+    o1 = {(row.sort, row.cls, row.operator) for row in mindspore_rows(load_op_lists(), load_level("O1"))}
     assert {("cell", "white", name) for name in rules.white_cells} <= o1
     assert {("operator", "white", name) for name in rules.white_operators} <= o1
     assert {name for name, _, _ in rows("O2")[:-1]} == {f"cell {name}" for name in rules.black_cells}
-    auto = {(row.cls, row.operator) for row in mindspore_rows(load_level("auto")) if row.sort == "operator"}
+    auto = {
+        (row.cls, row.operator) for row in mindspore_rows(load_op_lists(), load_level("auto")) if row.sort == "operator"
+    }
     for cls, names in (("white", rules.auto_white), ("black", rules.auto_black), ("promote", rules.auto_promote)):
         assert {name for found, name in auto if found == cls} == names
 
@@ -78,7 +83,7 @@ def test_unknown_names_are_told_with_mindspore_s_own():
         ("zzzzzz", "such as Conv2D or Dense"),
     ):
         with pytest.raises(AmpError, match="AMP309") as told:
-            mindspore_rows(load_level("O1"), wanted)
+            mindspore_rows(load_op_lists(), load_level("O1"), wanted)
         assert hint in told.value.hint
 
 
@@ -93,7 +98,7 @@ def test_the_command_shows_the_policy_s_rules(amp):
 
 
 def test_both_policies_through_one_door():
-    assert listed("ampgraph", load_level("O2"), [], "Gelu")[0].source.startswith("ampgraph.toml:")
-    assert listed("mindspore", load_level("O2"), [])[0].sort == "cell"
+    assert listed(Recipe(), "Gelu")[0].source.startswith("ampgraph.toml:")
+    assert listed(Recipe(policy="mindspore"))[0].sort == "cell"
     with pytest.raises(AmpError, match="AMP303"):
-        listed("apex", load_level("O2"), [])
+        listed(Recipe(policy="apxe"))

@@ -62,6 +62,7 @@ def test_a_resumed_training_ends_in_the_same_bytes(tmp_path, every, killed):
     assert history.resumed == done // 6 * 6 + (done % 6 // every * every if every else 0)
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_mid_epoch(tmp_path):
     """SIGKILL, from outside of Python."""
     code = (

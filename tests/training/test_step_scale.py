@@ -11,8 +11,9 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
 from ampgraph.training.step.scale_graph import ScaleValues, next_scale
+from training.scale_traces import steps_of
 from training.small_steps import Runner, batches, regression, torch_loss, weights
-from training.test_loss_scale import real_cell, real_scaler, steps_of
+from training.test_loss_scale_real import real_cell, real_scaler
 
 STEPS = 300
 POLICIES = [
@@ -29,6 +30,7 @@ def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="scale")
     number = ir.DataType.from_numpy(np.dtype(RULES[policy.rule].number))
     types = {"scale": number, "counter": ir.DataType.INT32, "credit": ir.DataType.INT32, "overflows": ir.DataType.INT32}
+    types |= {"pending": number} if RULES[policy.rule].late else {}
     values = {n: ir.Value(name=n, type=ir.TensorType(t), shape=ir.Shape([])) for n, t in types.items()}
     finite = ir.Value(name="finite", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     graph.inputs.extend([*values.values(), finite])
@@ -45,9 +47,11 @@ def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
 def after(session, policy: DynamicLossScale, state: LossScaleState, finite: bool) -> LossScaleState:
     """The next state as the graph has it."""
     feeds = {name: np.array(getattr(state, name), np.int32) for name in ("counter", "credit", "overflows")}
-    scale = np.array(state.scale, RULES[policy.rule].number)
-    found = session.run(None, {**feeds, "scale": scale, "finite": np.array(finite)})
-    return LossScaleState(float(found[0]), *map(int, found[1:]))
+    feeds["finite"] = np.array(finite)
+    for name in ("scale", "pending") if RULES[policy.rule].late else ("scale",):
+        feeds[name] = np.array(getattr(state, name), RULES[policy.rule].number)
+    found = session.run(None, feeds)
+    return LossScaleState(float(found[0]), *map(int, found[1:4]), *map(float, found[4:]))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -127,6 +131,19 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer
     changed = {name for name, array in run.state.items() if array.tobytes() != before[name]}
     assert not made["finite"] and float(run.state["step/scale"]) == 512
     assert changed == {"step/scale", "step/counter", "step/overflows"}
+
+
+def test_a_scale_that_is_late():
+    """MXNet: the step after an overflow still runs at the old scale."""
+    options = {"loss": "loss", "optimizer": "sgd", "level": "O0"}
+    run = Runner(build_training_step(regression(), **options, loss_scale="dynamic:rule=mxnet,init=1024"))
+    good, bad = batches(2)
+    bad["t"][3, 1] = np.inf
+    scales = []
+    for batch in (good, bad, good, good):
+        run(batch)
+        scales.append((float(run.state["step/scale"]), float(run.state["step/pending_scale"])))
+    assert scales == [(1024, 1024), (1024, 512), (512, 512), (512, 512)]
 
 
 def test_a_static_scale():

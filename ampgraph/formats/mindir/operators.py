@@ -164,7 +164,11 @@ class MindirOperators:
     def _effects(self, op: Op, entry: Operator | None) -> None:
         """Notes what an operator writes in place."""
         first = op.inputs[0] if op.inputs else NONE
-        if entry is not None and entry.effect and entry.slot_of_input(0) == NO_SLOT and first != NONE:
+        if entry is None or first == NONE:
+            return
+        if entry.in_place:
+            self._memory.rewrites(op)
+        elif entry.effect and entry.slot_of_input(0) == NO_SLOT:
             self._memory.changes(first)
 
     def attribute(self, op: Op, name: str) -> Plain:

@@ -72,6 +72,7 @@ def _written_by(node: Message, kind: str, keys: dict[str, Keys], loaded: dict[st
     elif kind in view.TUPLES or kind in ("Depend", "TupleGetItem") or (entry is not None and entry.view):
         keys[node.output[0]] = given
         loaded[node.output[0]] = first
-    elif kind not in CALLS and (entry is None or entry.effect):
-        return given | first if entry is not None and entry.slot_of_input(0) == NO_SLOT else given
+    elif kind not in CALLS and (entry is None or entry.effect or entry.in_place):
+        writes_first = entry is not None and (entry.in_place or entry.slot_of_input(0) == NO_SLOT)
+        return given | first if writes_first else given
     return nothing

@@ -16,11 +16,11 @@ from ...core.graph import Census, Progress, is_mindir
 from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
+from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
-from .state_editor import OnnxStateEditor
 from .types import declared_type, dtype_name
 from .variants import Variants
 
@@ -42,11 +42,11 @@ class OnnxGraph(RunnableOnnx):
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         return OnnxGraph(onnx_io.load(path))
 
-    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxStateEditor:
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
         """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""
         self.require_newest(flow)
         self._admit_casts()
-        return OnnxStateEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
+        return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and the list of graphs."""

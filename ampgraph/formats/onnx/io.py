@@ -144,8 +144,9 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
                 put_tensor(holder, tensor)
         with open(temporary("model"), "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
-        read = {Path(tensor.path).name for tensor in external_tensors(model)}  # by the source, which may be a copy
-        retired = _own_data(path) - {data_name} - read
+        retired = _own_data(path) - {data_name}
+        if retired:  # what the source reads stays: it may be a copy
+            retired -= {Path(tensor.path).name for tensor in external_tensors(model)}
         with _in_place(temporary("data"), path.parent / data_name) if data_name else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     for name in retired:

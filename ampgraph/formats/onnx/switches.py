@@ -14,31 +14,17 @@ import onnx_ir as ir
 
 from ...core.graph import LOW
 from ...core.names import FreshNames
+from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
-from .graph import OnnxGraph
-from .handles import all_names
 from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import stored_tensor
 
-SWITCHES = "@switches"  # the input
 SEPARATE = 4  # the version of the format from which stored tensors are no inputs
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
 FLOAT = ir.DataType.FLOAT
 LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
-
-
-@dataclass(frozen=True)
-class Switched:
-    """A node whose roundings one truth value turns on: its name, operator and outputs in the file, the control-flow
-    nodes around it from the outside in; ``moves``: nodes that move data to it and are turned on with it."""
-
-    node: str
-    kind: str
-    outputs: tuple[str, ...]
-    inside: tuple[str, ...]
-    moves: tuple[Switched, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,32 +36,30 @@ class LowParts:
     constants: frozenset[str]
 
     @staticmethod
-    def of(graph: OnnxGraph) -> LowParts:
-        """Of a graph that will be made strict in place."""
-        graphs = list(all_graphs(graph.model))
+    def of(model: ir.Model) -> LowParts:
+        """Of a model that will be made strict in place."""
+        graphs = list(all_graphs(model))
         stored = {v.name or "" for each in graphs for v, tensor in _stored(each) if tensor.dtype in LOW_TYPES}
         return LowParts(frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
 
 
-def with_switches(strict: OnnxGraph, reference: OnnxGraph, parts: LowParts) -> list[Switched]:
-    """Puts switches into a strict graph, in place; returns what each is for, in the order of the file.
+def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
+    """Puts switches into a strict model, in place; returns what each is for, in the order of the file.
 
-    ``reference``: the model that it was made from, without functions; ``parts``: the low graph's, before.
+    ``reference``: the model that it was made from, without functions; ``parts``: the low model's, before.
     """
-    writer = _Switches(strict, reference, parts)
-    found = writer.run()
-    strict.model.ir_version = max(strict.model.ir_version or 0, SEPARATE)
-    strict.edited()
+    found = _Switches(strict, reference, parts).run()
+    strict.ir_version = max(strict.ir_version or 0, SEPARATE)
     return found
 
 
 class _Switches:
-    def __init__(self, strict: OnnxGraph, reference: OnnxGraph, parts: LowParts) -> None:
-        self._main, self._parts = strict.model.graph, parts
-        graphs = list(all_graphs(reference.model))
+    def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
+        self._main, self._parts = strict.graph, parts
+        graphs = list(all_graphs(reference))
         self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
         self._stored = {v.name: tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
-        self._fresh = FreshNames(all_names(strict.model, strict.dataflow()))
+        self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
         self._inside: dict[ir.Node, tuple[str, ...]] = {}
         self._flags: dict[ir.Node, int] = {}
@@ -269,6 +253,11 @@ def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
 
 def _casts(node: ir.Node) -> bool:
     return has(kind_of(node.domain, node.op_type), "casts")
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    made = (value for node in graph for value in node.outputs)
+    yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 
 
 def _hands_on(node: ir.Node) -> bool:

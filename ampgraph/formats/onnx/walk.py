@@ -13,7 +13,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in waiting:
         yield graph
         for node in graph:
-            for attribute in node.attributes.data.values():  # of the dict inside: this is asked of every node
+            for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
                 if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
                     waiting.append(attribute.value)
                 elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
@@ -23,7 +23,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 def bodies(node: ir.Node) -> list[ir.Graph]:
     """The graphs inside a node, in the order of its attributes."""
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:

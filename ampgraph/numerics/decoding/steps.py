@@ -95,7 +95,8 @@ def sampled(scores: Array) -> Array:
     if scores.dtype.kind in "iu":
         return last[..., -1] if scores.ndim > 1 else last
     wide = np.asarray(last, np.float32) if scores.dtype.name in LOW else last
-    return np.atleast_1d(wide.argmax(-1))
+    found: Array = np.atleast_1d(wide.argmax(-1))
+    return found
 
 
 def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: tuple[CachePair, ...]) -> Decoder:

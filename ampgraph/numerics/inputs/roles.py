@@ -38,6 +38,7 @@ class Reading:
     masks: bool = False
     one_masks: bool = False  # a one hides its place instead of keeping it
     added: bool = False  # a float mask that is added to scores
+    limit: str = ""  # of what is kept: from "above", from "below"
     positive: bool = False  # the argument of a logarithm or a root
     notes: list[str] = field(default_factory=list)
 
@@ -102,6 +103,9 @@ class InputReader:
             return []
         if has(role, "needs_positive"):
             found.positive = True
+            return []
+        if has(role, "orders") and self.flow.shape(source) == ():
+            found.limit = "above" if at_place(role, "orders", index) != at.flipped else "below"
             return []
         if role == "Where" and index == 0:
             return self._where(op, at, found)

@@ -48,9 +48,9 @@ def box_columns(rows: Array) -> int | None:
     for start in dict.fromkeys((width - 4, *range(width - 3))):
         box = rows[:, start : start + 4]
         others = np.delete(rows, range(start, start + 4), 1)
-        told = [bool((c == np.round(c)).all() or ((c >= 0) & (c <= 1)).all()) for c in others.T]
-        if (box[:, 2:] >= box[:, :2]).all() and all(told):
-            return start
+        fits = [bool((c == np.round(c)).all() or ((c >= 0) & (c <= 1)).all()) for c in others.T]
+        if bool((box[:, 2:] >= box[:, :2]).all()) and all(fits):
+            return int(start)
     return None
 
 

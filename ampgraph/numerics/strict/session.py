@@ -36,7 +36,8 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return ModelProto.FromString(graph.content())
+        made: ModelProto = ModelProto.FromString(graph.content())
+        return made
 
 
 class StrictSession:

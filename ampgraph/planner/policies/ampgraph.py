@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import Dataflow
 from ...core.plan import Note, Why
+from ...core.recipe_values import LEVELS
 from ..classify import classify
 from ..context import Context
 from ..costs import CutTask, build_problem
@@ -26,10 +27,9 @@ from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
 from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
-from .registry import register
+from .registry import Policy, register
 
 
-@register("ampgraph")
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit: judged, or by the cut."""
     judgement = judge(Context(flow, options))
@@ -141,3 +141,22 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
         floors=floors,
         notes=notes,
     )
+
+
+register(
+    Policy(
+        name="ampgraph",
+        framework="ampgraph",
+        rule=decide,
+        levels={
+            "O0": "off",
+            "O1": "products low",
+            "O2": "all but norms and losses low",
+            "O3": "all low",
+            "auto": "what costs least",
+        },
+        default_level="O2",
+        stores=dict.fromkeys(LEVELS, "low"),
+        ours=True,
+    )
+)

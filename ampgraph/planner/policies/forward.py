@@ -9,16 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.plan import Why
+from ..decisions import HIGH, LIST, LOW, Decisions, Ledger, Verdict
 from ..options import Options
 
 
 class ForwardTypes(ABC):
-    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative."""
+    """``low``: the type of every unit while it is not settled, and ``why`` it is float32, both by representative.
 
-    def __init__(self, flow: Dataflow, options: Options) -> None:
-        self.flow, self.options = flow, options
+    ``given``: what is decided before any rule is asked, and what no rule changes.
+    """
+
+    def __init__(self, flow: Dataflow, options: Options, given: Decisions | None = None) -> None:
+        self.flow, self.options, self.given = flow, options, given
         self.why: dict[int, str] = {}
         self.low = [True] * len(flow.units)
+        if given is not None:
+            self.low = [not given.is_high(unit) for unit in range(len(flow.units))]
+            return
         for unit in flow.units:
             if unit.fixed or options.dtype not in unit.admits and not unit.fixed_low:
                 self.low[flow.find(unit.id)] = False
@@ -43,7 +51,7 @@ class ForwardTypes(ABC):
     def make_float32(self, unit: int, why: str) -> bool:
         """A unit becomes float32; True when it was not."""
         root = self.flow.find(unit)
-        if self.low[root]:
+        if self.low[root] and not (self.given is not None and self.given.is_low(root)):
             self.low[root] = False
             self.why[root] = why
             return True
@@ -95,6 +103,23 @@ class ForwardTypes(ABC):
             return "is made as float32"
         wide = next((value for value in operands if not self.comes_low(value, op.id)), None)
         return f"'{wide.name}' comes as float32" if wide else ""
+
+
+class Typed:
+    """The types that have flowed forward, as verdicts."""
+
+    def __init__(self, types: ForwardTypes, kept: str = "takes the type that comes") -> None:
+        self.types, self.kept = types, kept
+
+    def enter(self, ledger: Ledger) -> None:
+        verdicts: dict[int, Verdict] = {}  # by representative: the last of its units has the reason
+        policy = self.types.options.policy
+        for unit in self.types.flow.units:
+            root = self.types.flow.find(unit.id)
+            text = unit.fixed or self.types.why.get(root, self.kept)
+            verdicts[root] = Verdict(LOW if self.types.low[root] else HIGH, LIST, Why(policy, text))
+        for root, (side, rank, why) in verdicts.items():
+            ledger.decide(root, side, rank, why)
 
 
 def is_weak(value: Value) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from ...core.dataflow import Dataflow
-from ...core.plan import Why
+from ...oplists.framework_lists import OWN
 from ..decided import DecidedModel
-from ..decisions import HIGH, LIST, LOW, Ledger, Verdict
+from ..decisions import Ledger
 from ..options import Options
 from ..stages import Settled
-from .forward import ForwardTypes
+from .forward import Typed
+from .mindspore_mixlist import by_operator
 from .mindspore_notes import notes
+from .mindspore_rows import mindspore_rows
 from .mindspore_rules import LEVELS
-from .registry import register
+from .registry import Policy, register
 
 
-@register("mindspore")
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
@@ -23,17 +24,26 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 
-class Typed:
-    """The types that have flowed forward, as verdicts."""
-
-    def __init__(self, types: ForwardTypes) -> None:
-        self.types = types
-
-    def enter(self, ledger: Ledger) -> None:
-        verdicts: dict[int, Verdict] = {}  # by representative: the last of its units has the reason
-        for unit in self.types.flow.units:
-            root = self.types.flow.find(unit.id)
-            text = unit.fixed or self.types.why.get(root, "takes the type that comes")
-            verdicts[root] = Verdict(LOW if self.types.low[root] else HIGH, LIST, Why("mindspore", text))
-        for root, (side, rank, why) in verdicts.items():
-            ledger.decide(root, side, rank, why)
+register(
+    Policy(
+        name="mindspore",
+        framework="MindSpore",
+        rule=decide,
+        levels={
+            "O0": "off",
+            "O1": "auto_mixed_precision O1: white cells and operators low",
+            "O2": "auto_mixed_precision O2: all but norms low",
+            "O3": "auto_mixed_precision O3: all low",
+            "auto": "auto_mixed_precision auto: by operator",
+        },
+        default_level="O2",
+        formats=("MindIR",),
+        refusals={
+            "ONNX": ("policy 'mindspore' goes by MindSpore's cells", "it is for .mindir files; leave --policy away")
+        },
+        lists=lambda _: OWN,
+        fixed="cannot change what MindSpore does",
+        rows=mindspore_rows,
+        by_operator=by_operator,
+    )
+)

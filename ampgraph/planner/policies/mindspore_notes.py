@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
+from ...core.dataflow import FLOAT32, NONE, Op, Value
 from ...core.plan import Note
-from .mindspore_rules import Rules
+from .mindspore_rules import O3, Rules
 
 LOW_TYPES = ("float16", "bfloat16")
 TOPIC = "mindspore"
@@ -24,7 +24,7 @@ def notes(rules: Rules) -> list[Note]:
     found = list(_given_low(rules, level)) if level != "O1" else []
     if level in ("O1", "O2"):
         found += _unplaced(rules, level)
-    if level in ("O2", "O3"):
+    if isinstance(rules, O3):
         found += [*_made_tensors(rules), *_parameters_of_functions(rules)]
     if level != "O1":
         found += _numbers(rules)
@@ -79,30 +79,25 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
                 yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
 
 
-def _made_tensors(rules: Rules) -> Iterator[Note]:
+def _made_tensors(rules: O3) -> Iterator[Note]:
     """Constants such as `ops.ones` or `ops.arange` make, which keep a type that was asked for."""
     for value in rules.flow.values:
         if not value.weight or value.parameter or not value.shape or value.dtype != FLOAT32:
             continue
-        uses = [use for use in rules.flow.uses[value.id] if rules.reads_low(use)]
-        if uses and not _inside(rules, uses) and _is_even(rules, value):
-            text = "a constant in even steps: float32 in MindSpore if the network makes it, low if it is an attribute"
-            yield Note(TOPIC, f"{_name(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
+        uses = [use for use in rules.flow.uses[value.id] if use.op != NONE and use.unit != NONE]
+        uses = [use for use in uses if not rules.inside(rules.flow.ops[use.op])]
+        if not uses or not (rules.is_range(value) or any(map(rules.reads_low, uses)) and _is_filled(rules, value)):
+            continue
+        kept = "float32" if rules.is_range(value) else "low"
+        text = (
+            f"a constant in even steps: {kept} here; MindSpore keeps one that the network makes, and casts an attribute"
+        )
+        yield Note(TOPIC, f"{_name(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
 
 
-def _inside(rules: Rules, uses: list[Use]) -> bool:
-    """Whether MindSpore's own code alone reads a constant: layers, and norms that were given no scale and shift."""
-    ops = [rules.flow.ops[use.op] for use in uses]
-    layers, norms = rules.rules.layers, rules.rules.norms
-    return all(op.kind in norms or any(kind in layers for _, kind in rules.cells[op.id]) for op in ops)
-
-
-def _is_even(rules: Rules, value: Value) -> bool:
+def _is_filled(rules: Rules, value: Value) -> bool:
     array = rules.flow.weights.array(value)
-    if array is None or array.size < 2:
-        return False
-    steps = np.diff(array.reshape(-1))
-    return bool(np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+    return array is not None and array.size > 1 and bool(np.allclose(array, array.reshape(-1)[0], rtol=1e-3, atol=0))
 
 
 def _numbers(rules: Rules) -> Iterator[Note]:
@@ -129,25 +124,13 @@ def _is_exact(number: float, dtype: str) -> bool:
     return int(np.float32(number).view(np.uint32)) & 0xFFFF == 0
 
 
-def _parameters_of_functions(rules: Rules) -> Iterator[Note]:
-    """Parameters that a network may have handed to a function: only what a primitive reads is cast."""
-    flow, safe = rules.flow, rules.rules.parameter_operators
+def _parameters_of_functions(rules: O3) -> Iterator[Note]:
+    """Parameters that a network seems to hand to a function: only what a primitive reads is cast."""
+    flow = rules.flow
     for value in flow.values:
         if not value.parameter or value.dtype != FLOAT32:
             continue
-        for use in flow.uses[value.id]:
-            op = flow.ops[use.op] if use.op != NONE else None
-            if op is None or op.kind in safe or not rules.reads_low(use) or not _is_bare(rules, op, value):
-                continue
-            text = f"'{value.name}' is low here; MindSpore casts it for a primitive, and not for a function or a method"
-            yield Note(TOPIC, _name(op), text)
-            break
-
-
-def _is_bare(rules: Rules, op: Op, value: Value) -> bool:
-    """Whether a class of the user's own reads a parameter: the cell that owns it, and is no layer of MindSpore's."""
-    cells = rules.cells[op.id]
-    owner = value.name.rpartition(".")[0]
-    if owner != ".".join(name for name, _ in cells):
-        return False
-    return not cells or cells[-1][1] not in rules.rules.layers
+        kept = [use for use in flow.uses[value.id] if use.unit != NONE and rules.stays(value, use.op)]
+        if kept:
+            text = f"'{value.name}' is float32 here, as MindSpore hands it to a function; it casts it for a primitive"
+            yield Note(TOPIC, _name(flow.ops[kept[0].op]), text)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.plan import Rounding
 from ...oplists.mindspore_lists import load_mindspore_rules
@@ -23,6 +25,7 @@ class Rules(ForwardTypes):
     def __init__(self, flow: Dataflow, options: Options) -> None:
         super().__init__(flow, options)
         self.rules = load_mindspore_rules()
+        self._ranges: dict[int, bool] = {}
         self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
         self.helped = {
             ".".join(name for name, _ in cells[:depth])
@@ -142,7 +145,9 @@ class O3(Rules):
         """Parameters, constants, inputs and what leaves a black cell come low."""
         if value.dtype != FLOAT32:
             return super().comes_low(value, reader)
-        if value.weight or (value.producer == NONE and value.scope == 0):
+        if value.weight:
+            return not self.stays(value, reader)
+        if value.producer == NONE and value.scope == 0:
             return True
         if value.unit == NONE or self.is_low(value.unit):
             return True
@@ -153,6 +158,34 @@ class O3(Rules):
         if cell and (reader == NONE or self.black(self.flow.ops[reader]) != cell):
             return True
         return reader != NONE and self._enters(maker, reader)
+
+    def stays(self, value: Value, reader: int) -> bool:
+        """Whether a stored tensor is not cast for a reader: a parameter that a class of the user's own hands to a
+        function, and a constant that the network makes, as `ops.arange` does."""
+        if reader == NONE:
+            return False
+        op = self.flow.ops[reader]
+        if value.parameter:
+            return op.kind not in self.rules.parameter_operators and self._is_bare(op, value)
+        return self.is_range(value) and not self.inside(op)
+
+    def is_range(self, value: Value) -> bool:
+        """Whether a constant rises or falls in even steps."""
+        if value.id not in self._ranges:
+            self._ranges[value.id] = _rises(self.flow, value)
+        return self._ranges[value.id]
+
+    def inside(self, op: Op) -> bool:
+        """Whether an operator is MindSpore's own: of a layer, or a norm that was given no scale and shift."""
+        return op.kind in self.rules.norms or any(kind in self.rules.layers for _, kind in self.cells[op.id])
+
+    def _is_bare(self, op: Op, value: Value) -> bool:
+        """Whether a class of the user's own reads a parameter: the cell that owns it, and none of MindSpore's."""
+        cells = self.cells[op.id]
+        owner = value.name.rpartition(".")[0]
+        if owner != ".".join(name for name, _ in cells):
+            return False
+        return not cells or cells[-1][1] not in self.rules.layers
 
     def _enters(self, maker: Op, reader: int) -> bool:
         """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
@@ -241,6 +274,15 @@ class Auto(Rules):
         if not cells or cells[-1][1] not in self.rules.follow_cells or op.kind != cells[-1][1]:
             return False
         return bool(op.inputs) and self.comes_low(self.flow.values[op.inputs[0]], op.id)
+
+
+def _rises(flow: Dataflow, value: Value) -> bool:
+    """Whether the elements of a stored tensor go up or down in even steps."""
+    array = flow.weights.array(value) if value.shape else None
+    if array is None or array.size < 2:
+        return False
+    steps = np.diff(array.reshape(-1))
+    return bool(steps[0] != 0 and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
 
 
 LEVELS: Mapping[str, type[Rules]] = {"O0": O0, "O1": O1, "O2": O2, "O3": O3, "auto": Auto}

@@ -190,7 +190,7 @@ class TrainStep:
             return kept | {f"loss_scaler.{name}": value for name, value in _parameters_of(self._ms, self._scale)}
         tensor = self._ms.Tensor
         return kept | {
-            f"loss_scale.{name}": tensor(np.array(value, np.float64 if name == "scale" else np.int32))
+            f"loss_scale.{name}": tensor(np.array(value, np.float64 if name in ("scale", "pending") else np.int32))
             for name, value in vars(self._state).items()
         }
 

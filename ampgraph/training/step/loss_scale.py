@@ -17,9 +17,9 @@ import numpy as np
 
 from ...core.errors import AmpError, nearest
 from ..option_text import BadOption, read_options
+from .loss_scale_numbers import check_word, count, invertible, positive, read_number, spelled
 from .loss_scale_rules import RULES
 
-INT32_MAX = 2**31 - 1
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
 
@@ -28,13 +28,15 @@ NULLABLE = ("floor", "cap", "patience")
 class LossScaleState:
     """What a policy remembers between steps.
 
-    ``scale`` is a Python float that holds a value of the rule's number type exactly; the other three are int32 numbers.
+    ``scale`` and ``pending`` are Python floats that hold a value of the rule's number type exactly; the others are
+    int32 numbers.
     """
 
     scale: float
     counter: int = 0  # finite steps since the scale last grew or a step overflowed
     credit: int = 1  # the overflow that finds 1 here shrinks the scale; a greater number is counted down
     overflows: int = 0  # in a row, up to now
+    pending: float = 0.0  # the scale that the next step makes current, under a rule that is late; else 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class StaticLossScale:
     skip: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _invertible("scale", self.scale, _positive("scale", self.scale)))
+        object.__setattr__(self, "scale", invertible("scale", self.scale, positive("scale", self.scale)))
 
     def start(self) -> LossScaleState:
         """The state before the first step."""
@@ -63,7 +65,7 @@ class StaticLossScale:
         return False
 
     def __str__(self) -> str:
-        return f"static:{_spelled(self.scale)}" + ("" if self.skip else ",skip=no")
+        return f"static:{spelled(self.scale)}" + ("" if self.skip else ",skip=no")
 
 
 @dataclass(frozen=True)
@@ -96,39 +98,39 @@ class DynamicLossScale:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        _known("rule", self.rule, list(RULES))
-        _known("refill", self.refill, ["growth", "finite"])
+        check_word("rule", self.rule, list(RULES))
+        check_word("refill", self.refill, ["growth", "finite"])
         for name in ("init", "growth", "backoff", "floor", "cap", "interval", "hysteresis", "patience"):
             value = getattr(self, name)
             if value is None and name in NULLABLE:
                 continue
             if name in INTEGERS:
-                checked: float = _count(name, value)
+                checked: float = count(name, value)
             else:  # factors keep the digits they were given in: PyTorch multiplies by them in float64
-                checked = _positive(name, value, round_to=RULES[self.rule].number if name == "init" else "float64")
-                checked = _invertible(name, value, checked) if name == "init" else checked
+                checked = positive(name, value, round_to=RULES[self.rule].number if name == "init" else "float64")
+                checked = invertible(name, value, checked) if name == "init" else checked
             object.__setattr__(self, name, checked)
         with np.errstate(over="ignore"):
             shrinks = self.backoff <= 1 and np.float32(1 / self.backoff) < np.inf
         if self.growth < 1 or not shrinks:
             message = (
-                f"growth {_spelled(self.growth)} and backoff {_spelled(self.backoff)} do not grow and shrink a scale"
+                f"growth {spelled(self.growth)} and backoff {spelled(self.backoff)} do not grow and shrink a scale"
             )
             raise AmpError("AMP320", message, hint="growth is at least 1, backoff above 0 and at most 1")
         if not (self.floor or 0) <= self.init <= (math.inf if self.cap is None else self.cap):
-            message = f"init {_spelled(self.init)} does not lie between floor and cap"
+            message = f"init {spelled(self.init)} does not lie between floor and cap"
             raise AmpError("AMP320", message, hint=f"floor is {self.floor}, cap is {self.cap}")
 
     @classmethod
     def preset(cls, rule: str, **numbers: Any) -> DynamicLossScale:
         """A rule with the numbers it comes with, but for those given. Where the real one has a single factor, a given
         ``growth`` sets ``backoff`` too."""
-        _known("rule", rule, list(RULES))
+        check_word("rule", rule, list(RULES))
         row = RULES[rule]
         if row.one_factor and "growth" in numbers and "backoff" not in numbers:
-            numbers["backoff"] = 1 / _positive("growth", numbers["growth"])
+            numbers["backoff"] = 1 / positive("growth", numbers["growth"])
         defaults = {name: getattr(row, name) for name in ("init", "interval", "floor", "cap", "patience")}
-        if row.cap is not None and "cap" not in numbers and _positive("init", numbers.get("init", 1)) > row.cap:
+        if row.cap is not None and "cap" not in numbers and positive("init", numbers.get("init", 1)) > row.cap:
             numbers["init"] = row.cap  # Apex: min(max_loss_scale, init)
         return cls(rule=rule, **{**defaults, **numbers})
 
@@ -148,8 +150,18 @@ class DynamicLossScale:
 
     @classmethod
     def tensorflow(cls, init: float = 32768.0, factor: float = 2.0, interval: int = 2000) -> DynamicLossScale:
-        """tf.keras.mixed_precision.LossScaleOptimizer: floor 1."""
+        """tf_keras.mixed_precision.LossScaleOptimizer, the Keras 2 of TensorFlow up to 2.15: floor 1."""
         return cls.preset("tensorflow", init=init, growth=factor, interval=interval)
+
+    @classmethod
+    def keras(cls, init: float = 32768.0, interval: int = 2000) -> DynamicLossScale:
+        """keras.optimizers.LossScaleOptimizer of Keras 3: factor 2 always, no floor, and growth to infinity."""
+        return cls.preset("keras", init=init, interval=interval)
+
+    @classmethod
+    def mxnet(cls, init: float = 65536.0, interval: int = 2000) -> DynamicLossScale:
+        """mxnet.contrib.amp's LossScaler: Apex's arithmetic, each new scale in force one step late."""
+        return cls.preset("mxnet", init=init, interval=interval)
 
     @classmethod
     def mindspore(cls, init: float = 2.0**24, factor: float = 2, interval: int = 2000) -> DynamicLossScale:
@@ -158,10 +170,17 @@ class DynamicLossScale:
 
     def start(self) -> LossScaleState:
         """The state before the first step."""
-        return LossScaleState(self.init, credit=self.hysteresis)
+        return LossScaleState(self.init, credit=self.hysteresis, pending=self.init if RULES[self.rule].late else 0.0)
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
         """The state after a step whose gradients were all finite, or were not."""
+        if not RULES[self.rule].late:
+            return self._decided(state, finite)
+        decided = self._decided(replace(state, scale=state.pending), finite)
+        return replace(decided, scale=state.pending, pending=decided.scale)
+
+    def _decided(self, state: LossScaleState, finite: bool) -> LossScaleState:
+        """What follows from the scale of ``state``."""
         if not finite:
             overflows = state.overflows + 1
             if state.credit > 1:
@@ -197,7 +216,7 @@ class DynamicLossScale:
 
     def __str__(self) -> str:
         """The form that `parse_loss_scale` reads."""
-        words = [f"{f.name}={_spelled(getattr(self, f.name))}" for f in fields(self)]
+        words = [f"{f.name}={spelled(getattr(self, f.name))}" for f in fields(self)]
         return "dynamic:" + ",".join(words)
 
 
@@ -258,7 +277,7 @@ def parse_loss_scale(text: str) -> LossScale | None:
         number, *options = rest.split(",")
         if options not in ([], ["skip=no"], ["skip=yes"]):
             raise AmpError("AMP320", f"--loss-scale {text}: unknown '{','.join(options)}'", hint="skip=yes or skip=no")
-        return StaticLossScale(_float("scale", number), skip=options != ["skip=no"])
+        return StaticLossScale(read_number("scale", number), skip=options != ["skip=no"])
     if kind == "dynamic" and (rest or not colon):
         given = _pairs(text, rest)
         return DynamicLossScale.preset(given.pop("rule", "pytorch"), **given)
@@ -285,55 +304,6 @@ def _pairs(text: str, rest: str) -> dict[str, Any]:
         elif value == "none" and key in NULLABLE:
             given[key] = None
         else:
-            number = _float(key, value)
+            number = read_number(key, value)
             given[key] = int(number) if key in INTEGERS and number.is_integer() else number
     return given
-
-
-def _float(name: str, text: str) -> float:
-    base, caret, exponent = text.partition("^")
-    try:
-        number = float(base) ** int(exponent) if caret else float(base)
-    except (ValueError, OverflowError, ZeroDivisionError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise AmpError("AMP320", f"{name}={text} is not a number", hint="for example 65536, 2^16 or 0.5")
-    return number
-
-
-def _spelled(value: object) -> str:
-    if isinstance(value, float) and value.is_integer() and value < 1e16:
-        return str(int(value))
-    return "none" if value is None else str(value)
-
-
-def _known(name: str, word: str, words: list[str]) -> None:
-    if word not in words:
-        hint = (nearest(word, words) if isinstance(word, str) else "") or f"there are: {', '.join(words)}"
-        raise AmpError("AMP320", f"unknown {name} '{word}'", hint=hint)
-
-
-def _positive(name: str, value: Any, round_to: str = "float32") -> float:
-    """``value`` as a number of that type, and of float32's range: scales and factors meet float32 gradients."""
-    try:
-        with np.errstate(over="ignore"):
-            narrow, number = np.float32(value), float(np.dtype(round_to).type(value))
-    except (TypeError, ValueError, OverflowError):
-        narrow, number = np.float32("nan"), math.nan
-    if isinstance(value, bool) or not np.isfinite(narrow) or narrow <= 0:
-        raise AmpError("AMP320", f"{name}={value} is not a positive float32 number", hint="for example 65536 or 0.5")
-    return number
-
-
-def _invertible(name: str, value: object, number: float) -> float:
-    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(1) / np.float32(number)):
-            raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")
-    return number
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
-        raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
-    return int(value)

@@ -1,4 +1,4 @@
-"""The arithmetic of the loss scales of PyTorch, Apex, TensorFlow and MindSpore, a row each."""
+"""The arithmetic of the loss scales of PyTorch, Apex, TensorFlow, Keras, MXNet and MindSpore, a row each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ class ScaleRule:
     floor: float | None = None
     cap: float | None = None
     patience: int | None = None
+    late: bool = False  # a step makes the scale that the step before decided current, and decides the next
 
 
 RULES = {
     "pytorch": ScaleRule("torch.amp.GradScaler", "float32", "float64", False, True, False),
     "apex": ScaleRule("apex.amp LossScaler", "float64", "float64", False, False, True, cap=2.0**24),
     "tensorflow": ScaleRule(
-        "tf.keras LossScaleOptimizer", "float32", "float32", True, True, True, init=32768.0, floor=1.0
+        "tf_keras LossScaleOptimizer (Keras 2)", "float32", "float32", True, True, True, init=32768.0, floor=1.0
+    ),
+    "keras": ScaleRule("keras LossScaleOptimizer (Keras 3)", "float32", "float32", False, False, True, init=32768.0),
+    "mxnet": ScaleRule(
+        "mxnet.contrib.amp LossScaler", "float64", "float64", False, False, True, cap=2.0**24, late=True
     ),
     "mindspore": ScaleRule(
         "mindspore.amp.DynamicLossScaler", "float32", "float32", True, True, True, init=2.0**24, floor=1.0
@@ -50,6 +55,6 @@ RULES = {
         patience=1000,
     ),
 }
-"""Read from the installed sources of PyTorch 2.13 and MindSpore 2.10 and compared with them by running; Apex
-(e13873deb) and TensorFlow (2.21) read only. MindSpore's manager counts in Python's numbers: where a factor that is no
+"""Read from the sources of PyTorch 2.13, Apex (e13873deb), tf_keras 2.21, Keras 3, MXNet 1.9.1 and MindSpore 2.10, and
+compared with each of them by running. MindSpore's manager counts in Python's numbers: where a factor that is no
 power of two passes 2**53, its integers are exact and ours are rounded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,16 +17,31 @@ TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
 
 @dataclass(frozen=True)
 class ScaleValues:
-    """A `LossScaleState` in a graph: the scale in the rule's number type, the others int32."""
+    """A `LossScaleState` in a graph: the scales in the rule's number type, the others int32. ``pending``: of a rule
+    that is late."""
 
     scale: Value
     counter: Value
     credit: Value
     overflows: Value
+    pending: Value | None = None
+
+    def named(self) -> dict[str, Value]:
+        """By the names of `LossScaleState`, those that there are."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
     """The state after a step whose gradients were all ``finite``, or were not."""
+    if state.pending is None:
+        return _decided(b, policy, state, finite)
+    decided = _decided(b, policy, replace(state, scale=state.pending), finite)
+    return replace(decided, scale=b.op("Identity", state.pending), pending=decided.scale)
+
+
+def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
+    """What follows from the scale of ``state``."""
     one, zero = _int(b, 1), _int(b, 0)
     counted = b.op("Add", state.counter, one)
     grows = b.op("GreaterOrEqual", counted, _int(b, policy.interval))

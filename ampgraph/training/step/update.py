@@ -52,11 +52,13 @@ def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
     b, first = states.builder, policy.start()
     if not isinstance(policy, DynamicLossScale):
         return Scale(policy, states.add("step/scale", np.float32(first.scale), SCALE), None)
-    scale = states.add("step/scale", np.dtype(RULES[policy.rule].number).type(first.scale), SCALE)
+    number, late = np.dtype(RULES[policy.rule].number).type, RULES[policy.rule].late
+    scale = states.add("step/scale", number(first.scale), SCALE)
     numbers = [(name, getattr(first, name)) for name in ("counter", "credit", "overflows")]
-    counters = [states.add(f"step/{name}", np.int32(number), SCALE) for name, number in numbers]
+    counter, credit, overflows = (states.add(f"step/{name}", np.int32(number), SCALE) for name, number in numbers)
     seed = scale if scale.dtype == ir.DataType.FLOAT else b.op("Cast", scale, to=FLOAT)
-    return Scale(policy, seed, ScaleValues(scale, *counters))
+    pending = states.add("step/pending_scale", number(first.pending), SCALE) if late else None
+    return Scale(policy, seed, ScaleValues(scale, counter, credit, overflows, pending))
 
 
 def add_update(
@@ -95,9 +97,8 @@ def add_update(
     states.commit({**dict(running), count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
-        after = next_scale(b, scale.policy, scale.values, finite)
-        names = ("scale", "counter", "credit", "overflows")
-        states.commit({getattr(scale.values, name): getattr(after, name) for name in names})
+        after = next_scale(b, scale.policy, scale.values, finite).named()
+        states.commit({value: after[name] for name, value in scale.values.named().items()})
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 

@@ -1,0 +1,108 @@
+"""Lists of frameworks: op_lists/NAME.toml, beside our own ampgraph.toml.
+
+[framework]
+name = "PyTorch 2.13, torch.autocast"   # whose rules, as reports say it
+unlisted = "follows"                    # what becomes of operators in no class
+
+[classes.low]
+at = "low"                              # what becomes of its operators: low, float32, or a word for reports
+about = "cast to the low type"
+source = "autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP"
+O1 = "float32"                          # optional: what another level does with it
+
+[low]
+aten = ["conv2d", "linear"]             # an array: the framework's own names, here aten::conv2d
+Conv = "conv1d, conv2d, conv3d"         # a text: an ONNX operator, with why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ..core.errors import AmpError
+from .classes import CLASSES, LEVELS
+from .files import ListFile, own_file, plain
+
+OWN = "ampgraph.toml"
+"""Our own list: its classes are what levels.toml speaks of."""
+SAID = ("at", "about", "source")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operator in a class; ``line`` is ``pytorch.toml:12``."""
+
+    kind: str
+    cls: str
+    reason: str
+    line: str
+
+
+@dataclass(frozen=True)
+class ListClass:
+    """A class of a framework's list. ``levels``: what levels do with it that do not do ``at``."""
+
+    name: str
+    at: str
+    about: str
+    source: str
+    levels: Mapping[str, str]
+
+    def of(self, level: str) -> str:
+        """What a level does with its operators: ``low``, ``float32``, or a word for reports."""
+        return "float32" if level == "O0" else self.levels.get(level, self.at)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Whose lists these are. ``classes`` is empty for our own, whose classes are levels.toml's."""
+
+    name: str = ""
+    unlisted: str = "float32"
+    classes: Mapping[str, ListClass] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes of its list."""
+        return tuple(self.classes) or CLASSES
+
+    def rule(self, cls: str) -> str:
+        """What a class means to the framework, with its source: empty for our own lists."""
+        found = self.classes.get(cls)
+        return f"{self.name}: {found.about} ({found.source})" if found else ""
+
+
+@cache
+def framework(name: str | Path) -> Framework:
+    """Whose lists a file holds. Raises AmpError AMP901 for a file that does not say it."""
+    file = own_file(str(name))
+    if name == OWN:
+        return Framework()
+    head, classes = file.data.get("framework"), file.data.get("classes")
+    if not head or not classes or "name" not in head:
+        raise AmpError("AMP901", "a policy's list begins with [framework] and [classes.NAME]", where=file.name)
+    return Framework(head["name"], head.get("unlisted", "follows"), {n: _class(file, n) for n in classes})
+
+
+def _class(file: ListFile, name: str) -> ListClass:
+    data = file.data["classes"][name]
+    wrong = [key for key in SAID if key not in data] + [key for key in data if key not in (*SAID, *LEVELS)]
+    if wrong:
+        where = file.where(f"classes.{name}")
+        raise AmpError("AMP901", f"class '{name}' needs {', '.join(SAID)}, and levels; wrong: {wrong[0]}", where=where)
+    levels = {level: data[level] for level in LEVELS if level in data}
+    return ListClass(name, data["at"], data["about"], data["source"], levels)
+
+
+def entries(file: ListFile, whose: Framework) -> Iterator[Entry]:
+    """What a file says of operators, in the classes of a framework's list."""
+    for cls in whose.names:
+        for key, value in file.data.get(cls, {}).items():
+            where = file.where(cls, key)
+            if isinstance(value, str):
+                yield Entry(plain(key), cls, value, where)
+            else:
+                yield from (Entry(f"{key}::{one}", cls, whose.classes[cls].about, where) for one in value)

@@ -1,0 +1,243 @@
+"""MindIR files: reading checks before it allocates; what is unknown survives; numbers as numpy rounds them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import io as mindir_io
+from ampgraph.formats.mindir import kinds, schema
+from ampgraph.formats.mindir import weights as mindir_weights
+from formats.mindir import build as mindir_build
+from formats.mindir.build import Build, write, write_split
+from formats.mindir.files import DIGITS, LOW, UNKNOWN, parameter, refused, rounded_all, tree, values
+
+# -- round trips ------------------------------------------------------------------------------------------------------
+
+
+def test_unchanged_and_unknown_fields(together, tmp_path):
+    together.write_bytes(together.read_bytes() + UNKNOWN)
+    mindir_io.save(mindir_io.load(together), tmp_path / "out.mindir")
+    written = (tmp_path / "out.mindir").read_bytes()
+    assert UNKNOWN in written and sorted(written) == sorted(together.read_bytes())
+    assert schema.Model.FromString(written) == schema.Model.FromString(together.read_bytes())
+    mindir_io.save(mindir_io.load(together), tmp_path / "again.mindir")
+    assert (tmp_path / "again.mindir").read_bytes() == written
+
+
+def test_unchanged_split(split, tmp_path):
+    mindir_io.save(mindir_io.load(split), tmp_path / "out_graph.mindir")
+    mine = sorted((tmp_path / "out_variables").iterdir())
+    theirs = sorted((split.parent / "net_variables").iterdir())
+    assert [f.name.split(".")[0] for f in mine] == [f.name for f in theirs] == ["data_0", "data_1"]
+    assert [f.read_bytes() for f in mine] == [f.read_bytes() for f in theirs]
+    for name, data in values(split).items():
+        np.testing.assert_array_equal(values(tmp_path / "out_graph.mindir")[name], data)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fixture", ["together", "split"])
+def test_rounded(fixture, dtype, tmp_path, request):
+    path = request.getfixturevalue(fixture)
+    before, file = values(path), rounded_all(path, dtype)
+    out = tmp_path / "low" / "out.mindir"
+    out.parent.mkdir()
+    for _ in range(2):  # saving changes nothing in memory
+        mindir_io.save(file, out)
+    for name, data in values(out).items():
+        assert data.dtype == LOW[dtype]
+        np.testing.assert_array_equal(data, before[name].astype(LOW[dtype]))
+        np.testing.assert_array_equal(data, mindir_io.elements(file, parameter(file, name)))
+    saved = tree(out.parent)
+    mindir_io.save(rounded_all(path, dtype), out)
+    assert tree(out.parent) == saved
+
+
+def test_alignment_and_header(split, tmp_path):
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
+    file = mindir_io.load(tmp_path / "out.mindir")
+    for data in mindir_io.data_files(file):
+        content = data.read_bytes()
+        assert content[:64] == b"\1" + bytes(63) and len(content) % 64 == 0
+    assert all(t.external_data.offset % 64 == 0 for t in file.model.graph.parameter)
+
+
+def test_what_is_shared_is_written_once_and_can_be_in_both_types(split, tmp_path):
+    file = mindir_io.load(split)
+    weight = parameter(file)
+    for name in ("twin", "low"):
+        twin = file.model.graph.parameter.add()
+        twin.CopyFrom(weight)
+        twin.name, twin.ref_key = f"main:{name}", name
+    mindir_io.round_tensor(file, parameter(file, "low"), "bfloat16")
+    mindir_io.save(file, tmp_path / "out.mindir")
+    again = mindir_io.load(tmp_path / "out.mindir")
+    places = {t.ref_key: (t.external_data.location, t.external_data.offset) for t in again.model.graph.parameter}
+    assert places["twin"] == places["layer.weight"] != places["low"]
+    read = values(tmp_path / "out.mindir")
+    np.testing.assert_array_equal(read["low"], read["twin"].astype(ml_dtypes.bfloat16))
+
+
+def test_ten_data_files_keep_their_order(tmp_path):
+    build = Build()
+    for number in range(12):
+        build.parameter(f"w{number:02}", np.full(3, number, np.float32))
+    path = write_split(build.model, tmp_path / "given", files=12)
+    assert [p.name for p in mindir_io.data_files(mindir_io.load(path))] == [f"data_{n}" for n in range(12)]
+    mindir_io.save(mindir_io.load(path), tmp_path / "out.mindir")
+    for name, data in values(tmp_path / "out.mindir").items():
+        assert data.tolist() == [int(name[1:])] * 3
+
+
+def test_progress_is_told(split, tmp_path):
+    seen = []
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir", lambda *said: seen.append(said))
+    assert seen[-1][0] == "writing weights" and seen[-1][1] == seen[-1][2] == 70
+
+
+def test_load_reads_from_any_working_folder(split, monkeypatch):
+    monkeypatch.chdir(split.parent)
+    file = mindir_io.load(split.name)
+    monkeypatch.chdir("/")
+    assert mindir_io.elements(file, parameter(file)).size == 30
+
+
+def test_a_link_to_a_model_reads_the_data_beside_the_model(split, tmp_path):
+    link = tmp_path / "link.mindir"
+    link.symlink_to(split)
+    assert values(link).keys() == values(split).keys()
+    (tmp_path / "out").mkdir()
+    mindir_io.copy_unchanged(link, tmp_path / "out" / "net_graph.mindir")
+    assert tree(tmp_path / "out") == tree(split.parent)
+
+
+# -- elements and rounding --------------------------------------------------------------------------------------------
+
+
+def tensor_of(kind, dims, **fields):
+    return schema.Tensor(name="t", data_type=mindir_build.NUMBERS[kind], dims=dims, **fields)
+
+
+IN_MEMORY = mindir_io.MindirFile(schema.Model(), None, {})
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (tensor_of("float32", [2], float_data=[1.5, -2]), np.array([1.5, -2], np.float32)),
+        (tensor_of("int32", [2], int32_data=[7, -7]), np.array([7, -7], np.int32)),
+        (tensor_of("int8", [2], int32_data=[7, -7]), np.array([7, -7], np.int8)),
+        (tensor_of("bool", [2], int32_data=[1, 0]), np.array([True, False])),
+        (tensor_of("float16", [1], int32_data=[0x3C00]), np.array([1], np.float16)),
+        (tensor_of("bfloat16", [1], int32_data=[0x3F80]), np.array([1], ml_dtypes.bfloat16)),
+        (tensor_of("int64", [], int64_data=[1 << 40]), np.array([1 << 40])),
+        (tensor_of("bfloat16", [1], raw_data=b"\x80\x3f"), np.array([1], ml_dtypes.bfloat16)),
+        (tensor_of("bool", [2], raw_data=b"\1\0"), np.array([True, False])),
+        (tensor_of("float32", [0, 3], raw_data=b""), np.empty(0, np.float32)),
+    ],
+)
+def test_elements(tensor, expected):
+    found = mindir_io.elements(IN_MEMORY, tensor)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        tensor_of("float32", [3], raw_data=bytes(8)),
+        tensor_of("float32", [3]),
+        tensor_of("float32", [-1]),
+        tensor_of("float32", [1 << 40, 1 << 40], raw_data=b"1234"),
+        tensor_of("string", [1], raw_data=b"x"),
+        tensor_of("float32", [1], raw_data=b"xxxx", compression_type=3),
+        schema.Tensor(name="t", data_type=99, dims=[1], raw_data=b"x"),
+    ],
+)
+def test_elements_refused(tensor):
+    assert "parameter 't'" in refused("AMP102", mindir_io.elements, IN_MEMORY, tensor)
+
+
+def test_external_elements_of_a_model_without_a_file():
+    tensor = tensor_of("float32", [1], external_data=schema.ExternalData(location="d", offset=0, length=4))
+    refused("AMP103", mindir_io.elements, IN_MEMORY, tensor)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(["float16", "bfloat16"]))
+@settings(max_examples=50, deadline=None)
+def test_rounding_is_numpys(numbers, dtype):
+    data = np.array(numbers, np.float32)
+    tensor = tensor_of("float32", [data.size], raw_data=data.tobytes())
+    mindir_io.round_tensor(IN_MEMORY, tensor, dtype)
+    with np.errstate(all="ignore"):
+        expected = data.astype(LOW[dtype]).astype(np.float32)
+    np.testing.assert_array_equal(mindir_io.elements(IN_MEMORY, tensor).astype(np.float32), expected)
+
+
+def test_rounding_goes_over_chunks(monkeypatch, split, tmp_path):
+    monkeypatch.setattr(mindir_weights, "CHUNK", 7)
+    before = values(split)
+    mindir_io.save(rounded_all(split), tmp_path / "out.mindir")
+    for name, data in values(tmp_path / "out.mindir").items():
+        np.testing.assert_array_equal(data, before[name].astype(np.float16))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_floor(outside, tmp_path):
+    build = Build()
+    build.parameter("mask", np.array([-3.4e38, -np.inf, np.nan, 0, -5], np.float32))
+    path = write_split(build.model, tmp_path / "given") if outside else write(build.model, tmp_path / "in.mindir")
+    file = mindir_io.load(path)
+    mindir_io.round_tensor(file, parameter(file, "mask"), "float16", floor=-32752.0)
+    mindir_io.save(file, tmp_path / "out.mindir")
+    np.testing.assert_array_equal(values(tmp_path / "out.mindir")["mask"], [-32752, -np.inf, np.nan, 0, -5])
+
+
+def test_float_data_becomes_raw_data():
+    tensor = tensor_of("float32", [2], float_data=[1.5, -2])
+    mindir_io.round_tensor(IN_MEMORY, tensor, "float16")
+    assert not tensor.float_data and len(tensor.raw_data) == 4 and tensor.data_type == 10
+
+
+def test_only_float32_is_rounded(split):
+    file = rounded_all(split)
+    with pytest.raises(ValueError, match=r"parameter 'layer\.weight'"):
+        mindir_io.round_tensor(file, parameter(file), "float16")
+
+
+# -- scale ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
+def test_memory(tmp_path):
+    script = Path(__file__).with_name("memory.py")
+    run = subprocess.run([sys.executable, script, tmp_path, "400"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 150_000  # KiB
+
+
+def test_reading_needs_neither_onnx_nor_mindspore():
+    code = "import sys, ampgraph.formats.mindir.io; sys.exit(bool({'onnx', 'onnx_ir', 'mindspore'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
+    """An exception's frames, say, may hold a piece of the mapped file: closing the map under them would fail."""
+    path, kept = tmp_path / "cut.mindir", []
+    path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
+    looks_like = kinds.looks_like
+
+    def looks(data):
+        kept.append(data[:10])
+        return looks_like(data)
+
+    monkeypatch.setattr(kinds, "looks_like", looks)
+    with pytest.raises(AmpError, match="AMP102"):
+        mindir_io.load(path)
+    assert kept

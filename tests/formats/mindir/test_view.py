@@ -1,0 +1,282 @@
+"""What the dataflow shows of a MindIR model: text in, facts out."""
+
+from __future__ import annotations
+
+import pytest
+
+from ampgraph.core.dataflow import NONE
+from ampgraph.core.errors import AmpError
+from ampgraph.formats.mindir import view
+from formats.mindir.flows import flow_of, names, op_of, units
+from formats.mindir.parse import convert, dump, graph_of, parse
+
+NORM = """
+    main(x: f32[2,4])
+      parameter g: f32[4]
+      parameter b: f32[4]
+      lg = Load(g, state)
+      lb = Load(b, state)
+      n: (f32[2,4], f32[2,1], f32[2,1]) = LayerNorm(x, lg, lb, -1, -1, 1e-07) @Default/norm-LayerNorm/LayerNorm-op0
+      y = TupleGetItem(n, 0)
+      m = TupleGetItem(n, -1)
+      return y
+"""
+
+
+def test_slots_and_units() -> None:
+    flow = flow_of(NORM)
+    norm = op_of(flow, "LayerNorm")
+    assert norm.role == "LayerNormalization" and norm.name == "Default/norm-LayerNorm/LayerNorm-op0"
+    assert names(flow, norm.inputs)[:3] == ["x", "g", "b"] and "T" in norm.slots
+    assert flow.attribute(norm, "epsilon") == pytest.approx(1e-7)
+    assert [use.unit for use in flow.uses[norm.inputs[0]]] == [norm.slots["T"]]
+    assert flow.values[norm.outputs[0]].unit == norm.slots["T"]
+    assert flow.units[flow.values[norm.outputs[1]].unit].fixed == "this result is float32 whatever goes in"
+    assert [flow.values[v].name for v in flow.scopes[0].outputs] == [f"{norm.native.node.output[0]}[0]"]
+
+
+def test_an_operand_keeps_its_position_behind_one_that_is_no_tensor() -> None:
+    text = """
+        main(x: f32[2,3,4,4])
+          parameter g: f32[3]
+          n: (f32[2,3,4,4], f32[3], f32[3]) = BatchNormExt(x, g, g, g, g, true, 0.1, 1e-05, state)
+          y = TupleGetItem(n, 0)
+          return y
+    """
+    norm = op_of(flow_of(text), "BatchNormExt")
+    assert norm.inputs[1:5] == [NONE] * 4 and norm.inputs[5] != NONE  # parameters that are written, then the flag
+
+
+@pytest.mark.parametrize("operator", ["AddN(t)", "Concat(t, 0)"])
+def test_a_tuple_that_is_made_for_an_operator(operator: str) -> None:
+    flow = flow_of(f"""
+        main(x: f32[2,4], z: f32[2,4])
+          a = ReLU(x)
+          t = MakeTuple(a, z)
+          y: f32[2,4] = {operator}
+          return y
+    """)
+    op = op_of(flow, operator.split("(")[0])
+    assert names(flow, op.inputs)[:2] == ["a", "z"] and list(op.slots) == ["T"]
+    places = op.native.places
+    assert [place.position for place in places[:2]] == [0, 1] and places[0].via.node is op.native.node
+
+
+def test_nested_tuples_and_tuples_behind_a_depend_have_places() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4])
+          a = ReLU(x)
+          t = MakeTuple(a, x)
+          n = MakeTuple(t, a)
+          d = Depend(n, state)
+          i = TupleGetItem(d, 0)
+          y: f32[2,4] = AddN(n)
+          z: f32[2,4] = AddN(i)
+          o = MakeTuple(y, z)
+          return o
+    """)
+    first, second = op_of(flow, "AddN"), op_of(flow, "AddN", 1)
+    assert names(flow, first.inputs) == ["a", "x", "a"] and None not in first.native.places
+    assert names(flow, second.inputs) == ["a", "x"] and second.native.places == [None, None]
+    root = flow.find(second.slots["T"])
+    assert flow.find(units(flow, "a")[0]) == root and flow.find(units(flow, "x")[0]) == root
+
+
+def test_a_tuple_that_an_operator_makes_is_no_place_for_casts() -> None:
+    flow = flow_of("""
+        main(x: f32[4,4])
+          s: (f32[2,4], f32[2,4]) = Split(x, 0, 2)
+          y: f32[4,4] = Concat(s, 0)
+          z = Cast(y, f16)
+          return z
+    """)
+    split, concat = op_of(flow, "Split"), op_of(flow, "Concat")
+    assert concat.native.places[:2] == [None, None]
+    assert flow.find(split.slots["T"]) == flow.find(concat.slots["T"])
+
+
+def test_what_only_keeps_order_is_another_name() -> None:
+    flow = flow_of("""
+        main(x: f32[4,4])
+          parameter w: f32[4,4]
+          u = UpdateState(state, x)
+          l = Load(w, u)
+          d = Depend(l, u)
+          y = MatMul(d, l, false, false)
+          e = Depend(y, u)
+          return e
+    """)
+    op = op_of(flow, "MatMul")
+    assert names(flow, op.inputs[:2]) == ["w", "w"] and len(flow.ops) == 1
+    native = flow.scopes[0].native
+    assert native.ordered == {"main:d", "main:e"} and native.names[op.inputs[0]] == "main:l"
+    assert native.outputs[0].node.output[0] == "main:e"  # in front of the last Depend
+
+
+def test_several_outputs() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4])
+          a = ReLU(x)
+          i: i32[2] = Argmax(a, -1, 34)
+          t = MakeTuple(a, x)
+          o = MakeTuple(i, t, a)
+          d = Depend(o, state)
+          return d
+    """)
+    assert names(flow, flow.scopes[0].outputs) == ["i", "a", "x", "a"]
+    assert [unit.slot for unit in flow.units if unit.slot.startswith("output")] == ["output 1", "output 2", "output 3"]
+    assert [place.position for place in flow.scopes[0].native.outputs] == [0, 0, 1, 2]
+
+
+def test_an_unknown_operator_stays_as_it_is() -> None:
+    flow = flow_of("""
+        main(x: f32[2,4])
+          a = ReLU(x)
+          b = NobodyKnowsThis(a, 3)
+          return b
+    """)
+    op = op_of(flow, "NobodyKnowsThis")
+    assert flow.unknown_kinds == {"NobodyKnowsThis"} and op.role == "mindspore::NobodyKnowsThis"
+    assert {flow.units[u].fixed for u in op.slots.values()} == {"no schema is known for NobodyKnowsThis"}
+
+
+@pytest.mark.parametrize("node", ["MatMul(x)", "BatchNorm(x, x)", "LayerNorm(x, x)"])
+def test_an_operator_with_fewer_operands_than_the_table_says_is_unknown(node: str) -> None:
+    flow = flow_of(f"""
+        main(x: f32[4,4])
+          a = {node}
+          return a
+    """)
+    assert flow.unknown_kinds == {node.split("(")[0]}
+
+
+def test_dynamic_shapes() -> None:
+    flow = flow_of("""
+        main(x: f32[-1,4])
+          a = ReLU(x)
+          b: f32[-2] = Exp(a)
+          return b
+    """)
+    assert [flow.shape(op.outputs[0]) for op in flow.ops] == [(None, 4), None]
+    assert flow.dims(flow.ops[0].outputs[0]) == [1, 4] and flow.dims(flow.ops[1].outputs[0]) == [1, 128, 128]
+
+
+def test_given_casts() -> None:
+    flow = flow_of("""
+        main(x: f32[4])
+          a = Cast(x, f16)
+          b = ReLU(a)
+          c = Cast(b, f32)
+          d = Cast(c, f32)
+          e = Cast(d, f64)
+          f: i64[4] = Cast(d, 35)
+          o = MakeTuple(c, e)
+          return o
+    """)
+    down, _, up, same, wide, whole = flow.ops
+    assert flow.uses[down.inputs[0]][0].given_cast and list(down.slots) == ["T1"]
+    assert flow.values[up.outputs[0]].low_source == up.inputs[0] and list(up.slots) == ["T2"]
+    assert flow.find(same.slots["T1"]) == flow.find(same.slots["T2"])
+    assert list(wide.slots) == list(whole.slots) == ["T1"]
+    assert flow.attribute(whole, "to") == 35
+
+
+def test_the_operand_of_a_cast_says_its_type_not_the_abstract() -> None:
+    flow = flow_of("""
+        main(x: f32[4])
+          a: f32[4] = Cast(x, f16)
+          b = ReLU(a)
+          return b
+    """)
+    assert flow.values[flow.ops[0].outputs[0]].dtype == "float16"
+    assert flow.conflicts == [
+        "'main:a' is float16, and says float32",
+        "ReLU '': makes float16 of T, not float32",
+    ]
+
+
+def test_attributes_of_operands_and_primitives() -> None:
+    model = parse("""
+        main(x: f32[2,4])
+          a = Softmax(x)
+          b: f32[2,1] = ReduceMean(a, [1], true)
+          return b
+    """)
+    model.primitives[0].attribute.add(name="axis").ints.append(-1)
+    model.primitives[0].attribute[0].type = view.SEQUENCES[0]
+    flow = graph_of(model).dataflow()
+    softmax, mean = flow.ops
+    assert flow.attribute(softmax, "axis") in (None, [-1])  # an operand in MindSpore 2.10
+    assert flow.attribute(mean, "keepdims") is True and flow.attribute(mean, "nonsense") is None
+
+
+def test_layers_and_cells() -> None:
+    flow = flow_of("""
+        main(x: f32[2])
+          a = ReLU(x) @Default/seq-SequentialCell/0-Dense/ReLU-op0
+          b = Exp(a) @Default/Exp-op0
+          c = Exp(b) @Gradients/Default/head-Dense/Exp-op0
+          d = Exp(c)
+          return d
+    """)
+    assert [flow.layer(op) for op in flow.ops] == ["seq.0", "", "head", ""]
+    assert flow.cells(flow.ops[0]) == [("seq", "SequentialCell"), ("0", "Dense")]
+
+
+def test_inputs_may_be_tuples_and_outputs_low() -> None:
+    text = """
+        main(x: f32[2], t: (f32[2], f32[2]))
+          a = TupleGetItem(t, 1)
+          b = Add(x, a)
+          return b
+    """
+    flow = flow_of(text, low_io=frozenset(["t[1]", "output 0"]))
+    assert names(flow, flow.scopes[0].inputs) == ["x", "t[0]", "t[1]"]
+    assert [unit.fixed_low for unit in flow.units if unit.op == NONE] == [False, False, True, True]
+    assert dump(convert(parse(text), io=["t[[]1]=low"])).startswith("graph main(x: f32[2], t: (f32[2], f16[2]))")
+
+
+def test_names_that_repeat_are_told_apart() -> None:
+    model = parse(
+        """
+        main(x: f32[2])
+          parameter x: f32[2]
+          a = Exp(x)
+          return a
+    """.replace("parameter x", "parameter w")
+    )
+    model.graph.parameter[0].ref_key = "x"
+    flow = graph_of(model).dataflow()
+    found = [(value.scope, value.name) for value in flow.values]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ("a: ? = ReLU(x)", "AMP201", "'main:a' has no type"),
+        ("a = TupleGetItem(x, 0)", "", ""),
+        ("a: f32[2] = call f(x, x)", "AMP203", "takes 1 operands and is given more"),
+        ("t = MakeTuple(x, x)\n a: f32[2] = call f(t)", "AMP203", "has 2 elements"),
+        ("s = Switch(c, x, x)\n a: f32[2] = call s()", "AMP203", "chooses between what is no function"),
+        ("t: (f32[2], f32[2]) = call f(x)\n a = TupleGetItem(t, 0)", "AMP203", "has no result 1"),
+    ],
+)
+def test_what_cannot_be_read(body: str, code: str, message: str) -> None:
+    text = f"""
+        main(x: f32[2], c: bool[])
+          {body}
+          b = Exp(a)
+          return b
+        f(z: f32[2])
+          return z
+    """.replace("a = TupleGetItem(x, 0)", "a: f32[2] = TupleGetItem(x, 0)")
+    graph = graph_of(parse(text))
+    if not code:
+        graph.prepare()
+        graph.dataflow()
+        return
+    with pytest.raises(AmpError, match=message) as caught:
+        graph.prepare()
+        graph.dataflow()
+    assert caught.value.code == code and caught.value.hint

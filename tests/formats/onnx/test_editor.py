@@ -1,0 +1,162 @@
+"""The verbs of the ONNX editor, one by one: what they add stays sorted, named and valid."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ampgraph.core.dataflow import Dataflow, Op, Value
+from ampgraph.formats.onnx.graph import OnnxGraph
+from formats.onnx.helpers import kinds, run_plain, x
+from onnx_text import parse
+
+
+def opened(body: str, outputs: str = "float[4,4] y") -> OnnxGraph:
+    return OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => ({outputs}) {{ {body} }}", w=(4, 4))))
+
+
+def named(flow: Dataflow, name: str) -> Value:
+    return next(value for value in flow.values if value.name == name)
+
+
+def maker(flow: Dataflow, name: str) -> Op:
+    return flow.ops[named(flow, name).producer]
+
+
+def outputs_of(graph: OnnxGraph) -> dict[str, np.ndarray]:
+    """What comes out; an output that was made here has no shape, which onnx.checker wants and runtimes do not."""
+    proto = ir.to_proto(graph.model)
+    if all(o.type.tensor_type.HasField("shape") for o in proto.graph.output):
+        onnx.checker.check_model(proto, full_check=True)
+    return run_plain(proto, {"x": x(4, 4), "c": np.array(True)})
+
+
+def test_what_is_added_stands_behind_all_that_it_reads() -> None:
+    """Each sum reads what was added before it and a value of the file; order of making is not order of standing."""
+    graph = opened("a = Exp (x)  b = Neg (a)  d = Abs (b)  y = Add (d, a)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        a, b, d = (named(flow, name) for name in "abd")
+        [one] = editor.add("Add", [a, b], ["float32"])
+        [two] = editor.add("Mul", [a, a], ["float32"])
+        [three] = editor.add("Add", [two, one], ["float32"], name="three")
+        [four] = editor.add("Sub", [three, d], ["float32"])
+        editor.round(a, "float16", [("", maker(flow, "b").index, 0)])
+        [five] = editor.add("Add", [four, one], ["float32"])
+        exposed = [editor.expose(value) for value in (two, three, five)]
+    assert exposed == ["a_Mul", "three", "three_Sub_Add"]
+    proto, found = ir.to_proto(graph.model), outputs_of(graph)
+    seen = {"x", "c", "w"}
+    for node in proto.graph.node:
+        assert set(node.input) <= seen
+        seen |= set(node.output)
+    value = np.exp(x(4, 4))
+    low = -value.astype(np.float16).astype(np.float32)
+    expected = value * value + (value + low)
+    np.testing.assert_allclose(found["three"], expected, rtol=1e-6)
+    np.testing.assert_allclose(found[exposed[2]], expected - np.abs(low) + value + low, rtol=1e-5, atol=1e-6)
+
+
+def test_names_are_not_taken_twice() -> None:
+    graph = opened("x_Neg = Exp (x)  y = Abs (x_Neg)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        [first] = editor.add("Neg", [named(flow, "x")], ["float32"])
+        [second] = editor.add("Neg", [named(flow, "x")], ["float32"])
+    assert (first.name, second.name) == ("x_Neg_1", "x_Neg_2")
+    names = [node.name for node in ir.to_proto(graph.model).graph.node if node.name]
+    assert len(names) == len(set(names)) == 2
+
+
+def test_a_constant_and_an_operator_with_attributes() -> None:
+    graph = opened("y = Exp (x)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        [axes] = editor.add("Constant", [], ["int64"], {"value": np.array([1])}, scope=0, name="axes")
+        [total] = editor.add("ReduceSum", [named(flow, "y"), axes], ["float32"], {"keepdims": 0})
+        name = editor.expose(total)
+    np.testing.assert_allclose(outputs_of(graph)[name], np.exp(x(4, 4)).sum(1), rtol=1e-6)
+
+
+def test_a_reader_in_a_branch_is_given_another_value() -> None:
+    body = """a = Exp (x)  y = If (c) < then_branch = t () => (float[4,4] p) { p = Neg (a) },
+                                        else_branch = e () => (float[4,4] q) { q = Abs (a) } >"""
+    graph = opened(body)
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        a = named(flow, "a")
+        [doubled] = editor.add("Add", [a, a], ["float32"])
+        editor.give(doubled, [flow.place(use) for use in flow.uses[a.id]])
+    np.testing.assert_allclose(outputs_of(graph)["y"], -2 * np.exp(x(4, 4)), rtol=1e-6)
+
+
+def test_something_is_added_in_a_branch() -> None:
+    body = """a = Exp (x)  y = If (c) < then_branch = t () => (float[4,4] p) { b = Neg (a)  p = Abs (b) },
+                                        else_branch = e () => (float[4,4] q) { q = Abs (a) } >"""
+    graph = opened(body)
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        b = named(flow, "b")
+        [half] = editor.add("Mul", [b, named(flow, "a")], ["float32"])
+        editor.give(half, [flow.place(use) for use in flow.uses[b.id]])
+        with pytest.raises(ValueError, match="no value of the main graph"):
+            editor.expose(half)
+    np.testing.assert_allclose(outputs_of(graph)["y"], np.exp(x(4, 4)) ** 2, rtol=1e-6)
+
+
+def test_exposing_is_by_name() -> None:
+    graph = opened("a = Exp (x)  y = MatMul (a, w)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        found = [editor.expose(named(flow, name)) for name in ("y", "a", "a", "x", "w")]
+    assert found == ["y", "a", "a", "x_result", "w_result"]
+    outputs = outputs_of(graph)
+    assert list(outputs) == ["y", "a", "x_result", "w_result"]
+    np.testing.assert_array_equal(outputs["x_result"], x(4, 4))
+
+
+def test_an_attribute_is_set_and_what_is_read_stays() -> None:
+    graph = opened("a = LeakyRelu <alpha = 0.5> (x)  y = Neg (a)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        editor.configure(maker(flow, "a"), {"alpha": 0.25})
+        assert not editor.remove(maker(flow, "a"))
+    values = x(4, 4)
+    np.testing.assert_allclose(outputs_of(graph)["y"], -np.where(values < 0, values / 4, values), rtol=1e-6)
+    assert kinds(ir.to_proto(graph.model)) == ["LeakyRelu", "Neg"] and graph.revision == 1
+
+
+def test_what_is_low_is_widened() -> None:
+    """The other way round, as strict runs want it. The text form gives the bits of a low fill: 16384 are 2.0."""
+    body = """l = Cast <to = 10> (x)  a = ConstantOfShape <value = float16[1] {16384}> (shape)  m = Mul (l, a)
+        n = Add (m, h)  y = Cast <to = 1> (n)"""
+    weights = {"shape": np.array([4, 4]), "h": np.full((4, 4), 0.5, np.float16)}
+    graph = OnnxGraph(ir.from_proto(parse(f"g (float[4,4] x, bool c) => (float[4,4] y) {{ {body} }}", weights)))
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        for name in "lamn":
+            editor.retype(named(flow, name), "float32")
+        editor.weight(named(flow, "h"), "low", "float32", (), None)
+    found = {value.name: value.dtype for value in graph.dataflow().values}
+    assert {found[name] for name in "lamnhy"} == {"float32"}
+    np.testing.assert_allclose(outputs_of(graph)["y"], 2 * x(4, 4) + 0.5, rtol=1e-6)
+
+
+def test_state_goes_in_and_comes_out() -> None:
+    graph = opened("y = Exp (x)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        count = editor.state("w", np.array([1, 2], np.int64))
+        [twice] = editor.add("Add", [count, count], ["int64"])
+        kept = editor.keep(named(flow, "w"))
+        [grown] = editor.add("Add", [kept, named(flow, "y")], ["float32"])
+        found = editor.commit({count: twice, kept: grown}, when=named(flow, "c"))
+    assert found == {"w_1": "next/w_1", "w": "next/w"}
+    proto, feeds = ir.to_proto(graph.model), {"x": x(4, 4)}
+    assert [value.name for value in proto.graph.input] == ["x", "c", "w_1", "w"]
+    for ok in (True, False):
+        after = run_plain(proto, {**feeds, "c": np.array(ok)})
+        np.testing.assert_array_equal(after["next/w_1"], [2, 4] if ok else [1, 2])
+    np.testing.assert_array_equal(after["next/w"], onnx.numpy_helper.to_array(proto.graph.initializer[0]))

@@ -1,0 +1,213 @@
+"""What a file may look like: order, names, little in it, sparse tensors, and what it says of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import ampgraph
+from formats.onnx.helpers import (
+    LEVELS,
+    casts,
+    code,
+    convert_everywhere,
+    convert_twice,
+    data,
+    low_kinds,
+    nodes,
+    x,
+)
+from onnx_text import parse
+
+MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a) }"
+
+
+# -- order and names --------------------------------------------------------------------------------------------------
+
+
+def test_unsorted_nodes_in_every_graph() -> None:
+    given = parse(
+        """g (float[2,4] x, bool c) => (float[2,4] y) {
+        a = MatMul (x, w)  b = Exp (a)
+        y = If (c) <
+            then_branch = t () => (float[2,4] p) { r = MatMul (b, w)  p = Softmax (r) },
+            else_branch = e () => (float[2,4] q) { q = Identity (a) } > }""",
+        w=(4, 4),
+    )
+    branch = given.graph.node[2].attribute[0].g
+    for graph in (branch, given.graph):
+        backwards = list(reversed(graph.node))
+        del graph.node[:]
+        graph.node.extend(backwards)
+    for level in LEVELS:
+        converted = convert_twice(given, level, target="cpu")
+        onnx.checker.check_model(converted, full_check=True)
+        assert low_kinds(converted)["MatMul"] == 2
+
+
+def test_new_names_are_new_in_every_scope() -> None:
+    """Everything that a cast of x or a would be called is taken: by a value, a node, a body's value, an initializer."""
+    given = parse(
+        """g (float[2,4] x, bool c) => (float[2,4] y, float[2,4] x_float16_1) {
+        [x_to_float16] a = MatMul (x, w)
+        a_float32 = Exp (a)
+        x_float16 = If (c) <
+            then_branch = t () => (float[2,4] p) { a_float32_1 = MatMul (a_float32, w)  p = Softmax (a_float32_1) },
+            else_branch = e () => (float[2,4] q) { q = Mul (a, a_float16) } >
+        y = Exp (x_float16)
+        x_float16_1 = MatMul (x_float16, w) }""",
+        w=(4, 4),
+        a_float16=(2, 4),
+    )
+    result = convert_everywhere(given, [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)], low=["MatMul"])
+    for level in LEVELS:
+        named = [n.name for n in nodes(result[level]) if n.name]
+        assert len(set(named)) == len(named)
+
+
+def test_two_processes_give_the_same_bytes() -> None:
+    """Nothing depends on the order of a set of strings."""
+    program = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from formats.onnx.test_structure import busy_model
+import ampgraph
+models = [ampgraph.convert(busy_model(), level, target="cpu") for level in ("O1", "O2", "auto")]
+print(hashlib.sha256(b"".join(m.SerializeToString(deterministic=True) for m in models)).hexdigest())
+"""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program, folder],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+
+
+def busy_model() -> ModelProto:
+    return parse(
+        """g (float[2,4] x, bool c) => (float[2,4] y, float[2,4] z) {
+        a = MatMul (x, w)  b = Exp (a)  d = loc.f (b, w)  e = loc.f (d, w)  s = Softmax (e)
+        y = If (c) <
+            then_branch = t () => (float[2,4] p) { r = MatMul (b, w)  p = Add (r, k) },
+            else_branch = e () => (float[2,4] q) { q = Mul (s, k) } >
+        z = loc.f (y, w) }""",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a, w) => (b) { h = MatMul (a, w)  b = Exp (h) }',
+        domains=["loc"],
+        w=(4, 4),
+        k=(2, 4),
+    )
+
+
+# -- little in it, and odd tensors ------------------------------------------------------------------------------------
+
+
+def test_an_unchanged_model_comes_back_as_it_was() -> None:
+    given = parse("g (float[2,4] x) => (float[2,4] y) { y = CumSum (x, axis) }", axis=np.array(1))
+    given.graph.node[0].doc_string = "kept"
+    assert all(data(ampgraph.convert(given, level)) == data(given) for level in ("O0", "O1", "auto"))
+    busy = busy_model()
+    assert data(ampgraph.convert(busy, "O0")) == data(busy)
+
+
+def test_empty_tensors_and_scalars() -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y, float[2,0] z, float q, float[0] u) <float s = {2.0}> {
+        a = MatMul (x, w)  b = Mul (a, s)  y = Add (b, s)  z = MatMul (x, empty)
+        q = ReduceSum <keepdims = 0> (a)  u = Identity (none) }""",
+        w=(4, 4),
+        empty=(4, 0),
+        none=(0,),
+    )
+    convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+
+
+def test_strings() -> None:
+    given = parse(
+        """g (float[2,4] x, string[2] s) => (float[2,4] y, string[2] t, string[2] u) <string[2] k = {"a", "bé"}> {
+        y = MatMul (x, w)  t = Identity (s)  u = Identity (k) }""",
+        w=(4, 4),
+    )
+    convert_everywhere(given, {"x": x(2, 4), "s": np.array(["p", "q"], dtype=object)}, low=["MatMul"])
+
+
+@pytest.mark.parametrize("form", ["initializer", "constant"])
+def test_sparse_tensors_become_dense(form: str) -> None:
+    sparse = onnx.SparseTensorProto(dims=[2, 4])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "sp"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([[0, 1], [1, 2]], np.int64), "places"))
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = Add (x, sp)  y = MatMul (a, w) }", w=(4, 4))
+    if form == "initializer":
+        given.graph.sparse_initializer.append(sparse)
+    else:
+        given.graph.node.insert(0, helper.make_node("Constant", [], ["sp"], sparse_value=sparse))
+    result = convert_everywhere(given, {"x": x(2, 4)}, checked=False, low=["MatMul", "Add"])
+    onnx.checker.check_model(result["O2"], full_check=True)
+    sparse.dims[:] = [1 << 30, 1 << 30]
+    if form == "initializer":
+        given.graph.sparse_initializer[0].dims[:] = sparse.dims
+        assert code(lambda: ampgraph.convert(given)) == "AMP102"
+
+
+# -- what the file says of itself -------------------------------------------------------------------------------------
+
+
+def test_words_are_kept() -> None:
+    given = parse(
+        "g (float[N,4] x) => (float[N,4] y) { [n1] a = MatMul (x, w)  [n2] b = Softmax (a)  y = Add (b, k) }",
+        w=(4, 4),
+        k=np.arange(4, dtype=np.int64),
+    )
+    given.graph.node[2].op_type, given.graph.node[2].input[1] = "Identity", ""
+    del given.graph.node[2].input[1:]
+    given.doc_string, given.graph.doc_string, given.domain, given.model_version = "model doc", "graph doc", "dom", 7
+    helper.set_model_props(given, {"key": "value"})
+    given.graph.input[0].type.denotation = "IMAGE"
+    given.graph.input[0].type.tensor_type.shape.dim[1].denotation = "CHANNEL"
+    owners = {
+        "input": given.graph.input[0],
+        "output": given.graph.output[0],
+        "node": given.graph.node[0],
+        "weight": given.graph.initializer[0],
+        "other weight": given.graph.initializer[1],
+        "graph": given.graph,
+    }
+    for name, owner in owners.items():
+        owner.doc_string = f"{name} doc"
+        owner.metadata_props.add(key=f"{name} key", value=f"{name} value")
+    note = given.graph.quantization_annotation.add(tensor_name="a")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+    text = str(result["O2"])
+    words = [
+        "model doc",
+        "IMAGE",
+        "SCALE_TENSOR",
+        *(f"{n} doc" for n in owners),
+        *(f"{n} value" for n in owners),
+    ]
+    assert {word: text.count(f'"{word}"') for word in words} == dict.fromkeys(words, 1)
+    assert result["O2"].graph.input[0].type.tensor_type.shape.dim[1].denotation == "CHANNEL"
+
+
+def test_training_information_is_refused() -> None:
+    given = parse(MATMUL, w=(4, 4))
+    given.training_info.add().algorithm.name = "step"
+    assert code(lambda: ampgraph.convert(given)) == "AMP107"
+
+
+def test_the_number_of_casts_of_a_chain() -> None:
+    given = parse("g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  b = Relu (a)  y = MatMul (b, w) }", w=(4, 4))
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Relu"])
+    assert {casts(result[level]) for level in LEVELS} == {2}

@@ -1,0 +1,259 @@
+"""Stored tensors: rounded once, shared once, streamed from wherever they lie."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import ampgraph
+from ampgraph.formats.onnx.weights import CHUNK, LOW_TYPES, RoundedTensor, tensor_chunks
+from ampgraph.numerics.metrics.compare import difference
+from ampgraph.numerics.strict.session import StrictSession
+from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
+from onnx_text import array, parse
+
+SIDE = 600  # a square of this side passes 1 MB
+TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
+    [gather] e = Gather (table, ids)
+    [product] h = MatMul (e, w)
+    [tanh] z = Tanh (h)
+    [turn] t = Transpose <perm = [1, 0]> (table)
+    [head] y = MatMul (h, t) }}"""
+PATTERNS: list[tuple[str, ...]] = [(), ("gather",), ("head",), ("turn",), ("op:Gather", "head"), ("turn", "head")]
+
+
+@pytest.mark.parametrize("fp32", PATTERNS)
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], target: str) -> None:
+    given = parse(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
+    result = convert_everywhere(given, None, run=False, bfloat16=False, fp32=fp32, target=target)
+    for level in LEVELS:
+        held = list(result[level].graph.initializer)
+        held += [n.attribute[0].t for n in nodes(result[level]) if n.op_type == "Constant"]
+        assert sorted(t.name for t in held) == ["table", "w"], level
+        assert fp32 or {t.data_type for t in held} == {TensorProto.FLOAT16}
+
+
+def test_a_tied_weight_gives_the_same_results() -> None:
+    given = parse(TIED, table=(SIDE, SIDE), w=(SIDE, SIDE))
+    convert_everywhere(given, {"ids": np.array([[1, 2, 3]])}, bfloat16=False, levels=("O2",), fp32=("gather",))
+
+
+def test_a_small_weight_read_in_both_types_is_stored_twice() -> None:
+    given = parse(
+        "g (float[2,4] x) => (float[2,4] y, float[4,4] z) { y = MatMul (x, w)  z = CumSum (w, axis) }",
+        w=(4, 4),
+        axis=np.array(0),
+    )
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul"])
+    expected = {"w": TensorProto.FLOAT, "w_float16": TensorProto.FLOAT16, "axis": TensorProto.INT64}
+    assert all(stored(result[level]) == expected for level in ("O1", "O2"))
+
+
+def large_in_both_types() -> ModelProto:
+    return parse(
+        f"""g (float[2,{SIDE}] x) => (float[2,{SIDE}] y, float[{SIDE},{SIDE}] z) {{
+        y = MatMul (x, w)  z = CumSum (w, axis) }}""",
+        w=(SIDE, SIDE),
+        axis=np.array(0),
+    )
+
+
+def test_a_large_weight_read_in_both_types_is_cast_when_it_runs() -> None:
+    result = convert_everywhere(large_in_both_types(), None, run=False, low=["MatMul"])
+    assert stored(result["O2"])["w"] == TensorProto.FLOAT and len(stored(result["O2"])) == 2
+
+
+def test_a_large_weight_read_in_both_types_is_named() -> None:
+    assert any(n.where == "w" and "1 MB" in n.text for n in ampgraph.plan(large_in_both_types()).notes)
+
+
+def test_constants_in_nodes_are_rounded_too() -> None:
+    given = parse(
+        """g (float[2,4] x) => (float[2,4] y) {
+        k = Constant <value = float[4] {1, 2, 3, 4}> ()  f = Constant <value_float = 0.5> ()
+        l = Constant <value_floats = [0.25, 0.5, 1.0, 2.0]> ()
+        a = MatMul (x, w)  b = Mul (a, k)  c = Mul (b, f)  d = Add (c, l)  y = MatMul (d, w) }""",
+        w=(4, 4),
+    )
+    result = convert_everywhere(given, {"x": x(2, 4)}, low=["MatMul", "Mul", "Add"])
+    found = [helper.get_attribute_value(n.attribute[0]) for n in nodes(result["O2"]) if n.op_type == "Constant"]
+    assert [t.data_type for t in found] == [TensorProto.FLOAT16] * 3
+
+
+# -- external data ----------------------------------------------------------------------------------------------------
+
+CHAIN = "g (float[2,64] x) => (float[2,64] y) { a = MatMul (x, w)  b = MatMul (a, v)  c = Mul (b, k)  y = Softmax (c) }"
+WEIGHTS = {"w": (64, 64), "v": (64, 64), "k": (64,)}
+FEEDS: Feeds = {"x": x(2, 64)}
+
+
+def save_external(proto: ModelProto, path: Path, places: dict[str, tuple[str, int]]) -> None:
+    """Writes chosen tensors at chosen offsets of chosen files."""
+    written: dict[str, bytearray] = {}
+    tensors = [*proto.graph.initializer, *(n.attribute[0].t for n in nodes(proto) if n.op_type == "Constant")]
+    for tensor in tensors:
+        if tensor.name not in places:
+            continue
+        location, offset = places[tensor.name]
+        file = written.setdefault(location, bytearray())
+        file.extend(b"\xff" * (offset - len(file)))
+        file.extend(tensor.raw_data)
+        for key, value in (("location", location), ("offset", offset), ("length", len(tensor.raw_data))):
+            tensor.external_data.add(key=key, value=str(value))
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.ClearField("raw_data")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for location, content in written.items():
+        (path.parent / location).write_bytes(content)
+    path.write_bytes(data(proto))
+
+
+def near(path: Path, expected: dict) -> None:
+    """The file stands on its own: checker, runtime, strict run."""
+    onnx.checker.check_model(str(path), full_check=True)
+    for name, value in StrictSession(path, threads=1).run(FEEDS).items():
+        assert not difference(expected[name], value)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"w": ("one.data", 0), "v": ("one.data", 64 * 64 * 4), "k": ("one.data", 2 * 64 * 64 * 4)},
+        {"w": ("one.data", 3), "v": ("two.data", 1)},
+        {"w": ("one.data", 0), "k": ("two.data", 7)},
+    ],
+    ids=["one file", "two files, unaligned", "a small tensor"],
+)
+@pytest.mark.parametrize("level", ["O1", "O3"])
+def test_external_data_goes_to_another_folder(tmp_path: Path, places: dict, level: str) -> None:
+    given = parse(CHAIN, WEIGHTS)
+    expected = run_plain(given, FEEDS)
+    save_external(given, tmp_path / "in" / "m.onnx", places)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "in").iterdir()}
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "m.onnx"
+    ampgraph.convert(tmp_path / "in" / "m.onnx", level, target="cpu", output=out)
+    near(out, expected)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "in").iterdir()} == before
+    first = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    assert len(first) == 2
+    ampgraph.convert(tmp_path / "in" / "m.onnx", level, target="cpu", output=out)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == first, "the same bytes, and no second file"
+
+
+def test_small_external_tensors_that_stay_float32_come_along(tmp_path: Path) -> None:
+    given = parse(CHAIN.replace("Mul (b, k)", "Mod <fmod = 1> (b, k)"), WEIGHTS)
+    save_external(given, tmp_path / "in" / "m.onnx", {"k": ("small.data", 5)})
+    (tmp_path / "out").mkdir()
+    ampgraph.convert(tmp_path / "in" / "m.onnx", "O1", target="cpu", output=tmp_path / "out" / "m.onnx")
+    onnx.checker.check_model(str(tmp_path / "out" / "m.onnx"), full_check=True)
+
+
+@pytest.mark.parametrize("kind", ["float", "int64"])
+def test_external_constants_in_nodes(tmp_path: Path, kind: str) -> None:
+    text = CHAIN if kind == "float" else CHAIN.replace("Mul (b, k)", "Gather <axis = 1> (b, k)")
+    values = array((64,), "k") if kind == "float" else np.arange(64, dtype=np.int64)[::-1].copy()
+    given = parse(text, w=(64, 64), v=(64, 64))
+    given.graph.node.insert(0, helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(values, "k")))
+    expected = run_plain(given, FEEDS)
+    save_external(given, tmp_path / "in" / "m.onnx", {"k": ("k.data", 0), "w": ("w.data", 0)})
+    (tmp_path / "out").mkdir()
+    ampgraph.convert(tmp_path / "in" / "m.onnx", "O2", target="cpu", output=tmp_path / "out" / "m.onnx")
+    near(tmp_path / "out" / "m.onnx", expected)
+
+
+def test_external_constants_in_functions(tmp_path: Path) -> None:
+    given = parse(
+        "g (float[2,64] x) => (float[2,64] y) { a = MatMul (x, w)  y = loc.f (a) }",
+        functions='<domain: "loc", opset_import: ["" : 17]> f (a) => (b) { k = Constant ()  b = MatMul (a, k) }',
+        domains=["loc"],
+        w=(64, 64),
+    )
+    tensor = numpy_helper.from_array(array((64, 64), "k"), "k")
+    given.functions[0].node[0].attribute.append(helper.make_attribute("value", tensor))
+    expected = run_plain(given, FEEDS)
+    save_external(given, tmp_path / "in" / "m.onnx", {"k": ("k.data", 0)})
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "m.onnx"
+    ampgraph.convert(tmp_path / "in" / "m.onnx", "O2", target="cpu", output=out)
+    beside = onnx.load(out, load_external_data=False)
+    inner = next(n for n in beside.functions[0].node if n.op_type == "Constant").attribute[0].t
+    locations = {e.value for e in inner.external_data if e.key == "location"}
+    assert inner.data_type == TensorProto.FLOAT16 and locations == {p.name for p in out.parent.iterdir() if p != out}
+    assert not difference(expected["y"], run_plain(onnx.load(out), FEEDS)["y"])
+
+
+# -- more than 2 GB ---------------------------------------------------------------------------------------------------
+
+MEASURED = """
+import sys, threading, time
+import ampgraph
+
+def anonymous():
+    fields = open("/proc/self/smaps_rollup").read().split()
+    return int(fields[fields.index("Anonymous:") + 1]) // 1024
+
+peak, done = [0], threading.Event()
+def watch():
+    while not done.wait(0.05):
+        peak[0] = max(peak[0], anonymous())
+thread = threading.Thread(target=watch)
+thread.start()
+ampgraph.convert(sys.argv[1], "O2", target="cuda", output=sys.argv[2])
+done.set()
+thread.join()
+print(peak[0])
+"""
+
+
+@pytest.mark.conformance
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
+def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
+    """11 weights of 200 MB, zeros in a sparse file: 2.2 GB in, 1.1 GB out, under 300 MB of memory of its own."""
+    count, rows, columns = 11, 5000, 10000
+    names = [f"w{i}" for i in range(count)]
+    total = " ".join(f"a{i} = MatMul (x, {name})" for i, name in enumerate(names))
+    sums = ", ".join(f"a{i}" for i in range(count))
+    given = parse(f"g (float[1,{rows}] x) => (float[1,{columns}] y) {{ {total}  y = Sum ({sums}) }}")
+    size = rows * columns * 4
+    for i, name in enumerate(names):
+        tensor = given.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=[rows, columns])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "zeros.data"), ("offset", i * size), ("length", size)):
+            tensor.external_data.add(key=key, value=str(value))
+    with open(tmp_path / "zeros.data", "wb") as file:
+        file.truncate(count * size)
+    (tmp_path / "m.onnx").write_bytes(data(given))
+    (tmp_path / "out").mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path / "m.onnx"), str(tmp_path / "out" / "m.onnx")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(ran.stdout) < 300, f"{ran.stdout.strip()} MB"
+    written = {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir()}
+    assert len(written) == 2 and count * size // 2 <= sum(written.values()) < count * size // 2 + (1 << 20)
+    onnx.checker.check_model(str(tmp_path / "out" / "m.onnx"))
+    assert set(stored(onnx.load(tmp_path / "out" / "m.onnx", load_external_data=False)).values()) == {
+        TensorProto.FLOAT16
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_pieces_in_one_place_are_the_whole(dtype: str) -> None:
+    numbers = np.random.default_rng(3).standard_normal((3, CHUNK // 2 + 7)).astype(np.float32)
+    numbers[0, :3] = np.inf, np.nan, 1e9
+    tensor = RoundedTensor(ir.tensor(numbers), dtype)
+    with np.errstate(over="ignore"):
+        expected = numbers.astype(LOW_TYPES[dtype]).tobytes()
+    pieces = [bytes(piece) for piece in tensor_chunks(tensor)]
+    assert len(pieces) == 2 and b"".join(pieces) == expected == tensor.tobytes() == tensor.numpy().tobytes()
