@@ -50,8 +50,10 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
     count = GENERATED if job.measuring.data is None else min(SAMPLES, job.measuring.samples or SAMPLES)
     if BUDGET * count * missed.seconds > SECONDS:
         return None
-    limit = missed.tolerance or 0.0
-    tuned = tune(job.model, recipe=job.recipe, data=_same(job), tolerance=limit, samples=count, progress=progress)
+    limit, metric = missed.tolerance or 0.0, job.checking.metric or "l2"
+    tuned = tune(
+        job.model, recipe=job.recipe, data=_same(job), tolerance=limit, metric=metric, samples=count, progress=progress
+    )
     if not tuned.met:
         return None
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *tuned.patterns))

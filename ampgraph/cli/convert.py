@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
 from .options import JsonOption, ModelArgument, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
@@ -51,6 +52,9 @@ RepairOption = Annotated[
     bool,
     typer.Option("--repair", help="Where the check is missed, hold in float32 what ranges, else a search, find."),
 ]
+CheckMetricOption = Annotated[
+    str | None, typer.Option("--metric", metavar="NAME|FUNCTION", help=f"Of the check. {metrics_help()}")
+]
 
 
 @recipe_options()
@@ -68,6 +72,7 @@ def convert(
     check: CheckOption = None,
     tolerance: ToleranceOption = None,
     repair: RepairOption = False,
+    metric: CheckMetricOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -98,7 +103,7 @@ def convert(
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
     job = Job(
         model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance, repair),
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance, repair, metric),
     )  # fmt: skip
     with progress() as bar:
         summary = convert_and_repair(job, bar.part).summary

@@ -166,20 +166,22 @@ class _Switches:
         A low node rounds what it reads too: it would have a Cast there if the maker were in float32.
         """
         uses, after = list(wide.uses()), wide.producer()
-        assert after is not None and after.graph is not None
+        assert after is not None
+        graph = after.graph
+        assert graph is not None
         switched: dict[frozenset[int], ir.Value] = {}
 
         def by(flags: frozenset[int]) -> ir.Value:
             if flags not in switched:
                 node = self._where(flags, wide, raw)
-                after.graph.insert_after(after, node)
+                graph.insert_after(after, node)
                 switched[flags] = node.outputs[0]
             return switched[flags]
 
         for use in uses:
             use.node.replace_input_with(use.idx, by(frozenset({flag, self._flag_of(use.node, flag)})))
         if wide.is_graph_output():
-            self._give_out(after.graph, wide, by(frozenset({flag})))
+            self._give_out(graph, wide, by(frozenset({flag})))
 
     def _flag_of(self, reader: ir.Node, other: int) -> int:
         """The switch of what reads a value, behind moves too."""
@@ -233,7 +235,7 @@ class _Switches:
                 )
             else:
                 name = f"{value.name}_at"
-                index = ir.Value(name=name, const_value=ir.Tensor(np.array(*flags), name=name))
+                index = ir.Value(name=name, const_value=ir.Tensor(np.array(min(flags)), name=name))
                 index.type, index.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
                 self._main.register_initializer(index)
                 node = ir.Node("", "Gather", (given, index), outputs=(value,), name="")
