@@ -72,12 +72,8 @@ class FaultSearch:
         inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         least = 0.0 if self.asked else WORTH * self.tolerance
-        if (
-            self.born is not None
-            or not pair.strict
-            or not self.runs
-            or not self._caused(pair, tracer, inquest, theirs, expected, least)
-        ):
+        measured = self.born is None and pair.strict and self.runs > 0
+        if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
     def _caused(

@@ -101,9 +101,10 @@ def convert(
     if plan_in and given:
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+    checking = Checking(check, tolerance, repair, metric)
     job = Job(
         model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance, repair, metric),
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=checking,
     )  # fmt: skip
     with progress() as bar:
         summary = convert_and_repair(job, bar.part).summary

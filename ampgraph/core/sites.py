@@ -32,7 +32,7 @@ SWITCHES = "@switches"
 @dataclass(frozen=True)
 class Switched:
     """A node whose roundings one truth value turns on: its name, operator and outputs in the file, the control-flow
-    nodes around it from the outside in; ``moves``: nodes that move data to it and are turned on with it."""
+    nodes around it from the outside in; ``moves``: exact nodes that hand data to it, and are turned on with it."""
 
     node: str
     kind: str

@@ -105,7 +105,7 @@ class RunnableOnnx(EditableGraph):
 
     def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> list[Switched]:
         """Makes itself strict, with a switch for every node that rounds."""
-        parts = LowParts.of(self.model)
+        parts = LowParts.of(self.model, self.dataflow())
         make_strict(self)
         found = with_switches(self.model, reference.model, parts)
         self.edited()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ...core.dataflow import Dataflow
 from ...core.graph import LOW
 from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
@@ -29,18 +30,21 @@ LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
 
 @dataclass(frozen=True)
 class LowParts:
-    """What a low model holds, asked before it is made strict: its Casts, and the names of stored tensors that are low,
-    of Constant nodes as well."""
+    """What a low model holds, asked before it is made strict: the nodes that read or make low values, its Casts, and
+    the names of stored tensors that are low, of Constant nodes as well."""
 
+    nodes: frozenset[ir.Node]
     casts: frozenset[ir.Node]
     constants: frozenset[str]
 
     @staticmethod
-    def of(model: ir.Model) -> LowParts:
+    def of(model: ir.Model, flow: Dataflow) -> LowParts:
         """Of a model that will be made strict in place."""
         graphs = list(all_graphs(model))
+        low = {value.id for value in flow.values if value.dtype in LOW}
+        nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
         stored = {v.name or "" for each in graphs for v, tensor in _stored(each) if tensor.dtype in LOW_TYPES}
-        return LowParts(frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
+        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
 
 
 def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
@@ -72,7 +76,7 @@ class _Switches:
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
         made = [(raw, wide) for raw, cast, wide in pairs if cast not in self._parts.casts]
         read = [(r, w) for r, cast, w in pairs if cast in self._parts.casts and w.name not in self._given]
-        self._number({raw for raw, _ in made}, {wide for _, wide in (*read, *constants)})
+        self._number({raw for raw, _ in made})
         found = [self._told(members, {raw: wide.name or "" for raw, wide in made}) for members in self._members]
         for raw, wide in made:
             maker = raw.producer()
@@ -94,14 +98,10 @@ class _Switches:
                 yield from self._walk(body, (*inside, name))
             yield node
 
-    def _number(self, rounded: set[ir.Value], low_reads: set[ir.Value]) -> None:
-        """A switch for each node that rounds; what only moves data goes with the first that reads it and computes."""
-        computes = [
-            node
-            for node in self._nodes
-            if not _casts(node) and (rounded.intersection(node.outputs) or low_reads.intersection(node.inputs))
-        ]
-        later = [node for node in computes if not rounded.intersection(node.outputs) and _hands_on(node)]
+    def _number(self, rounded: set[ir.Value]) -> None:
+        """A switch for each node that rounds; one that is exact goes with the first that reads it and is not."""
+        computes = [node for node in self._nodes if node in self._parts.nodes and node.inputs and not _casts(node)]
+        later = [node for node in computes if not rounded.intersection(node.outputs) and _exact(node)]
         for node in computes:
             if node not in later:
                 self._new_switch(node)
@@ -126,7 +126,7 @@ class _Switches:
         known = next((reader for reader in readers if reader in self._flags), None)
         if known is not None:
             return known
-        moving = [reader for reader in readers if reader not in met and _hands_on(reader)]
+        moving = [reader for reader in readers if reader not in met and _exact(reader)]
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
@@ -184,11 +184,8 @@ class _Switches:
             self._give_out(graph, wide, by(frozenset({flag})))
 
     def _flag_of(self, reader: ir.Node, other: int) -> int:
-        """The switch of what reads a value, behind moves too."""
-        if reader in self._flags:
-            return self._flags[reader]
-        found = self._reader(reader, set()) if _hands_on(reader) else None
-        return other if found is None else self._flags[found]
+        """The switch of what reads a value; none of its own where it computes in float32."""
+        return self._flags.get(reader, other)
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
@@ -262,10 +259,9 @@ def _names(graph: ir.Graph) -> Iterator[str]:
     yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
 
 
-def _hands_on(node: ir.Node) -> bool:
-    """Whether a node moves data, or hands it to bodies of its own."""
-    kind = kind_of(node.domain, node.op_type)
-    return has(kind, "moves") or has(kind, "control_flow")
+def _exact(node: ir.Node) -> bool:
+    """Whether a node makes nothing that is to be rounded, if what it reads is."""
+    return has(kind_of(node.domain, node.op_type), "exact")
 
 
 def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
