@@ -1,4 +1,4 @@
-"""Norms, softmax and GELU as exporters write them, and attention with a mask: nodes between which pattern and guard look."""
+"""Norms, softmax and GELU as exporters write them, attention with a mask: what patterns and guards look for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OTHERS = {
     "where": MASKED.format(mask="Where (seen, zero, hidden)"),
     "minus": MASKED.format(mask="Mul (unseen, far)"),
     "log": "p = Softmax (x)  y = Log (p)",
-    "counts": "s = Shape (x)  c = Cast <to = 1> (s)  h = Div (c, two)  f = Floor (h)  i = Cast <to = 7> (f)  y = Expand (z, i)",
+    "counts": """s = Shape (x)  c = Cast <to = 1> (s)  h = Div (c, two)  f = Floor (h)  i = Cast <to = 7> (f)
+        y = Expand (z, i)""",
     "spectrum": "q = MatMul (x, other8)  w = Pow (q, two)  a = Add (w, eps)  y = Log (a)",
     "quantized": """l = QuantizeLinear (x, fine, point)  d = DequantizeLinear (l, fine, point)  q = MatMul (d, other8)
         r = QuantizeLinear (q, fine, point)  y = DequantizeLinear (r, fine, point)""",
