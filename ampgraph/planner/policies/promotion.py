@@ -13,6 +13,9 @@ from .begun import PARITY
 from .calls import OperatorCall, find_calls
 from .forward import ForwardTypes
 
+BOTH = "both"
+"""The class of operators in which the framework computes in two types, and ONNX in one."""
+
 
 class PromotedTypes(ForwardTypes):
     """A call that no list speaks of takes the widest type of its operands."""
@@ -125,16 +128,16 @@ class PromotedTypes(ForwardTypes):
         decided = [op for op in self.flow.ops if op.slots]
         named = sum(self.calls[op.id].named for op in decided)
         if decided:
-            text = f"{named} nodes by the PyTorch operators that the exporter names, {len(decided) - named} by the file's own"
-            yield Note("origin", "", text)
+            rest = f"{len(decided) - named} by the file's own"
+            yield Note("origin", "", f"{named} nodes by the PyTorch operators that the exporter names, {rest}")
         for op in decided:
             if self._two_types(op):
                 text = f"{self.framework} computes a part of it low; {op.kind} has one type"
                 yield Note(PARITY, describe(self.flow, op), text)
 
     def _two_types(self, op: Op) -> bool:
-        """Whether an operator is a whole loss of logits that come low: the log_softmax in it runs low in PyTorch."""
-        if not self.options.lists.traits.has(op.role, "softmaxes") or len(op.inputs) < 2:
+        """Whether an operator that the framework computes in two types has both of them here."""
+        call = self.calls[op.id]
+        if call.listing is None or call.listing.cls != BOTH or call.ops[-1] is not op:
             return False
-        logits = self.flow.values[op.inputs[0]]
-        return logits.unit != NONE and self.comes_low(logits, op.id) and not self.is_low(next(iter(op.slots.values())))
+        return any(self.comes_low(value, op.id) for value in call.operands[:1])

@@ -128,3 +128,9 @@ def test_explain_names_the_list_and_the_rule() -> None:
     found = ampgraph.explain(ANSWERS.model("pre_norm"), "softmax", policy="pytorch")
     assert found.listed == "fp32" and found.listed_at.startswith("pytorch.toml:")
     assert "PyTorch 2.13" in found.rule and "autocast_mode.h" in found.rule and found.slots[0].rule == "pytorch"
+
+
+def test_two_types_in_one_operator_are_told() -> None:
+    plan = ampgraph.plan(ANSWERS.model("losses"), policy="pytorch")
+    told = [note.text for note in plan.notes if note.topic == "parity"]
+    assert told == ["PyTorch computes a part of it low; SoftmaxCrossEntropyLoss has one type"]
