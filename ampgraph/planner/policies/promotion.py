@@ -43,7 +43,7 @@ class PromotedTypes(ForwardTypes):
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         call = self.calls[op.id]
-        if call.at == "low":
+        if call.at == "low" or self.flow.units[unit].border:
             return ""
         if call.listing and call.at == "float32":
             about = self.options.lists.framework.classes[call.listing.cls].about
@@ -53,6 +53,16 @@ class PromotedTypes(ForwardTypes):
         if call.at == FOLLOWS:
             return self._of_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
+
+    def _settle_borders(self) -> bool:
+        """What enters and leaves bodies has one type: float32 where one of its values is."""
+        changed = super()._settle_borders()
+        for value in self.flow.values:
+            for use in self.flow.uses[value.id]:
+                border = use.unit != NONE and self.flow.units[use.unit].border and self.is_low(use.unit)
+                if border and not self.comes_low(value, use.op):
+                    changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
+        return changed
 
     def spelled(self, op: Op) -> str:
         """The operator of the framework that a node belongs to, else what the file calls it."""
