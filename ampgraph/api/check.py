@@ -29,9 +29,10 @@ from .measuring import Measuring
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
-GENERATED, SAMPLES = 3, 8  # that a check runs at most, generated or the user's
+GENERATED, SAMPLES = 6, 8  # that a check runs at most, generated or the user's
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
+RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ampgraph.api.check_run import main; "
 
@@ -77,10 +78,9 @@ def check(
 
 def beyond(graph: Graph) -> str:
     """Why a result is not checked, empty if it can be."""
-    if graph.format != "ONNX":
-        return f"{graph.format} models are not checked yet"
-    if importlib.util.find_spec("onnxruntime") is None:
-        return "onnxruntime is not installed"
+    runtime = RUNTIMES[graph.format]
+    if importlib.util.find_spec(runtime) is None:
+        return f"{runtime} is not installed"
     stored = graph.census().weights
     size = COPIES * sum(held.bytes * (2 if dtype in LOW else 1) for dtype, held in stored.items())
     if size > MEMORY:

@@ -47,8 +47,8 @@ class OpenSizes:
         if self.traits.has(op.role, "sums_all_places"):
             return dims[2:]
         if self.traits.has(op.role, "sums_windows"):
-            return list(self.flow.attribute(op, "kernel_shape") or ())
-        axes = self.flow.attribute(op, "axes")
+            return self.flow.integers(op, "kernel_shape") or []
+        axes = self.flow.integers(op, "axes")
         if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
             item = self.flow.values[op.inputs[1]]
             array = self.flow.weights.array(item) if item.weight else None
@@ -74,7 +74,7 @@ class OpenSizes:
     def _after(self, op: Op, before: list[Sequence[int]]) -> Sequence[int] | None:
         """The sizes that an operator leaves of its operands'; None where it rearranges or enlarges."""
         if self.traits.has(op.role, "windows"):
-            steps = self.flow.attribute(op, "strides") or [1] * len(before[0])
+            steps = self.flow.integers(op, "strides") or [1] * len(before[0])
             return [-(-size // step) for size, step in zip(before[0], steps, strict=False)]
         if self.traits.has(op.role, "rearranges") or len({len(sizes) for sizes in before}) > 1:
             return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
+from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
 from ..oplists.traits import has
 from .inspect import named_precisions, see
@@ -61,7 +61,7 @@ class SideBySide:
         """Whether nothing differs that a runtime would see."""
         return not (self.decisions or self.nodes or self.casts or self.weights)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {**asdict(self), "alike": self.alike}
 

@@ -63,10 +63,10 @@ def test_the_plan_says_what_another_opset_would_free() -> None:
 
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(AmpError, match="AMP307.*whole number"):
-        ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[arg-type]
+        ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[call-overload]
     plan = ampgraph.plan(given(CLIPS, 9))
     with pytest.raises(AmpError, match="AMP307.*no meaning here"):
         ampgraph.convert(given(CLIPS, 9), plan=plan, opset="auto")
-    assert opset_of(ampgraph.convert(given(CLIPS, 9), opset="13")) == 13  # type: ignore[arg-type]
+    assert opset_of(ampgraph.convert(given(CLIPS, 9), opset="13")) == 13  # type: ignore[call-overload]
     assert str(ampgraph.Recipe.from_text("O2,opset=auto")) == "O2,float16,opset=auto"
     assert ampgraph.Recipe.from_text("O2,opset=13").opset == 13

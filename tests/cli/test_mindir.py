@@ -166,6 +166,7 @@ def test_a_truncated_file_is_refused(amp, source, command, share):
     assert contents(source.parent) == before
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_process_of_its_own(source):
     source.write_bytes(source.read_bytes()[:1000])
     done = process("convert", source, "-o", source.with_name("out.mindir"))

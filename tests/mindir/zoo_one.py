@@ -19,6 +19,7 @@ import numpy as np
 from mindspore import amp, nn, ops
 
 import ampgraph
+from formats.mindir import text
 from mindir import compare, export
 
 SEED = 7
@@ -99,13 +100,15 @@ def compared(name: str, level: str, arrays: list[np.ndarray], source: Path, plai
         own = written(name, level, arrays, own_file)
     except Exception as error:  # MindSpore's own defects, of any kind
         return {"refused": f"{type(error).__name__}: {export._message(error)}"[:120]}
-    found: dict[str, Any] = {"own": {"error": distance(own, plain), "casts": compare.casts(compare.text.load(own_file))}}
+    found: dict[str, Any] = {"own": {"error": distance(own, plain), "casts": compare.casts(text.load(own_file))}}
     for policy in ("mindspore", "ampgraph") if level == "O2" else ("mindspore",):
         file, ours = converted(source, level, policy, arrays)
-        found[policy] = {"error": distance(ours, plain), "casts": compare.casts(compare.text.load(file))}
+        found[policy] = {"error": distance(ours, plain), "casts": compare.casts(text.load(file))}
         if policy == "mindspore":
-            found["differences"] = sorted({_kind(text) for text in compare.compare(own_file, file).differences})
-            same = all(a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True) for a, b in zip(own, ours, strict=True))
+            found["differences"] = sorted({_kind(line) for line in compare.compare(own_file, file).differences})
+            same = all(
+                a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True) for a, b in zip(own, ours, strict=True)
+            )
             found["identical"] = same
             found["apart"] = 0.0 if same else distance(own, ours)
     if not found["identical"]:

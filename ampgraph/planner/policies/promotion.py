@@ -151,8 +151,9 @@ class PromotedTypes(ForwardTypes):
         decided = [op for op in self.flow.ops if op.slots]
         named = sum(self.calls[op.id].named for op in decided)
         if decided:
-            rest = f"{len(decided) - named} by the file's own"
-            yield Note("origin", "", f"{named} nodes by the PyTorch operators that the exporter names, {rest}")
+            rest = len(decided) - named
+            text = f"{named} nodes by the PyTorch operators that the exporter names, {rest} by the file's own"
+            yield Note("origin", "", text)
         for op in decided:
             if self._two_types(op):
                 text = f"{self.framework} computes a part of it low; {op.kind} has one type"
