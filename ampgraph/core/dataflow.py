@@ -111,11 +111,13 @@ class Scope:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a node was exported from: ``group`` names the call, which other nodes may have come from too; ``names`` are
-    what was called, outermost first: ``torch::torch.nn.modules.linear.Linear``, ``aten::linear``; ``reads``: the
-    parameters, buffers and stored tensors that were handed to it, their names with underscores for dots."""
+    what was called, outermost first: ``torch::torch.nn.modules.linear.Linear``, ``aten::linear``; ``scopes`` are where
+    each stands; ``reads``: the parameters, buffers and stored tensors that were handed to it, with underscores for
+    dots."""
 
     group: str
     names: tuple[str, ...]
+    scopes: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()
 
 

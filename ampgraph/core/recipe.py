@@ -92,11 +92,13 @@ class Recipe:
     """
 
     # fmt: off
-    level: str | None = option("--level", "LEVEL", "O0, O1, O2, O3 or auto; O2 if not given.", read.level)
+    level: str | None = option(
+        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
     dtype: str = option(
         "--dtype", "TYPE", "float16 or bfloat16; float16 if not given.", read.dtype, default="float16")
     policy: str = option(
-        "--policy", "POLICY", "Whose lists and rules: ampgraph; mindspore for MindIR.", read.word("policy"),
+        "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
+        read.word("policy"),
         default="ampgraph")
     lists: tuple[str, ...] = option(
         "--lists", "FILE", "A TOML file merged over the lists; repeatable.", read.paths, repeats=True,
@@ -120,10 +122,10 @@ class Recipe:
         doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
     store_weights: str | None = option(
         "--store-weights", "low|keep",
-        "low: weights that only low operators read are stored low; keep: cast when it runs; low if not given.",
+        "low: weights that only low operators read are stored low; keep: cast when it runs; the policy's if not given.",
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
-        "if not given, with the policy mindspore ``keep``.")
+        "if not given, with the policy of a framework what it does.")
     opset: int | Literal["auto"] | None = option(
         "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
         doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "

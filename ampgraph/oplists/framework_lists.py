@@ -31,6 +31,8 @@ OWN = "ampgraph.toml"
 SAID = ("at", "about", "source")
 FOLLOWS = "follows"
 """What becomes of a class whose operators take the type of their first operand."""
+INSIDE = "inside"
+"""What becomes of a class whose operators compute in float32 and give their result the type of their first operand."""
 
 
 @dataclass(frozen=True)

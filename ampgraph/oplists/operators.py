@@ -65,8 +65,8 @@ class OpLists:
         if origin is None:
             return self.of(op.role)
         entry = next((entry for name in origin.names if (entry := self.of(name)) is not None), None)
-        own = self.of(op.role)
-        if entry and own and own.cls != entry.cls and self.framework.classes[entry.cls].at == FOLLOWS:
+        own, classes = self.of(op.role), self.framework.classes
+        if entry and own and classes[entry.cls].at == FOLLOWS and classes[own.cls].at == "low":
             return own  # the exporter folded the named operator, a norm, into this one
         return entry
 

@@ -74,6 +74,12 @@ def write_answers(framework, versions, types, outputs):
     (FOLDER / f"{framework}.npz").write_bytes(packed(outputs))
 
 
+def differing(framework, types):
+    """The recorded models whose types are others, for a run that checks the record instead of writing it."""
+    recorded = Answers(framework).types
+    return [f"{name}: {recorded.get(name)} -> {types[name]}" for name in types if recorded.get(name) != types[name]]
+
+
 class Answers:
     """A framework's answers, read back."""
 

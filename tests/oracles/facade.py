@@ -60,13 +60,13 @@ class Factories(TorchDispatchMode):
 class Facade(torch.Tensor):
     """A CPU tensor behind the keys of a CUDA one.
 
-    ``log``: None, or what was run: (where, operator, types of its tensors, types of its results, their numbers).
+    ``noted``: None, or what was run: (where, operator, types of its tensors, types of its results, their numbers).
     """
 
-    log: list | None = None
-    where = ""
-    on = False  # autocast is on
-    inside = False  # a listed operator is being taken apart
+    noted: list | None = None
+    place = ""
+    enabled = False  # autocast is on
+    within = False  # a listed operator is being taken apart
 
     @staticmethod
     def __new__(cls, inner, requires_grad=False):
@@ -113,17 +113,17 @@ class Facade(torch.Tensor):
     @contextlib.contextmanager
     def autocast_inside(cls, func):
         """The Python key's handler runs with autocast off; what is in an operator of no list runs with it on again."""
-        key, old = torch._C.DispatchKey.AutocastCUDA, cls.inside
+        key, old = torch._C.DispatchKey.AutocastCUDA, cls.within
         listed = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCUDA")
-        cls.inside = old or listed
-        again = cls.on and not cls.inside
+        cls.within = old or listed
+        again = cls.enabled and not cls.within
         before = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
         if again:
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
         try:
             yield
         finally:
-            cls.inside = old
+            cls.within = old
             if again:
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, before)
 
@@ -135,7 +135,7 @@ class Facade(torch.Tensor):
                 found = func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
             if found is not NotImplemented:
                 return found
-        if name in RNNS and cls.on and not cls.inside:
+        if name in RNNS and cls.enabled and not cls.within:
             return cls._cudnn(func, args, kwargs)
         if func in HALF_TO_FLOAT and args[2]:  # a CUDA kernel reads float16 and computes float32; the CPU's does not
             out = func(args[0].inner.float(), args[1], False)
@@ -160,9 +160,9 @@ class Facade(torch.Tensor):
 
     @classmethod
     def note(cls, func, given, made, args):
-        if cls.log is not None:
+        if cls.noted is not None:
             numbers = [id(t) for t in tree_leaves(args) if isinstance(t, Facade)]
-            cls.log.append((cls.where, str(func), given, made, numbers))
+            cls.noted.append((cls.place, str(func), given, made, numbers))
 
 
 @contextlib.contextmanager
@@ -180,12 +180,12 @@ def autocast_cuda(dtype=torch.float16, cache=True):
     torch.set_autocast_dtype("cuda", dtype)
     torch.set_autocast_cache_enabled(cache)
     torch.autocast_increment_nesting()
-    Facade.on = True
+    Facade.enabled = True
     try:
         with below_autograd():
             yield
     finally:
-        Facade.on = False
+        Facade.enabled = False
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
         torch.set_autocast_enabled("cuda", old[0])

@@ -1,5 +1,7 @@
 """Asks NVIDIA Apex, and writes what it answers: python -m oracles.make_apex CHECKOUT, in tests/, with torch 2.13 (CPU).
 
+With the word ``check`` before the path it compares them with the recorded ones instead.
+
 Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
 the same order: the two logs are laid side by side, and what the module ran belongs to the node that ran it.
 """
@@ -25,10 +27,10 @@ LEVELS = ("O0", "O2", "O3", "O1")
 
 def logged(run, *arguments):
     """(what a run dispatched, its results) with facades for tensors."""
-    Facade.log = log = []
+    Facade.noted = log = []
     with torch.no_grad(), below_autograd():
         out = run(*tree_map(lambda t: Facade(t) if isinstance(t, torch.Tensor) else t, arguments))
-    Facade.log, Facade.where = None, ""
+    Facade.noted, Facade.place = None, ""
     return log, [t.inner if isinstance(t, Facade) else t for t in tree_leaves(out)]
 
 
@@ -37,7 +39,7 @@ def placed(program, arguments):
     graph = program.module()
 
     def place(name):
-        Facade.where = name
+        Facade.place = name
 
     return logged(torch_types.NodeByNode(graph, place, True).run, *arguments)[0]
 
@@ -70,7 +72,8 @@ def exported_modules():
         yield name, exported, placed(program, arguments)
 
 
-def main(checkout):
+def main(*words):
+    *check, checkout = words
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     amp = apex_amp.load(checkout)
@@ -82,18 +85,20 @@ def main(checkout):
             exported, reference = prepared[name]
             try:
                 log, out = logged(apex_amp.initialized(amp, module, level), *arguments)
-            except (RuntimeError, TypeError, NotImplementedError) as error:
+            except (RuntimeError, NotImplementedError) as error:
                 types.setdefault(name, {})[level] = f"refused: {str(error).splitlines()[0]}"
-                Facade.log = None
+                Facade.noted = None
                 continue
             calls, lost = by_node(log, reference)
             order = [node.name for node in exported.model_proto.graph.node]
             types.setdefault(name, {})[level] = answers.letters(torch_types.onnx_types(exported, calls), order)
             outputs |= {f"{name}/{level}/{place}": array for place, array in enumerate(arrays(out))}
             print(level, name, types[name][level], f"{lost} operators belong to no node" if lost else "")
+    if check:
+        sys.exit("\n".join(answers.differing("apex", types)))
     versions = {"apex": apex_amp.COMMIT, "torch": torch.__version__, "numpy": np.__version__}
     answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

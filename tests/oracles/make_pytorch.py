@@ -1,5 +1,6 @@
 """Asks torch.autocast, and writes what it answers: python -m oracles.make_pytorch, in tests/, with torch 2.13 (CPU).
 
+With the word ``check`` it compares them with the recorded ones instead.
 No GPU is needed: CUDA's autocast runs on facades (facade.py).
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import sys
 import warnings
 
 import numpy as np
@@ -35,7 +37,7 @@ def arrays(tensors):
     return [t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy() for t in tensors]
 
 
-def main():
+def main(*words):
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     models, types, outputs = {}, {}, {}
@@ -56,10 +58,12 @@ def main():
             for place, array in enumerate(arrays(out)):
                 outputs[f"{name}/{case}/{place}"] = array
         print(name, types[name])
+    if words:
+        sys.exit("\n".join(answers.differing("pytorch", types)))
     versions = {"torch": torch.__version__, "onnx": onnx.__version__, "numpy": np.__version__}
     answers.write_answers("pytorch", {**versions, "python": platform.python_version()}, types, outputs)
     answers.write_models(models)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -15,15 +15,22 @@ def _bounded(h):
     return torch.tanh(h)
 
 
+def _named(space, names, count):
+    """Functions by name, looked up when they are called: Apex patches names."""
+    if count == 1:
+        return {name: lambda h, name=name: getattr(space, name)(h) for name in names.split()}
+    return {name: lambda a, b, name=name: getattr(space, name)(a, b) for name in names.split()}
+
+
 ONE = {
-    "relu": F.relu, "gelu": F.gelu, "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "elu": F.elu,
-    "hardswish": F.hardswish, "softplus": F.softplus, "leaky_relu": F.leaky_relu, "mish": F.mish, "abs": torch.abs,
-    "neg": torch.neg, "erf": torch.erf, "sin": torch.sin, "cos": torch.cos, "square": torch.square,
+    **_named(F, "relu gelu silu elu hardswish softplus leaky_relu mish", 1),
+    **_named(torch, "sigmoid tanh abs neg erf sin cos square", 1),
     "exp": lambda h: _bounded(h).exp(), "sqrt": lambda h: h.abs().sqrt(), "log1p": lambda h: h.abs().log1p(),
     "log": lambda h: (h.abs() + 1).log(), "rsqrt": lambda h: torch.rsqrt(h.abs() + 1),
     "reciprocal": lambda h: (h.abs() + 1).reciprocal(), "pow": lambda h: _bounded(h).pow(3),
     "tan": lambda h: h.tanh().tan(),
-    "softmax": lambda h: h.softmax(-1), "log_softmax": lambda h: h.log_softmax(0), "cumsum": lambda h: h.cumsum(-1),
+    "softmax": lambda h: F.softmax(h, -1), "log_softmax": lambda h: F.log_softmax(h, 0),
+    "cumsum": lambda h: h.cumsum(-1),
     "sum": lambda h: h - h.sum(-1, keepdim=True), "mean": lambda h: h - h.mean(0, keepdim=True),
     "amax": lambda h: h - h.amax(-1, keepdim=True), "std": lambda h: h / (h.std(-1, keepdim=True) + 1),
     "norm": lambda h: h / (h.norm(dim=-1, keepdim=True) + 1), "normalize": lambda h: F.normalize(h, dim=-1),
@@ -38,15 +45,15 @@ ONE = {
 }  # fmt: skip
 """Of one operand."""
 TWO = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": lambda a, b: a / (b.abs() + 1),
-    "maximum": torch.maximum, "minimum": torch.minimum, "where": lambda a, b: torch.where(a > 0, a, b),
+    **_named(torch, "add sub mul maximum minimum atan2", 2),
+    "div": lambda a, b: a / (b.abs() + 1), "where": lambda a, b: torch.where(a > 0, a, b),
     "lerp": lambda a, b: torch.lerp(a, b, 0.25),
     "stack": lambda a, b: torch.stack([a, b]).amax(0), "matmul": lambda a, b: torch.mm(a, b.t()) @ b / 8,
     "einsum": lambda a, b: torch.einsum("ij,kj,kl->il", a, b, a) / 8, "addcmul": lambda a, b: torch.addcmul(a, a, b),
     "bmm": lambda a, b: torch.bmm(a[None], b.t()[None])[0] @ a / 8,
     "addcdiv": lambda a, b: torch.addcdiv(a, b, b.abs() + 1),
     "attention": lambda a, b: F.scaled_dot_product_attention(a[None, None], b[None, None], b[None, None])[0, 0],
-    "mse": lambda a, b: a + F.mse_loss(a, b), "atan2": torch.atan2, "cat": lambda a, b: torch.cat([a, b])[2:6],
+    "mse": lambda a, b: a + F.mse_loss(a, b), "cat": lambda a, b: torch.cat([a, b])[2:6],
 }  # fmt: skip
 """Of two operands."""
 

@@ -66,15 +66,15 @@ def run_autocast(program, args, device, dtype):
     graph = program.module()
     with torch.no_grad():
         if device == "cuda":
-            Facade.log = log = []
+            Facade.noted = log = []
 
             def place(name):
-                Facade.where = name
+                Facade.place = name
 
             with autocast_cuda(dtype):
                 given = tree_map(lambda t: Facade(t) if isinstance(t, torch.Tensor) else t, args)
                 out = NodeByNode(graph, place, True).run(*given)
-            Facade.log, Facade.where = None, ""
+            Facade.noted, Facade.place = None, ""
             out = tree_map(lambda t: t.inner if isinstance(t, Facade) else t, out)
         else:
             recorder = Recorder()

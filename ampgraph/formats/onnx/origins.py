@@ -14,6 +14,7 @@ from ...core.dataflow import Op, Origin
 
 NODE = "pkg.torch.onnx.fx_node"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
+SCOPES = "pkg.torch.onnx.name_scopes"
 
 _NODE = re.compile(r"\s*(%\S+) :.*?call_function\[target=torch\.ops\.(\w+)\.(\w+)")
 _STORED = re.compile(r"%[pbc]_(\w+)")
@@ -32,4 +33,8 @@ def origin_of_node(node: ir.Node) -> Origin | None:
     if found is None:
         return None
     modules = [f"torch::{name}" for name in _QUOTED.findall(props.get(CLASSES, ""))[:-1]]
-    return Origin(found[1], (*modules, f"{found[2]}::{found[3]}"), frozenset(_STORED.findall(props[NODE])))
+    scopes = _QUOTED.findall(props.get(SCOPES, ""))
+    if len(scopes) != len(modules) + 1:
+        modules, scopes = [], [found[1]]
+    reads = frozenset(_STORED.findall(props[NODE]))
+    return Origin(found[1], (*modules, f"{found[2]}::{found[3]}"), tuple(scopes), reads)

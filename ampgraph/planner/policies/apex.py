@@ -34,8 +34,7 @@ class Halved(PromotedTypes):
             return super().comes_low(value, reader)
         if not value.weight or reader == NONE:
             return True
-        op = self.flow.ops[reader]
-        return self.flow.shape(value.id) != () or not self.is_number(op, value)
+        return not self.is_number(self.flow.ops[reader], value)
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
@@ -44,7 +43,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     rule = Patched if options.level.name == "O1" else Halved
     types = rule(begun.flow, options, begun.given)
     types.settle()
-    return begun.finish("Apex", Typed(types), types.refused(), types.notes())
+    return begun.finish("Apex", Typed(types), types.refused(), types.notes(), types.roundings())
 
 
 register(
@@ -59,6 +58,10 @@ register(
             "O3": "half, also O2 with keep_batchnorm_fp32=False",
         },
         default_level="O1",
+        formats=("ONNX",),
+        refusals={
+            "MindIR": ("policy 'apex' goes by PyTorch's modules", "take --policy pytorch, or --policy mindspore")
+        },
         dtypes=("float16",),
         stores={"O2": "low", "O3": "low"},
     )

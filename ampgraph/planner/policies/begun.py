@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dataflow import NONE, Dataflow
-from ...core.plan import Note
+from ...core.plan import Note, Rounding
 from ..classify import classify_validity
 from ..context import Context
 from ..decided import DecidedModel
@@ -34,7 +34,12 @@ class Begun:
     given: Decisions
 
     def finish(
-        self, framework: str, types: Result, refused: Mapping[int, str], notes: Iterable[Note] = ()
+        self,
+        framework: str,
+        types: Result,
+        refused: Mapping[int, str],
+        notes: Iterable[Note] = (),
+        roundings: Sequence[Rounding] = (),
     ) -> DecidedModel:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
         that it would make low and that are held in float32, with why it would."""
@@ -42,7 +47,9 @@ class Begun:
         told = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow
         numbers = frozenset(value.id for value in flow.values if value.weight and flow.shape(value.id) == ())
-        return DecidedModel(flow, self.options, settled, numbers=numbers, notes=[*self.ledger.notes, *told])
+        return DecidedModel(
+            flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *told]
+        )
 
     def _changed(self, framework: str) -> list[Note]:
         """Patterns of the user's: the result is no longer the framework's."""

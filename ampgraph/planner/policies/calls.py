@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...core.dataflow import NONE, Dataflow, Op, Value
+from ...core.dataflow import NONE, Dataflow, Op, Origin, Value
 from ...oplists.operators import Listing, OpLists
 from ...oplists.patterns import find_biases, find_regions
 from ..decisions import Decisions
@@ -35,7 +35,7 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
     found = []
     for op in flow.ops:
         origin = flow.origin(op) if lists.own else None
-        key: object = (op.scope, origin.group) if origin else unnamed.get(op.id, (op.id,))
+        key: object = _place(flow, lists, op, origin) if origin else unnamed.get(op.id, (op.id,))
         if key not in calls:
             listing = lists.listing(flow, op) if origin or op.id not in unnamed else lists.of(unnamed[op.id][1])
             calls[key] = OperatorCall(listing, origin is not None)
@@ -44,6 +44,26 @@ def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[Operato
     for call in calls.values():
         call.operands = list(_operands(flow, call.ops, given))
     return found
+
+
+def _place(flow: Dataflow, lists: OpLists, op: Op, origin: Origin) -> object:
+    """The call of a node: that of the outermost module that a list names, and in it what hangs together; else its own.
+
+    A module that is called twice is two calls, as nothing leads from one to the other.
+    """
+    module = next((depth for depth, name in enumerate(origin.names[:-1]) if lists.of(name)), None)
+    if module is None:
+        return op.scope, origin.group
+    scope, seen, todo = origin.scopes[module], {op.id}, [op]
+    while todo:
+        here = todo.pop()
+        made = [reader for value in here.outputs for reader in flow.readers(value)]
+        for other in (*made, *(w for v in here.inputs if v != NONE and (w := flow.writer(v)) is not None)):
+            known = flow.origin(other) if other.id not in seen and other.scope == op.scope else None
+            if known is not None and scope in known.scopes[:-1]:
+                seen.add(other.id)
+                todo.append(other)
+    return op.scope, scope, min(seen)
 
 
 def _unnamed(flow: Dataflow, lists: OpLists) -> dict[int, tuple[int, str]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...core.dataflow import NONE, Dataflow, Op, Value
-from ...core.plan import Note
-from ...oplists.framework_lists import FOLLOWS
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
+from ...core.plan import Note, Rounding
+from ...oplists.framework_lists import FOLLOWS, INSIDE
 from ..decisions import VALIDITY, Decisions, describe
 from ..options import Options
 from .begun import PARITY
 from .calls import OperatorCall, find_calls
 from .forward import ForwardTypes
+
+BOTH = "both"
+"""The class of operators in which the framework computes in two types, and ONNX in one."""
 
 
 class PromotedTypes(ForwardTypes):
@@ -31,6 +34,8 @@ class PromotedTypes(ForwardTypes):
             return ""
         if call.listing and at == "float32":
             return f"{self.spelled(op)}: {call.listing.source}: {self.options.lists.framework.classes[cls].about}"
+        if at == INSIDE:
+            return "computes in float32 inside"
         if at == FOLLOWS:
             return self._of_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
@@ -49,14 +54,47 @@ class PromotedTypes(ForwardTypes):
 
     def rank(self, op: Op, value: Value) -> int:
         """2 for a tensor with dimensions, 1 for one without, 0 for a number."""
-        if self.flow.shape(value.id) != ():
-            return 2
-        return 0 if self.is_number(op, value) else 1
+        if self.is_number(op, value):
+            return 0
+        return 1 if self.flow.shape(value.id) == () else 2
 
     def is_number(self, op: Op, value: Value) -> bool:
         """Whether a stored tensor is what the exporter made of a number: no parameter, buffer or tensor of the call."""
+        if not value.weight:
+            return False
         origin = self.flow.origin(op)
-        return value.weight and (origin is None or value.name.replace(".", "_") not in origin.reads)
+        if origin is None:
+            return self.flow.shape(value.id) == ()
+        return self.flow.weights.size(value) == 1 and value.name.replace(".", "_") not in origin.reads
+
+    def comes_low(self, value: Value, reader: int) -> bool:
+        """What a call gives that is wide inside alone comes in the type of its first operand."""
+        call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
+        if call is None or not self._is_inside(call) or (reader != NONE and self.calls[reader] is call):
+            return super().comes_low(value, reader)
+        return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
+
+    def _is_inside(self, call: OperatorCall) -> bool:
+        classes = self.options.lists.framework.classes
+        return call.listing is not None and classes[call.listing.cls].of(self.options.level.name) == INSIDE
+
+    def roundings(self) -> list[Rounding]:
+        """What such a call gives to readers that compute in float32: it was low in between."""
+        found = []
+        for value in self.flow.values:
+            if value.producer == NONE or value.dtype != FLOAT32 or not self._is_inside(self.calls[value.producer]):
+                continue
+            uses = [use for use in self.flow.uses[value.id] if self._rounds(value, use)]
+            if uses:
+                places = tuple(self.flow.place(use) for use in uses)
+                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
+        return found
+
+    def _rounds(self, value: Value, use: Use) -> bool:
+        if use.unit == NONE or use.given_cast or self.is_low(use.unit):
+            return False
+        outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]
+        return outside and self.comes_low(value, use.op)
 
     def _of_data(self, op: Op, call: OperatorCall, unit: int) -> str:
         """The type of what the call reads first; statistics, scale and shift in slots of their own are float32."""
@@ -90,16 +128,16 @@ class PromotedTypes(ForwardTypes):
         decided = [op for op in self.flow.ops if op.slots]
         named = sum(self.calls[op.id].named for op in decided)
         if decided:
-            text = f"{named} nodes by the operators that the exporter names, {len(decided) - named} by ONNX's"
-            yield Note("origin", "", text)
+            rest = f"{len(decided) - named} by the file's own"
+            yield Note("origin", "", f"{named} nodes by the PyTorch operators that the exporter names, {rest}")
         for op in decided:
             if self._two_types(op):
                 text = f"{self.framework} computes a part of it low; {op.kind} has one type"
                 yield Note(PARITY, describe(self.flow, op), text)
 
     def _two_types(self, op: Op) -> bool:
-        """Whether an operator is a whole loss of logits that come low: the log_softmax in it runs low in PyTorch."""
-        if not self.options.lists.traits.has(op.role, "softmaxes") or len(op.inputs) < 2:
+        """Whether an operator that the framework computes in two types has both of them here."""
+        call = self.calls[op.id]
+        if call.listing is None or call.listing.cls != BOTH or call.ops[-1] is not op:
             return False
-        logits = self.flow.values[op.inputs[0]]
-        return logits.unit != NONE and self.comes_low(logits, op.id) and not self.is_low(next(iter(op.slots.values())))
+        return any(self.comes_low(value, op.id) for value in call.operands[:1])

@@ -20,12 +20,12 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
     ONNX Runtime's CPU provider has next to no low kernels, PyTorch's CPU has them: the CPU's lists go by the schema.
     """
-    own = options.target == CPU
+    own = options.target == CPU and flow.opset > 0
     begun = begin(flow, options, kernels=not own)
     types = PromotedTypes(begun.flow, options, begun.given)
     types.settle()
     notes = [*types.notes(), Note(PARITY, "", f"for runtimes with {options.dtype} kernels: {NONE_THERE}")]
-    return begun.finish("PyTorch", Typed(types), types.refused(), notes if own else notes[:-1])
+    return begun.finish("PyTorch", Typed(types), types.refused(), notes if own else notes[:-1], types.roundings())
 
 
 def list_of(setting: Setting) -> str:

@@ -109,7 +109,7 @@ def test_a_file_without_names_goes_by_onnx_operators() -> None:
         "Add4": "float32",
     }
     assert [note.text for note in plan.notes if note.topic == "origin"] == [
-        "0 nodes by the operators that the exporter names, 5 by ONNX's"
+        "0 nodes by the PyTorch operators that the exporter names, 5 by the file's own"
     ]
     assert [edge.value for edge in plan.casts] == ["x", "w", "bias", "c"]  # each once
     assert [edit.value for edit in plan.weights] == ["half"]  # a number of the program's
@@ -128,3 +128,9 @@ def test_explain_names_the_list_and_the_rule() -> None:
     found = ampgraph.explain(ANSWERS.model("pre_norm"), "softmax", policy="pytorch")
     assert found.listed == "fp32" and found.listed_at.startswith("pytorch.toml:")
     assert "PyTorch 2.13" in found.rule and "autocast_mode.h" in found.rule and found.slots[0].rule == "pytorch"
+
+
+def test_two_types_in_one_operator_are_told() -> None:
+    plan = ampgraph.plan(ANSWERS.model("losses"), policy="pytorch")
+    told = [note.text for note in plan.notes if note.topic == "parity"]
+    assert told == ["PyTorch computes a part of it low; SoftmaxCrossEntropyLoss has one type"]
