@@ -72,10 +72,10 @@ class Decoding:
         """What is fed back, and where tokens are from."""
         pairs = [f"{pair.past} from {pair.present}" for pair in self.decoder.pairs]
         more = f" and {len(pairs) - 2} more" if len(pairs) > 2 else ""
-        told = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
+        lines = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
         if self.decoder.tokens:
-            return [*told, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
-        return [*told, "the other inputs of a step are those of the next sample"]
+            return [*lines, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
+        return [*lines, "the other inputs of a step are those of the next sample"]
 
     def by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
         """What each step's error is: of the worst output that is no cache, for 9 of 10 samples."""

@@ -75,7 +75,7 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
-    metric_of(metric)  # a mistake is told before anything is read
+    metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
@@ -98,7 +98,8 @@ def verify(
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step, job.left,
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            pair.quantized(), job.left,
         )  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def compared(
 ) -> tuple[list[Agreement], Scores | None]:
     """The outputs over the runs, and what the metric says of runs as a whole where it does that.
 
-    ``heard``: is told each run's index and its largest error.
+    ``heard``: is given each run's index and its largest error.
     """
     outputs: dict[str, Agreement] = {}
     overall: list[float] = []

@@ -50,7 +50,7 @@ def _from_file(path: Path) -> Result:
     return module
 
 
-def told(function: Function, name: str, reference: Mapping[str, Result], result: Mapping[str, Result]) -> float:
+def error_of(function: Function, name: str, reference: Mapping[str, Result], result: Mapping[str, Result]) -> float:
     """What a function says of one sample. Raises AmpError AMP312 where it raises, or gives no error from 0 on."""
     try:
         found = function(dict(reference), dict(result))

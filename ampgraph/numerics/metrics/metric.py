@@ -62,7 +62,7 @@ class Custom:
 
     def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
         ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
-        return {SAMPLE: Judged(custom.told(self._function, self.name, ours, theirs), sort=self.name)}
+        return {SAMPLE: Judged(custom.error_of(self._function, self.name, ours, theirs), sort=self.name)}
 
 
 def _plain(value: Result) -> Result:

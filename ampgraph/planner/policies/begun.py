@@ -1,4 +1,4 @@
-"""How a framework's policy begins and ends: what no rule of a framework's can change, and what is told at the end."""
+"""How a framework's policy begins and ends: what no rule of a framework's can change, and its notes at the end."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Begun:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
         that it would make low and that are held in float32, with why it would."""
         settled = Settled(self.ledger.take(types))
-        told = [*self._changed(framework), *self._refused(framework, refused), *notes]
+        added = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow
         numbers = frozenset(value.id for value in flow.values if value.weight and flow.shape(value.id) == ())
         return DecidedModel(
-            flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *told]
+            flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *added]
         )
 
     def _changed(self, framework: str) -> list[Note]:
