@@ -108,7 +108,13 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
         by_metric(request.metric, pair, drawn, request.tolerance, answer)
         return
     start = time.monotonic()
-    outputs, moved = compared(pair, drawn, request.seconds)
+
+    def so_far(outputs: list[Watched]) -> None:
+        verdict = judged(outputs, request.tolerance, drawn.generated)
+        if not drawn.generated or verdict.error == math.inf:
+            answer(verdict)  # which stands if there is no time for more
+
+    outputs, moved = compared(pair, drawn, request.seconds, so_far)
     verdict = judged(outputs, request.tolerance, drawn.generated)
     if drawn.generated and verdict.ok and not moved:
         verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
@@ -163,8 +169,12 @@ def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: C
         answer(blamed(verdict, finding))
 
 
-def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Watched], bool]:
-    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
+def compared(
+    pair: Pair, drawn: Samples, seconds: float, so_far: Callable[[list[Watched]], None]
+) -> tuple[list[Watched], bool]:
+    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample.
+
+    ``so_far`` hears of them after each sample."""
     outputs: dict[str, Watched] = {}
     first: dict[str, bytes] = {}
     moved = False
@@ -175,6 +185,8 @@ def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Watched],
             outputs.setdefault(name, Watched(Agreement(name))).add(apart(value, found[name]))
             content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             moved |= first.setdefault(name, content) != content
+        if outputs:
+            so_far(list(outputs.values()))
         spent = time.monotonic() - start
         if spent + spent / number > (seconds / 3 if drawn.generated and number >= FEW else seconds):
             break

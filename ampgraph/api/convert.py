@@ -81,7 +81,7 @@ def convert(
 
     Args:
         model: a path (.onnx or .mindir), onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one: ``"O2,float16,fp32=op:Pow"``.
         plan: apply this plan instead of making one; it says all but the opset.
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what

@@ -6,10 +6,11 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from .kinds import Feeds, Model, PathLike, path_of
@@ -51,11 +52,11 @@ class Pair(ABC):
         """Opens the sessions; the interfaces were compared before."""
 
     @abstractmethod
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """The outputs of both on one sample."""
 
     @abstractmethod
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
@@ -129,10 +130,10 @@ class OnnxPair(Pair):
             source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         return self.sides(*self.feeds(feeds))
 
-    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """The outputs of both, each on feeds of its own."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
@@ -141,7 +142,7 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         assert self._expected is not None  # `open` comes before
         return self._expected.run(feeds)
 
@@ -191,10 +192,10 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         return dict(self._expected.run(feeds))
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
         return self._expected.run(feeds), self._found.run(theirs)
 
@@ -219,7 +220,7 @@ def _low_of_mindir(model: Model) -> list[str]:
     return _low_types(graph)
 
 
-def _fitted(feeds: Feeds, dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
+def _fitted(feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
     """The same feeds in the float types that the other model takes."""
     fitted = {}
     for name, value in feeds.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -74,7 +75,7 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
-    metric_of(metric)  # a mistake is told before anything is read
+    metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
@@ -108,7 +109,7 @@ def verify(
 
 
 def chaotic(
-    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
     outputs: Sequence[Agreement],
 ) -> list[str]:  # fmt: skip
     """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
@@ -138,7 +139,7 @@ def compared(
 ) -> tuple[list[Agreement], Scores | None]:
     """The outputs over the runs, and what the metric says of runs as a whole where it does that.
 
-    ``heard``: is told each run's index and its largest error.
+    ``heard``: is given each run's index and its largest error.
     """
     outputs: dict[str, Agreement] = {}
     overall: list[float] = []

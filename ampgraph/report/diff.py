@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
+from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
 from ..oplists.traits import has
 from .inspect import named_precisions, see
@@ -77,7 +77,7 @@ class SideBySide:
         """Whether nothing differs that a runtime would see."""
         return not (self.decisions or self.nodes or self.casts or self.weights)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {**asdict(self), "errors": [item.to_dict() for item in self.errors], "alike": self.alike}
 

@@ -240,7 +240,7 @@ def _fusion_lines(found: Fusions) -> list[str]:
     if found.after is None and found.before is None:
         return [f"fused operators: not looked for: {found.note}"]
     lines = [f"fused operators that {found.runtime} finds ({found.provider})"]
-    kinds = sorted({*(found.after or {}), *(found.before or {})})
+    kinds: list[str] = sorted({*(found.after or {}), *(found.before or {})})
     for kind in kinds:
         before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
         lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")

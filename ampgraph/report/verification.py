@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
@@ -31,7 +32,7 @@ class StepError:
     error: float
     output: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
@@ -78,7 +79,7 @@ class Verification:
             return False
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         born = self.first_nonfinite
         plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}

@@ -127,6 +127,7 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

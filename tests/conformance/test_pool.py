@@ -62,6 +62,7 @@ def test_each_case_at_some_of_the_levels(tmp_path: Path) -> None:
     assert {result.level for outcome in outcomes for result in outcome.results} == set(levels)
 
 
+@pytest.mark.slow
 def test_unknown_converter_is_said() -> None:
     with pytest.raises(RuntimeError, match="does the converter load"):
         list(run_cases(["test_cos"], ("O2",), "nowhere:convert"))

@@ -67,9 +67,9 @@ class RunnableOnnx(EditableGraph):
 
     def content(self) -> bytes:
         """The file of a graph without functions, as a runtime takes it; weights in files beside it stay there."""
-        main = self.model.graph
+        main, model = self.model.graph, self.model
         stored = main.initializers.values()
-        return graph_file(self.model.ir_version, self.model.opset_imports, main.inputs, main.outputs, main, stored)
+        return graph_file(model.ir_version, model.opset_imports, main.inputs, main.outputs, main, stored)
 
     def part(
         self, ops: Sequence[Op] | None, reads: Sequence[Value], makes: Sequence[Value], fed: Collection[str] = ()

@@ -6,12 +6,12 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from ...core.arrays import Array
 from ...core.graph import LOW
+from ...core.json_types import JsonObject
 from ...core.node_names import pattern_for
 from ...core.sites import Site
 from ...oplists.traits import has
@@ -35,7 +35,7 @@ class TracedValue:
     reference: Extremes | None
     error: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 
@@ -57,7 +57,7 @@ class Suspect:
     repair: tuple[str, ...]
     hints: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds, Result
 from ...core.dataflow import NONE, Op, Value
-from ...core.graph import LOW
+from ...core.graph import LOW, Graph
 from ...core.progress import Count
 from ...core.runnable import RunnableGraph
 from ...core.sites import Site
+from ...formats.kinds import Model
 from ..graphs import flat_graph, load_onnx, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
@@ -23,7 +24,6 @@ from ..strict.rewrite import rewrite
 WHOLE = 1 << 40  # elements: more than any
 HUGE = 1e18  # beyond it a value is a mask, not a number
 FLOATS = ("float32", "float64", *LOW)
-Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Observed:
     vanished: int = 0
 
 
-def compared(value: Any, twin: Any | None) -> Observed:
+def compared(value: Result, twin: Result | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
     own = _extremes(got)
@@ -145,7 +145,7 @@ class Tracer:
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
     """
 
-    def __init__(self, reference: Any, model: Any, *, device: str = "", limit: int = LIMIT) -> None:
+    def __init__(self, reference: Model | Graph, model: Model | Graph, *, device: str = "", limit: int = LIMIT) -> None:
         """``reference``, ``model``: what `convert` takes, or Graphs. ``device``: empty for strict runs; the reference
         runs on the CPU in any case.
 
@@ -250,7 +250,7 @@ class Tracer:
             rewrite(graph, keep_border=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
-    def _fed(self, side: int, feeds: Feeds) -> dict[str, Any]:
+    def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
         low = {name for name in feeds if strict and self._tensor(side, name) in LOW}
@@ -260,7 +260,7 @@ class Tracer:
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
-    def _found(self, side: int, values: list[Value], fed: dict[str, Any]) -> dict[str, Any]:
+    def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
         """Arrays by name, stored tensors left out."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}

@@ -57,6 +57,7 @@ def damaged(content: bytes, rnd: random.Random) -> bytes:
     return bytes(result)
 
 
+@pytest.mark.slow
 @settings(SHARED, max_examples=100)
 @given(st.integers(0, 2**32), OPTIONS)
 def test_bytes_of_a_real_file(path: Path, seed: int, options: dict[str, Any]) -> None:

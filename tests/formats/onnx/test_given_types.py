@@ -14,6 +14,7 @@ from onnx_text import parse
 MS = ["com.microsoft"]
 
 
+@pytest.mark.slow
 def test_a_float16_island() -> None:
     given = parse(
         """g (float[2,4] x, float16[2,4] q) => (float[2,4] y, float16[2,4] z) {
@@ -244,6 +245,7 @@ CONTRIB: dict[str, tuple[str, dict, dict, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTRIB)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_com_microsoft(name: str, target: str) -> None:

@@ -72,6 +72,7 @@ def test_a_custom_domain_stays_float32_and_is_named(annotated: bool) -> None:
     assert notes and "no schema" in notes[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", range(7, 27))
 def test_an_mlp_and_a_convolution_at_every_opset(opset: int) -> None:
     ir = 3 if opset < 9 else 8 if opset < 19 else 10 if opset < 24 else 11

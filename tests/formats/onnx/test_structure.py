@@ -71,6 +71,7 @@ def test_new_names_are_new_in_every_scope() -> None:
         assert len(set(named)) == len(named)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes() -> None:
     """Nothing depends on the order of a set of strings."""
     program = """

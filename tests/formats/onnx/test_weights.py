@@ -29,6 +29,7 @@ TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
 PATTERNS: list[tuple[str, ...]] = [(), ("gather",), ("head",), ("turn",), ("op:Gather", "head"), ("turn", "head")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fp32", PATTERNS)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], target: str) -> None:
