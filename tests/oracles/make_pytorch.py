@@ -40,7 +40,9 @@ def arrays(tensors):
 def main(*words):
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    models, types, outputs = {}, {}, {}
+    models: dict = {}
+    types: dict = {}
+    outputs: dict = {}
     for name, (module, arguments) in everything():
         program = torch.export.export(module, arguments)
         exported = torch_types.export(program, answers.OPSET)
