@@ -98,7 +98,7 @@ def main(*words):
             outputs |= {f"{name}/{level}/{place}": array for place, array in enumerate(arrays(out))}
             print(level, name, types[name][level], f"{lost} operators belong to no node" if lost else "")
     if check:
-        sys.exit("\n".join(answers.differing("apex", types)))
+        sys.exit("\n".join(answers.differing("apex", types)) or None)
     versions = {"apex": apex_amp.COMMIT, "torch": torch.__version__, "numpy": np.__version__}
     answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs)
 
