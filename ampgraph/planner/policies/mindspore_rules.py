@@ -166,7 +166,8 @@ class O3(Rules):
             return False
         op = self.flow.ops[reader]
         if value.parameter:
-            return op.kind not in self.rules.parameter_operators and self._is_bare(op, value)
+            primitive = op.kind in self.rules.parameter_operators or op.kind in self.rules.norms
+            return not primitive and self._is_bare(op, value)
         return self.is_range(value) and not self.inside(op)
 
     def is_range(self, value: Value) -> bool:
