@@ -117,9 +117,9 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
 
 def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
     attribute = breakable.get(op.kind)
-    given = context.flow.attribute(op, attribute) if attribute else None
-    if not attribute or given is None:
+    if not attribute:
         return []
+    given = context.flow.attribute(op, attribute)
     kernels, units = context.options.kernels, tuple(op.slots.values())
     version = max(context.flow.units[u].opset for u in units)
     reason = kernels.refuses(op.kind, version, context.options.dtype, {attribute: given})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import onnx
 import pytest
@@ -11,6 +13,7 @@ import ampgraph
 from ampgraph.runtime.optimizing import optimized
 from cli_helpers import MODELS, NAMES
 from onnx_text import parse
+from placement.environment import ROOT
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -37,6 +40,29 @@ def test_inspect_tells_what_the_target_makes_of_both(gpu_python, amp, tmp_path):
     assert found["provider"] == "CUDAExecutionProvider" and found["note"] == ""
     assert found["before"]["casts"] == {} and sum(found["after"]["casts"].values()) >= 2
     assert found["after"]["providers"]["CUDA"] > 50
+
+
+def test_the_kernel_tables_are_what_the_wheel_registers(gpu_python):
+    words = [sys.executable, str(ROOT / "op_lists" / "kernels" / "_generate.py"), "--python", gpu_python, "--check"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def gru(reset: int) -> onnx.ModelProto:
+    return parse(
+        "g (float[3, 1, 4] x) => (float[3, 1, 1, 4] y) "
+        f"{{ a = Relu(x) y = GRU<hidden_size = 4, linear_before_reset = {reset}>(a, w, r) }}",
+        w=(1, 12, 4),
+        r=(1, 12, 4),
+    )
+
+
+@pytest.mark.parametrize("reset", [0, 1])
+def test_a_gru_is_low_where_cuda_runs_it(gpu_python, reset):
+    made = optimized(ampgraph.convert(gru(reset), dtype="float16"), python=gpu_python)
+    assert [(node.provider, node.dtype) for node in made.nodes if node.kind == "GRU"] == [
+        ("CUDA", "float16") if reset else ("CPU", "float32")
+    ]
 
 
 def test_a_node_without_a_kernel_is_seen_on_the_cpu(gpu_python):
