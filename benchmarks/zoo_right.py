@@ -33,6 +33,7 @@ import numpy as np
 
 PARTS = ("error", "generated", "data", "steered")
 TOLERANCE, FLOOR = 1e-2, 1e-3
+ANNOUNCED = ("missed", "doubtful")
 SECONDS = 600  # for one part of one model
 
 
@@ -172,11 +173,7 @@ def run(words: list[str]) -> tuple[int, str, str]:
 
 def verdict(check: dict[str, Any] | None) -> str:
     """What a check said, in a word."""
-    if check is None:
-        return "no check"
-    if check["outcome"] == "ok" and check.get("near"):
-        return "near"
-    return str(check["outcome"])
+    return "no check" if check is None else str(check["outcome"])
 
 
 def said(part: dict[str, Any]) -> str:
@@ -189,6 +186,11 @@ def said(part: dict[str, Any]) -> str:
     check = part.get("check", part if "outcome" in part else None)
     if check is not None:
         words.append(verdict(check) + (f" ({check['reason']})" if check["outcome"] == "not checked" else ""))
+        words += [f"{check['exceeded']} of {check['samples']}"] if check["exceeded"] else []
+        words += [f"({check['near']})"] if check["near"] else []
+        words += [f"(inputs' rounding alone {check['sensitivity']:.1e})"] if check["sensitivity"] else []
+    if "products" in part:
+        words.append(f"/ {part['products']['float32']} products float32")
     return " ".join(words) or "no check"
 
 
@@ -208,8 +210,8 @@ def totals(rows: list[Row]) -> list[str]:
     wrong = [row for row in judged if not row.known["error"]["right"]]
     heard = [row for row in judged if "check" in row.known.get("generated", {})]
     by = {id(row): verdict(row.known["generated"]["check"]) for row in heard}
-    announced = [row for row in wrong if by.get(id(row)) in ("missed", "near")]
-    false = [row for row in heard if row.known["error"]["right"] and by[id(row)] in ("missed", "near")]
+    announced = [row for row in wrong if by.get(id(row)) in ANNOUNCED]
+    false = [row for row in heard if row.known["error"]["right"] and by[id(row)] in ANNOUNCED]
     silent = [row for row in wrong if row.known.get("data", {}).get("outcome") == "ok"]
     unheard = [row for row in heard if by[id(row)] == "not checked"]
     return [

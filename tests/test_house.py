@@ -106,11 +106,11 @@ NATIVE = {  # modules of numerics that know a format, and why
 
 
 def test_numerics_speak_to_graphs_and_editors() -> None:
-    """No onnx_ir, and of formats the adapters alone: runs read dataflows and edit by verbs."""
-    known = set()
+    """No onnx_ir, and of formats the adapters and the kinds that they take: runs read dataflows and edit by verbs."""
+    known, free = set(), {"ampgraph.formats.adapters", "ampgraph.formats.kinds"}
     for module, (_, tree) in modules().items():
         if room(module) == "numerics":
-            inside = {name for name in imported(module) if room(name) == "formats"} - {"ampgraph.formats.adapters"}
+            inside = {name for name in imported(module) if room(name) == "formats"} - free
             outside = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
             outside |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
             if inside or any(name.split(".")[0] == "onnx_ir" for name in outside):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress
 from ..numerics.decoding.cache import find_pairs
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples
 
 MOST_STEPS = 10_000
-Run = tuple[dict[str, Any], dict[str, Any]]
+Run = tuple[dict[str, Result], dict[str, Result]]
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Decoding:
                 expected, found = self.pair.sides(ours, theirs)
                 yield expected, found
                 if step + 1 < self.steps:
-                    rest: Mapping[str, Any] = {} if self.decoder.tokens else next(others)
+                    rest: Mapping[str, Result] = {} if self.decoder.tokens else next(others)
                     ours = self.decoder.after(ours, expected, expected, rest)
                     theirs = self.pair.feeds(self.decoder.after(theirs, found, expected, self.pair.feeds(rest)[1]))[1]
 
@@ -71,10 +72,10 @@ class Decoding:
         """What is fed back, and where tokens are from."""
         pairs = [f"{pair.past} from {pair.present}" for pair in self.decoder.pairs]
         more = f" and {len(pairs) - 2} more" if len(pairs) > 2 else ""
-        told = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
+        lines = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
         if self.decoder.tokens:
-            return [*told, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
-        return [*told, "the other inputs of a step are those of the next sample"]
+            return [*lines, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
+        return [*lines, "the other inputs of a step are those of the next sample"]
 
     def by_step(self, outputs: Sequence[Agreement]) -> tuple[StepError, ...]:
         """What each step's error is: of the worst output that is no cache, for 9 of 10 samples."""

@@ -88,6 +88,6 @@ def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVe
 
 
 def _size(seen: Watched, generated: bool) -> float:
-    """The error that is told: infinite for what is not finite, else the 90th percentile."""
+    """The error that is reported: infinite for what is not finite, else the 90th percentile."""
     errors = sorted(seen.errors(generated))
     return math.inf if seen.agreement.astray else errors[max(0, math.ceil(0.9 * len(errors)) - 1)]

@@ -6,10 +6,11 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
 from .kinds import Feeds, Model, PathLike, path_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..core.runnable import RunnableGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
+    from ..report.quantized import QuantizedParts
     from ..runtime.onnxruntime_session import OnnxSession
     from ..runtime.ports import Port
     from ..runtime.session import Session
@@ -50,11 +52,11 @@ class Pair(ABC):
         """Opens the sessions; the interfaces were compared before."""
 
     @abstractmethod
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """The outputs of both on one sample."""
 
     @abstractmethod
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
@@ -68,6 +70,10 @@ class Pair(ABC):
     def roles(self) -> dict[str, str]:
         """What the reference's outputs are, where its operators are seen."""
         return {}
+
+    def quantized(self) -> QuantizedParts | None:
+        """The quantized parts, where operators are seen."""
+        return None
 
 
 class OnnxPair(Pair):
@@ -124,10 +130,10 @@ class OnnxPair(Pair):
             source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         return self.sides(*self.feeds(feeds))
 
-    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """The outputs of both, each on feeds of its own."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
@@ -136,7 +142,7 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         assert self._expected is not None  # `open` comes before
         return self._expected.run(feeds)
 
@@ -147,6 +153,11 @@ class OnnxPair(Pair):
         from ..numerics.metrics.roles import roles_of
 
         return roles_of(self._ours.dataflow())
+
+    def quantized(self) -> QuantizedParts:
+        from ..report.quantized import quantized_parts
+
+        return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer
@@ -181,10 +192,10 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
-    def expected(self, feeds: Feeds) -> dict[str, Any]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
         return dict(self._expected.run(feeds))
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
         return self._expected.run(feeds), self._found.run(theirs)
 
@@ -209,7 +220,7 @@ def _low_of_mindir(model: Model) -> list[str]:
     return _low_types(graph)
 
 
-def _fitted(feeds: Feeds, dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
+def _fitted(feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
     """The same feeds in the float types that the other model takes."""
     fitted = {}
     for name, value in feeds.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -74,7 +75,7 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
-    metric_of(metric)  # a mistake is told before anything is read
+    metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
@@ -90,7 +91,7 @@ def verify(
         outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept = None if decoding is None else decoding.worst
+        job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         notes = (*drawn.notes, *pair.notes, *(alone if decoding is None else decoding.notes()), *job.notes)
@@ -98,11 +99,12 @@ def verify(
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
             job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            pair.quantized(), job.left,
         )  # fmt: skip
 
 
 def chaotic(
-    run: Callable[[Feeds], Mapping[str, Any]], drawn: Samples, low: Sequence[str], tolerance: float,
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
     outputs: Sequence[Agreement],
 ) -> list[str]:  # fmt: skip
     """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
@@ -132,7 +134,7 @@ def compared(
 ) -> tuple[list[Agreement], Scores | None]:
     """The outputs over the runs, and what the metric says of runs as a whole where it does that.
 
-    ``heard``: is told each run's index and its largest error.
+    ``heard``: is given each run's index and its largest error.
     """
     outputs: dict[str, Agreement] = {}
     overall: list[float] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
 
@@ -22,6 +22,8 @@ BRANCHES = "ampgraph.branches"
 """The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
 
 Shape = tuple["int | str | None", ...]
+AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[AttributeValue] | Array"
+"""What an attribute holds, whatever the format; None where it is absent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +110,19 @@ class Scope:
     outputs: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a node was exported from: ``group`` names the call, which other nodes may have come from too; ``names`` are
+    what was called, outermost first: ``torch::torch.nn.modules.linear.Linear``, ``aten::linear``; ``scopes`` are where
+    each stands; ``reads``: the parameters, buffers and stored tensors that were handed to it, with underscores for
+    dots."""
+
+    group: str
+    names: tuple[str, ...]
+    scopes: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+
+
 class WeightReader(Protocol):
     """Reads stored tensors piece by piece, so that no weight has to fit into memory."""
 
@@ -130,7 +145,7 @@ class Dataflow:
     def __init__(
         self,
         weights: WeightReader,
-        attribute: Callable[[Op, str], Any],
+        attribute: Callable[[Op, str], AttributeValue],
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
@@ -152,6 +167,8 @@ class Dataflow:
         self.layer = layer
         self.cells: Callable[[Op], list[tuple[str, str]]] = lambda op: []
         """(name, class) of the modules around an operator, outermost first, where the file says them."""
+        self.origin: Callable[[Op], Origin | None] = lambda op: None
+        """What a node was exported from, where the file says it."""
         self._read_shape = read_shape
         self._parent: list[int] = []
 
@@ -241,6 +258,18 @@ class Dataflow:
         if array is None or array.dtype.kind in "USO":
             return None
         return float(array.reshape(-1)[0])
+
+    def number(self, op: Op, name: str) -> float | None:
+        """The number in an attribute, None where there is none."""
+        given = self.attribute(op, name)
+        return given if isinstance(given, (int, float)) else None
+
+    def integers(self, op: Op, name: str) -> list[int] | None:
+        """The whole numbers in an attribute, None where there are none."""
+        given = self.attribute(op, name)
+        if isinstance(given, int):
+            return [given]
+        return [n for n in given if isinstance(n, int)] if isinstance(given, (list, tuple)) else None
 
     def shape(self, value: int) -> Shape | None:
         """The shape of a value, None when neither the file nor inference gives one."""

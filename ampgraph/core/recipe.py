@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
+from .json_types import JsonObject
 from .recipe_text import quoted, split, words_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from .ranges import Ranges
 
-Given = dict[str, Any]
+Given = dict[str, object]
 """Fields by name, as somebody gave them."""
 FORMAT = 1
 KEY = "ampgraph_recipe"
@@ -68,13 +69,13 @@ class Option:
     metavar: str
     help: str
     doc: str
-    read: Callable[[Any], object]
+    read: Callable[[object], object]
     kind: type = str
     repeats: bool = False
 
 
 def option(
-    flag: str, metavar: str, help: str, read: Callable[[Any], object], *, default: object = None, doc: str = "",
+    flag: str, metavar: str, help: str, read: Callable[[object], object], *, default: object = None, doc: str = "",
     kind: type = str, repeats: bool = False, hash: bool | None = None,
 ) -> Any:  # fmt: skip
     """A field of `Recipe`; an `Any`, as dataclasses' own `field`."""
@@ -92,11 +93,13 @@ class Recipe:
     """
 
     # fmt: off
-    level: str | None = option("--level", "LEVEL", "O0, O1, O2, O3 or auto; O2 if not given.", read.level)
+    level: str | None = option(
+        "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
     dtype: str = option(
         "--dtype", "TYPE", "float16 or bfloat16; float16 if not given.", read.dtype, default="float16")
     policy: str = option(
-        "--policy", "POLICY", "Whose lists and rules: ampgraph; mindspore for MindIR.", read.word("policy"),
+        "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
+        read.word("policy"),
         default="ampgraph")
     lists: tuple[str, ...] = option(
         "--lists", "FILE", "A TOML file merged over the lists; repeatable.", read.paths, repeats=True,
@@ -120,10 +123,10 @@ class Recipe:
         doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
     store_weights: str | None = option(
         "--store-weights", "low|keep",
-        "low: weights that only low operators read are stored low; keep: cast when it runs; low if not given.",
+        "low: weights that only low operators read are stored low; keep: cast when it runs; the policy's if not given.",
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
-        "if not given, with the policy mindspore ``keep``.")
+        "if not given, with the policy of a framework what it does.")
     opset: int | Literal["auto"] | None = option(
         "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
         doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "
@@ -191,7 +194,7 @@ class Recipe:
 
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON: the format's number, and the fields that are not at their default."""
         data: dict[str, Any] = {KEY: FORMAT}
         for name, value in self.set().items():
@@ -203,7 +206,7 @@ class Recipe:
         return data
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    def from_dict(data: Mapping[str, object], where: str = "recipe") -> Recipe:
         """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
@@ -241,7 +244,7 @@ OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fie
 """By field, in their order."""
 
 
-def recipe_of(recipe: Recipe | str | None, given: Mapping[str, Any], others: Iterable[str] = ()) -> Recipe:
+def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
     """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
 
     Raises UnknownKeyword for a name that is no field.
@@ -249,14 +252,15 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, Any], others: Ite
     for name in given:
         if name not in OPTIONS:
             raise UnknownKeyword(name, [*OPTIONS, *others])
+    words: dict[str, Any] = dict(given)  # each is checked by its field's own reader
     if recipe is None:
-        return Recipe(**given)
+        return Recipe(**words)
     if isinstance(recipe, str):
         recipe = Recipe.from_text(recipe)
     if not isinstance(recipe, Recipe):
         message = f"recipe= is a {type(recipe).__name__}, not a recipe"
         raise AmpError("AMP301", message, hint='give an ampgraph.Recipe, or its text: "O2,float16,fp32=op:Pow"')
-    return replace(recipe, **given) if given else recipe
+    return replace(recipe, **words) if words else recipe
 
 
 def flags(given: Iterable[str]) -> list[str]:

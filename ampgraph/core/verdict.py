@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .json_types import Json, JsonObject
+
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 REPAIRS = 4  # shown
@@ -113,15 +115,16 @@ class CheckVerdict:
     def _by_itself(self) -> str:
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
         finite = self.error is not None and math.isfinite(self.error)
         return {**asdict(self), "error": self.error if finite else None}
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> CheckVerdict:
+    def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
-        known = dict(data) | {name: tuple(data[name]) for name in ("repair", "held")}
+        known: dict[str, Any] = dict(data)
+        known |= {name: tuple(known[name]) for name in ("repair", "held")}
         if data["outcome"] == MISSED and data["error"] is None:
             known["error"] = math.inf
         return CheckVerdict(**known)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
+from ..core.graph import Graph
 from ..core.runnable import Declared, RunnableGraph
 from ..formats import adapters
+from ..formats.kinds import Model, is_graph
 from ..runtime.ports import Port
 
 
-def load_onnx(model: Any) -> RunnableGraph:
+def load_onnx(model: Model | Graph) -> RunnableGraph:
     """The graph of an ONNX model as `convert` takes it, sorted; a Graph as it is. Raises AmpError AMP1xx, AMP304."""
-    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    graph = model if is_graph(model) else adapters.load(model)[0]
     if not isinstance(graph, RunnableGraph):
         raise AmpError("AMP304", f"a {graph.format} model is not run strictly", hint="give an ONNX model")
     graph.prepare()
     return graph
 
 
-def flat_graph(model: Any) -> RunnableGraph:
+def flat_graph(model: Model | Graph) -> RunnableGraph:
     """A graph of the caller's own, sorted, with its functions inlined. Raises AmpError as `load_onnx`."""
     flat = load_onnx(model).flat()
     return flat.copied() if flat is model else flat

@@ -29,6 +29,10 @@ from .files import ListFile, own_file, plain
 OWN = "ampgraph.toml"
 """Our own list: its classes are what levels.toml speaks of."""
 SAID = ("at", "about", "source")
+FOLLOWS = "follows"
+"""What becomes of a class whose operators take the type of their first operand."""
+INSIDE = "inside"
+"""What becomes of a class whose operators compute in float32 and give their result the type of their first operand."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,17 @@ class Framework:
     def names(self) -> tuple[str, ...]:
         """The classes of its list."""
         return tuple(self.classes) or CLASSES
+
+    def own(self, file: ListFile) -> list[str]:
+        """The framework's names in its list."""
+        tables = [file.data.get(cls, {}) for cls in self.classes]
+        return [
+            f"{space}::{name}"
+            for table in tables
+            for space, names in table.items()
+            if isinstance(names, list)
+            for name in names
+        ]
 
     def rule(self, cls: str) -> str:
         """What a class means to the framework, with its source: empty for our own lists."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .check import user_files
 from .files import ListFile, own_file
-from .framework_lists import OWN, Framework, entries, framework
+from .framework_lists import FOLLOWS, OWN, Framework, entries, framework
 from .levels import Level
 from .tied import Slots, TypeGroups, read_slots
 from .traits import Traits, merged
@@ -50,15 +50,26 @@ class OpLists:
     """Operators that are worth their while in the low type, whatever a policy makes of them."""
     exact: frozenset[str]
     """Operators that move, select or compare."""
+    own: frozenset[str] = frozenset()
+    """Namespaces of the framework's names in the list, as ``aten``."""
+    edited: frozenset[str] = frozenset()
+    """What a user's list speaks of."""
 
     def of(self, kind: str) -> Listing | None:
         """The entry of an operator, or None: it is in no list and stays float32."""
         return self.listings.get(kind)
 
     def listing(self, flow: Dataflow, op: Op) -> Listing | None:
-        """The entry of a node: that of the framework's operator which it computes, where the file says it and the list
-        speaks of such names, else that of its kind."""
-        return self.of(op.role)
+        """The entry of a node: that of the framework's operator which it was exported from, where the file says it and
+        the list speaks of such names, else that of its kind, as in a user's list."""
+        origin = flow.origin(op) if self.own and op.role not in self.edited else None
+        if origin is None:
+            return self.of(op.role)
+        entry = next((entry for name in origin.names if (entry := self.of(name)) is not None), None)
+        own, classes = self.of(op.role), self.framework.classes
+        if entry and own and classes[entry.cls].at == FOLLOWS and classes[own.cls].at == "low":
+            return own  # the exporter folded the named operator, a norm, into this one
+        return entry
 
     def items(self) -> Iterator[tuple[str, Listing]]:
         """Every entry, sorted by operator."""
@@ -68,6 +79,11 @@ class OpLists:
         """What a level does with a class: ``low``, ``float32``, ``cut``, or a framework's own word."""
         named = self.framework.classes.get(cls)
         return named.of(level.name) if named else level.of(cls)
+
+    def classes_of(self, at: str) -> tuple[str, ...]:
+        """The classes that exist to be ``low``, or ``float32``."""
+        named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
+        return named or (("white",) if at == "low" else ("black", "kept"))
 
     def unlisted(self, level: Level) -> str:
         """What a level does with an operator in no list."""
@@ -118,6 +134,8 @@ def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
         framework=whose,
         heavy=frozenset(kind for kind, listing in ours.items() if listing.cls == "white"),
         exact=frozenset(kind for kind, listing in ours.items() if listing.cls == "neutral"),
+        own=frozenset(kind.partition("::")[0] for kind in whose.own(own_file(str(name)))),
+        edited=frozenset(_listings(users, whose)),
     )
 
 

@@ -61,7 +61,7 @@ def _weight(decided: DecidedModel, value: Value, plan: Plan) -> None:
     given = sum(u.given_cast for u in uses) if decided.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
     keys = tuple(flow.place(u) for u in low)
-    if value.parameter and options.store_weights == "keep":
+    if value.parameter and value.id not in decided.numbers and options.store_weights == "keep":
         if low:
             plan.casts.append(CastEdge(scope, value.name, options.dtype, keys))
         return

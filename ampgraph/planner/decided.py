@@ -23,6 +23,7 @@ class DecidedModel:
         worth, counted: as for `CutTask`.
         floors: mask constants, by value, with what replaces their lowest elements.
         roundings: float32 values that some readers get rounded.
+        numbers: stored tensors that are numbers of the program's and no parameters, whatever the file calls them.
     """
 
     flow: Dataflow
@@ -34,6 +35,7 @@ class DecidedModel:
     counted: Collection[int] = frozenset()
     floors: Mapping[int, float] = field(default_factory=dict)
     roundings: Sequence[Rounding] = ()
+    numbers: Collection[int] = frozenset()
     notes: Sequence[Note] = ()
 
     @property

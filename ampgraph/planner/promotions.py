@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.node_names import pattern_for
 from ..core.plan import Plan
 from ..core.sites import Site
 from ..oplists.traits import has
@@ -16,7 +16,6 @@ from .decisions import Decisions
 from .options import Options
 from .selection import touched
 
-SORTS = ("op", "scope", "value")
 HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
 units that take float32 at an eighth of the rate or less, and the others wait for memory alone."""
@@ -188,14 +187,5 @@ def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str,
 
 
 def pattern_of(flow: Dataflow, op: Op) -> str:
-    """A pattern for one node: its name, or the value that it writes where it has none."""
-    if op.name and op.name.partition(":")[0] not in SORTS:
-        return literal(op.name)
-    return "value:" + literal(flow.values[next(v for v in op.outputs if v != NONE)].name)
-
-
-def literal(name: str) -> str:
-    """A glob that means a name: one with brackets would mean others too."""
-    if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
-        return name
-    return "".join(f"[{c}]" if c in "[*?" else c for c in name)
+    """A pattern for one node."""
+    return pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)

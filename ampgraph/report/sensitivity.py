@@ -8,7 +8,8 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from ..core.json_types import JsonObject
 
 SHOWN = 20  # rows of the text; the data has all
 COLUMNS = ("patterns", "kinds", "bytes", "share", "alone_low", "alone_float32", "measured")
@@ -37,7 +38,7 @@ class UnitSensitivity:
     alone_float32: float
     measured: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         errors = {name: getattr(self, name) for name in ("alone_low", "alone_float32")}
         return {**asdict(self), **{name: e if math.isfinite(e) else None for name, e in errors.items()}}
@@ -61,7 +62,7 @@ class Sensitivity:
     def __repr__(self) -> str:
         return "\n".join(sensitivity_lines(self))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         error = self.error if math.isfinite(self.error) else None
         units = [unit.to_dict() for unit in self.units]

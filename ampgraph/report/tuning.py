@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
 from .lines import in_rows, plural
@@ -34,7 +34,7 @@ class Candidate:
     products: int = 0
     chosen: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
 
@@ -71,7 +71,7 @@ class Tuning:
     notes: tuple[str, ...]
     sensitivity: Sensitivity | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
         names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
         return {name: getattr(self, name) for name in names} | {

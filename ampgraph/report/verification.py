@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
+from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
@@ -30,7 +32,7 @@ class StepError:
     error: float
     output: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
@@ -56,6 +58,8 @@ class Verification:
     metric: str = "l2"
     overall: Scores | None = None
     steps: tuple[StepError, ...] = ()
+    quantized: QuantizedParts | None = None
+    left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
 
     @property
     def worst_step(self) -> StepError | None:
@@ -75,7 +79,7 @@ class Verification:
             return False
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         born = self.first_nonfinite
         plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
@@ -90,6 +94,8 @@ class Verification:
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
+            "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
+            "quantized": self.quantized.to_dict() if self.quantized else None,
             "steps": [step.to_dict() for step in self.steps],
         }
 
@@ -99,6 +105,7 @@ def verification_lines(found: Verification) -> list[str]:
     rows = [("reference", found.reference), ("model", found.model), ("run", found.run)]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
     rows += _fallback(found)
+    rows += [("quantized", str(found.quantized))] if found.quantized else []
     if found.overall is not None:
         rows.append(("metric", f"{found.metric}  {_three(found.overall)}"))
     for output in found.outputs:
@@ -108,7 +115,10 @@ def verification_lines(found: Verification) -> list[str]:
     if found.first_nonfinite is not None:
         rows += _suspect("not finite", "first at ", found.first_nonfinite)
     for i, suspect in enumerate(found.growth):
-        rows += _suspect("" if i else "error grows", "at ", suspect)
+        rows += _suspect("" if i else "error", "made at ", suspect)
+    if found.left is not None:
+        more = "" if found.left <= found.tolerance else "; it has many causes, `ampgraph tune` finds what is needed"
+        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}{more}"))
     if found.traced is not None:
         place = f"sample {found.traced}"
         if found.steps:

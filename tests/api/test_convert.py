@@ -96,7 +96,7 @@ def test_the_readme_example(tmp_path: Path) -> None:
     ampgraph.convert(source, level="O2", output=tmp_path / "one.onnx")
     ampgraph.apply(source, Plan.from_json(plan.to_json()), output=tmp_path / "two.onnx")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
-    assert ampgraph.inspect(tmp_path / "one.onnx").to_dict()["nodes"]["float16"] > 50
+    assert ampgraph.inspect(tmp_path / "one.onnx").nodes["float16"] > 50
 
 
 CAST_LIKE = """

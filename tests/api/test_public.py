@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import rlcompleter
 import subprocess
 import sys
 from functools import cache
@@ -22,6 +23,7 @@ def test_all_names_load_and_show() -> None:
     for name in ampgraph.__all__:
         assert getattr(ampgraph, name).__name__ == name
     assert set(ampgraph.__all__) <= set(dir(ampgraph))
+    assert rlcompleter.Completer({"ampgraph": ampgraph}).complete("ampgraph.conv", 0) == "ampgraph.convert("
     with pytest.raises(AttributeError, match="no attribute 'conver'"):
         ampgraph.conver  # type: ignore[attr-defined]  # noqa: B018
 

@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.api import tune as tuning
+from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.tune.search import BUDGET
-from ampgraph.planner.promotions import literal
 from hard_models import HARD_MODELS
 from present import present
 
@@ -60,7 +60,7 @@ def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     model, feeds = hard.build(), hard.feeds(2)
     found = tuning.tune(model, data=feeds, tolerance=4.5e-4)
     assert len(model.graph.node) >= 390 and found.met
-    assert found.runs == len(opened) - 1 <= BUDGET  # one is the reference's
+    assert found.runs == len(opened) - 2 <= BUDGET  # two are the reference's: what is right, and how sensitive it is
     assert opened.count("LocalErrors") == opened.count("GrownErrors") == 1
     start, whole = found.candidates[0], found.candidates[1]
     chosen = next(c for c in found.candidates if c.chosen)

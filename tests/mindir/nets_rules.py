@@ -156,7 +156,7 @@ class MadeConstants(nn.Cell):
 
 
 class FunctionsOfParameters(nn.Cell):
-    """A parameter handed to a function is not cast at O2, one handed to a primitive is: the file does not tell."""
+    """A parameter handed to a function is not cast at O2, one handed to a primitive is: the operator tells which."""
 
     def __init__(self):
         super().__init__()

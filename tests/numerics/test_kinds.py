@@ -81,6 +81,22 @@ def test_spectra_are_of_several_scales() -> None:
     assert "spectra" in note and [round(float(array.min())) for array in arrays] == [-1, -11, 0]
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("float[1, 3, 64, 64] frame", "pictures"),
+        ("float[frames, 3, 64, 64] x", "pictures"),
+        ("float[1, 3, frames, 160] x", "spectra"),
+        ("float[1, 80, 100] input_features", "spectra"),
+        ("float[1, 3, 64, 64] features", "pictures"),
+        ("float[1, 64] features", "standard normal"),
+    ],
+)
+def test_names_and_shapes_say_what_an_input_is(text: str, word: str) -> None:
+    name = text.split()[-1]
+    assert word in drawn(f"g ({text}) => (float[n] y) {{ y = Identity({name}) }}", {})[0]
+
+
 def test_all_kinds_are_the_same_on_every_machine() -> None:
     shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
     blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ampgraph
+from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.numerics.graphs import flat_graph
 from ampgraph.numerics.ranges.segments import SegmentedModel
 from ampgraph.numerics.strict.rewrite import rewrite
@@ -33,6 +34,7 @@ def steps(name: str, low: int) -> tuple[int, list[str]]:
         return 0, []
     converted = ampgraph.convert(model, "O3", dtype=NAMES[low])
     flat = flat_graph(converted)
+    assert isinstance(flat, OnnxGraph)
     kept = ir.to_proto(flat.model)
     types, versions = types_by_name(kept), kept.opset_import
     names = [o for node in kept.graph.node for o in node.output if types.get(o, ("", ""))[1] and not types[o][0]]

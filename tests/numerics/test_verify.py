@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -45,9 +46,10 @@ def test_a_reference_that_is_not_finite_is_missed_and_said() -> None:
     data = [{"x": np.full((2, 4), -1, np.float32)}]
     found = verify(model, low(model), data=data)
     told = "\n".join(verification_lines(found))
-    assert not found.ok and found.to_dict()["outputs"][0]["silent_samples"] == [0]
+    written = json.loads(json.dumps(found.to_dict()))["outputs"][0]
+    assert not found.ok and written["silent_samples"] == [0]
     assert "the reference itself is not finite" in told and "verdict     missed: y" in told
-    assert found.to_dict()["outputs"][0]["relative_l2"]["worst"] is None
+    assert written["relative_l2"]["worst"] is None
 
 
 def test_samples_whose_reference_is_not_finite_are_told_and_left_out() -> None:
@@ -151,10 +153,10 @@ def test_growth_at_a_cancellation() -> None:
     data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]
     found = verify(model, low(model), data=data)
     assert not found.ok and found.first_nonfinite is None
-    worst = found.growth[0]
-    assert worst.node == "centre" and "cancels" in worst.why
-    assert {"centre", "shift"} <= set(patterns(worst.repair))
-    assert verify(model, low(model, fp32=patterns(worst.repair)), data=data).ok
+    assert {suspect.node for suspect in found.growth} >= {"shift", "centre"}
+    assert any("times larger by Sub centre" in suspect.why for suspect in found.growth)
+    repaired = low(model, fp32=[pattern for suspect in found.growth for pattern in patterns(suspect.repair)])
+    assert verify(model, repaired, data=data).ok and present(found.left) < 1e-2
 
 
 def test_an_input_that_is_low_and_overflows() -> None:

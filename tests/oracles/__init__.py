@@ -1,0 +1,1 @@
+"""Asks real frameworks what they do, and keeps their answers."""

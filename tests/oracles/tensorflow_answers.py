@@ -191,7 +191,7 @@ def main():
     found = json.loads(ANSWERS.read_text())["runs"] if ANSWERS.exists() else {}
     made = {name: run_answers(name) for name in sys.argv[2:] or RUNS}
     if sys.argv[1] == "check":
-        sys.exit(", ".join(name for name in made if made[name] != found[name]))
+        sys.exit(", ".join(name for name in made if made[name] != found[name]) or 0)
     ANSWERS.write_text(json.dumps({"version": tf.__version__, "runs": {**found, **made}}, indent=0) + "\n")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.guard_case import ALL, HOLDING, LOWEST, POSITIONS, WEIGHT, X4, Case, F, rows
+from planner.guard_case import ALL, BOTH, HOLDING, LOWEST, POSITIONS, WEIGHT, X4, Case, F, rows
 from planner.guard_cases_places import BORDERS, INDICES, STORED
 
 Q = np.linspace(-1, 1, 32, dtype=F).reshape(4, 8)
@@ -253,4 +253,19 @@ ANGLES = [
     ),
 ]
 
-CASES = [*MASKS, *EPS, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]
+PROBABILITIES = [
+    Case(name, "_probability", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", {"x": rows(*x)}, stored,
+         notes=("probability",), dtypes=dtypes)
+    for name, body, x, stored, dtypes in (
+        ("log(softmax(x))", "p = Softmax (x)  y = Log (p)", (0, -9, -20, -25), {}, ("float16",)),
+        ("log(softmax(x)), moved", "p = Softmax (x)  t = Reshape (p, row)  y = Log (t)", (0, -9, -20, -25),
+         {"row": np.array([1, 4])}, ("float16",)),
+        ("log(p + 1e-12)", "p = Softmax (x)  a = Add (p, eps)  y = Log (a)", (0, -9, -20, -25), {"eps": F(1e-12)},
+         ("float16",)),
+        ("log(1 - sigmoid(x))", "p = Sigmoid (x)  l = Sub (one, p)  y = Log (l)", (0, 3, 9, 12), {"one": F(1)}, BOTH),
+        ("a clip, and 1 - p", "p = Sigmoid (x)  c = Clip (p, low, high)  l = Sub (one, c)  y = Log (l)", (0, 3, 9, 12),
+         {"one": F(1), "low": F(1e-7), "high": F(1 - 1e-7)}, BOTH),
+    )
+]  # fmt: skip
+
+CASES = [*MASKS, *EPS, *PROBABILITIES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]

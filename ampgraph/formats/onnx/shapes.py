@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .weights import stored_tensor
+from .wire import node_bytes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 
@@ -104,24 +105,7 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
         elif value.name not in listed:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
-    for node in model.graph:
-        _write(proto.graph.node.add(), node)
+    proto.graph.MergeFromString(node_bytes(model.graph))
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto
-
-
-def _write(proto: onnx.NodeProto, node: ir.Node) -> None:
-    """Writes a node without its metadata."""
-    proto.op_type, proto.domain, proto.overload, proto.name = node.op_type, node.domain, node.overload, node.name or ""
-    outputs = [value.name or "" for value in node.outputs]
-    while outputs and not outputs[-1]:
-        outputs.pop()  # those at the end that nobody asked for
-    proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
-    proto.output.extend(outputs)
-    for attribute in node.attributes.data.values():
-        into = proto.attribute.add()
-        if attribute.is_ref():
-            ir.serde.serialize_reference_attribute_into(into, attribute)
-        else:
-            ir.serde.serialize_attribute_into(into, attribute)

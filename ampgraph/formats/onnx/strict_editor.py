@@ -45,8 +45,8 @@ class OnnxStrictEditor:
         raw: ir.Value = value.native
         name, uses, maker = raw.name or "", raw.uses(), raw.producer()
         assert maker is not None and maker.graph is not None
-        raw.name = self._fresh(f"{name}_raw")
-        casts = [self._cast(raw, value.dtype, name if stays_low else self._fresh(f"{name}_low"))]
+        raw.name = self._fresh(f"@{value.id}")  # short: a runtime copies names of tens of thousands of values
+        casts = [self._cast(raw, value.dtype, name if stays_low else self._fresh(f"@{value.id}_low"))]
         if uses or not stays_low:
             wide_name = self._fresh(f"{name}_f32") if stays_low else name
             casts.append(self._cast(casts[0].outputs[0], FLOAT32, wide_name))

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.dataflow import Value
 
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto
+from onnx import AttributeProto, GraphProto, ModelProto
 from onnx.helper import make_opsetid
 
 # fields of a NodeProto, then those of what holds it
@@ -40,6 +40,11 @@ def graph_file(
     model.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
     body = [*_Nodes().written(nodes), rest.SerializeToString()]
     return b"".join((model.SerializeToString(), GRAPH, _number(sum(map(len, body))), *body))
+
+
+def node_bytes(nodes: Iterable[ir.Node]) -> bytes:
+    """Nodes as a GraphProto has them, to be merged into one; without metadata."""
+    return b"".join(_Nodes().written(nodes))
 
 
 class _Nodes:
@@ -77,9 +82,15 @@ class _Nodes:
     def _attribute(self, attribute: ir.Attr) -> bytes:
         """Whole numbers once each, for many operators have the same."""
         kind = attribute.type
-        key = attribute.name, attribute.value if kind == ir.AttributeType.INT else id(attribute), kind
+        whole = kind == ir.AttributeType.INT and not attribute.is_ref()
+        key = attribute.name, attribute.value if whole else id(attribute), kind
         if key not in self._attributes:
-            content = ir.serde.serialize_attribute(attribute).SerializeToString()
+            proto = AttributeProto()
+            if attribute.is_ref():
+                ir.serde.serialize_reference_attribute_into(proto, attribute)
+            else:
+                ir.serde.serialize_attribute_into(proto, attribute)
+            content = proto.SerializeToString()
             self._attributes[key] = ATTRIBUTE + _number(len(content)) + content
         return self._attributes[key]
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
 from ...core.graph import LOW
 from ...runtime.ports import Port, numpy_dtype
 from .cache import FLOATS, CachePair
-
-Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Decoder:
     positions: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
-    def start(self, feeds: Feeds, ports: Mapping[str, Port], generated: bool) -> dict[str, Any]:
+    def start(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
         """The first step: as the sample has it, with an empty cache and a zero state where it has none.
 
         In generated samples the cache is empty always: random numbers are no keys.
@@ -59,7 +56,13 @@ class Decoder:
             first |= {name: np.maximum(first[name] - behind, 0).astype(first[name].dtype) for name in self.positions}
         return first | {name: np.zeros_like(first[name]) for name in self.flags if name in first}
 
-    def after(self, fed: Feeds, own: Feeds, reference: Feeds, others: Feeds) -> dict[str, Any]:
+    def after(
+        self,
+        fed: Mapping[str, Result],
+        own: Mapping[str, Result],
+        reference: Mapping[str, Result],
+        others: Mapping[str, Result],
+    ) -> dict[str, Result]:
         """The next step of one side.
 
         Args:
@@ -82,7 +85,7 @@ class Decoder:
         following |= {name: fed[name][..., -1:] + np.ones_like(fed[name][..., -1:]) for name in self.positions}
         return following
 
-    def _shape(self, port: Port, feeds: Feeds) -> list[int]:
+    def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
         """Of a state that the sample does not have: open sizes as in the tokens, or the first of what is fed."""
         like = feeds.get(self.tokens, next(iter(feeds.values()), None))
         batch = like.shape[0] if like is not None and np.ndim(like) else 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .sizes import Place
 
 TRIALS = 48  # runs that fail early, mostly
 MOST, ROWS = 4096, 64  # of a size, and of one in front
+SECONDS = 60.0  # for all of them
 COMMON = (32, 1, 2, 8, 16, 48, 224, 256, 80, 128, 512, 640)  # tried where no number in a message helps
 
 Learnt = Mapping[Place, int]
@@ -28,10 +30,10 @@ def sizes_that_run(attempt: Attempt, hints: Sequence[int] = ()) -> tuple[Learnt 
     first, places = attempt({})
     if not first:
         return {}, ""
-    trials = 1
+    trials, start = 1, time.monotonic()
     seen: set[frozenset[tuple[Place, int]]] = {frozenset()}
     work: list[tuple[dict[Place, int], Iterator[dict[Place, int]], str]] = [({}, changes(first, places, hints), first)]
-    while work and trials < TRIALS:
+    while work and trials < TRIALS and time.monotonic() - start < SECONDS:
         learnt, proposed, failure = work[-1]
         change = next(proposed, None)
         if change is None:

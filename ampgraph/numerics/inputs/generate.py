@@ -9,11 +9,10 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError
 from .kinds import KINDS, Kinds, made
@@ -186,7 +185,7 @@ class Generator:
         return np.broadcast_to(np.arange(total) < column, shape)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
+def numpy_type(name: str) -> DType:
     """A numpy type by name; bfloat16 and its like are those of ml_dtypes, whatever else was registered under a name."""
     import ml_dtypes
 

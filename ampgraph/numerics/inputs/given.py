@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
 from ...core.errors import AmpError, first_line
 from ...runtime.data import cannot_read, load_npz
 from ...runtime.ports import Port, check_feeds
@@ -34,11 +34,11 @@ class Inputs:
         """What a sample looks like."""
         return f"{{{', '.join(f'{name!r}: array' for name in self.ports)}}}"
 
-    def missing(self, arrays: Mapping[str, Any]) -> list[str]:
+    def missing(self, arrays: Mapping[str, object]) -> list[str]:
         """The inputs that have neither an array nor a default."""
         return [name for name in self.ports if name not in arrays and name not in self.optional]
 
-    def checked(self, arrays: Mapping[str, Any], where: str) -> Feeds:
+    def checked(self, arrays: Mapping[str, object], where: str) -> Feeds:
         """The arrays that are inputs, of the types and shapes that the model declares.
 
         Raises AmpError AMP503 for one that is missing, does not fit, or holds NaN, and where no input has rows. A
@@ -67,7 +67,7 @@ class Inputs:
             raise AmpError("AMP503", message, where=where, hint="give at least one row")
 
 
-def from_arrays(arrays: Mapping[str, Any], where: str, inputs: Inputs, count: int | None) -> Samples:
+def from_arrays(arrays: Mapping[str, object], where: str, inputs: Inputs, count: int | None) -> Samples:
     """One set of arrays, split where all of them hold several samples."""
     held = {name: _array(name, arrays[name], where) for name in inputs.ports if name in arrays}
     parts = None if inputs.missing(arrays) else _parts(held, inputs)
@@ -131,7 +131,9 @@ def _folder(path: Path, files: list[Path], inputs: Inputs, count: int | None) ->
     return Samples(False, notes, len(chosen), lambda: (inputs.checked(load_npz(f), str(f)) for f in chosen))
 
 
-def from_list(data: list[Any] | tuple[Any, ...], inputs: Inputs, count: int | None) -> Samples:
+def from_list(
+    data: list[Mapping[str, object]] | tuple[Mapping[str, object], ...], inputs: Inputs, count: int | None
+) -> Samples:
     if not data:
         raise _no_sample()
     wanted = min(len(data), count or len(data))
@@ -142,7 +144,7 @@ def from_list(data: list[Any] | tuple[Any, ...], inputs: Inputs, count: int | No
     return Samples(False, _notes("the iterable", wanted, len(data), next(samples()), data[0]), wanted, samples)
 
 
-def from_iterable(data: Iterable[Any], inputs: Inputs, count: int | None) -> Samples:
+def from_iterable(data: Iterable[Mapping[str, object]], inputs: Inputs, count: int | None) -> Samples:
     """Read once and copied: another pass may give other samples or none, and a buffer may be filled again."""
     try:
         source = iter(data)
@@ -168,7 +170,7 @@ def from_iterable(data: Iterable[Any], inputs: Inputs, count: int | None) -> Sam
     return Samples(False, notes, len(kept), lambda: map(dict, kept))
 
 
-def _mapping(item: Any, index: int, inputs: Inputs) -> Mapping[str, Any]:
+def _mapping(item: Any, index: int, inputs: Inputs) -> Mapping[str, Result]:
     if not isinstance(item, Mapping):
         message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
         raise AmpError("AMP503", message, hint=f"give {inputs.example}")
@@ -179,7 +181,7 @@ def _no_sample() -> AmpError:
     return AmpError("AMP108", "the data holds no sample", hint="give at least one mapping of input names to arrays")
 
 
-def _notes(where: str, used: int, found: int, held: Mapping[str, Any], arrays: Iterable[Any]) -> tuple[str, ...]:
+def _notes(where: str, used: int, found: int, held: Mapping[str, Result], arrays: Iterable[Any]) -> tuple[str, ...]:
     message = [f"{used} sample{'s' * (used != 1)} from {where}" + (f" (of {found})" if found != used else "")]
     left = [str(name) for name in arrays if name not in held]
     return (*message, f"left out, as no input has the name: {', '.join(left)}") if left else tuple(message)
@@ -190,7 +192,7 @@ def _fixed(shape: tuple[int | str | None, ...]) -> bool:
     return bool(shape) and isinstance(shape[0], int) and shape[0] >= 0
 
 
-def _array(name: str, value: Any, where: str) -> Array:
+def _array(name: str, value: Result, where: str) -> Array:
     """What was given for an input as an array; a sequence stays one in an array of objects."""
     try:
         return np.asarray(value)
@@ -199,7 +201,7 @@ def _array(name: str, value: Any, where: str) -> Array:
         raise AmpError("AMP503", message, where=where, hint="give numbers that np.asarray takes") from None
 
 
-def _fed(port: Port, value: Any, where: str) -> Any:
+def _fed(port: Port, value: Result, where: str) -> Result:
     """What is given for an input as the model takes it; a map for what is no tensor stays one."""
     if not port.dtype and isinstance(value, Mapping):
         return value
@@ -213,7 +215,7 @@ def _rounded(array: Array, dtype: str) -> Array:
     return array
 
 
-def _refuse_nan(name: str, array: Any, where: str) -> None:
+def _refuse_nan(name: str, array: Result, where: str) -> None:
     """Raises AmpError AMP503 for NaN in data; infinities are let through, since masks have them."""
     if not isinstance(array, np.ndarray) or not (array.dtype.kind in "fc" or array.dtype.name == "bfloat16"):
         return

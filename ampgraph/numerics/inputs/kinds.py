@@ -15,7 +15,7 @@ from .sizes import GraphInput, sounds
 from .sounds import sound, spectrum
 
 SOUND = 4000  # numbers that are surely no vector of features
-SPECTRA = ("mel", "spec", "audio", "feature", "frame")  # in the names of what has bands of frequencies
+SPECTRA = ("mel", "spec", "audio")  # in the names of what has bands of frequencies
 BANDS = 32  # at least
 SCALES = (1.0, 4.0, 1 / 16)  # of plain numbers, by sample
 FAINT = 0.1  # a first product whose weights are so small takes numbers of 0 to 255
@@ -52,8 +52,9 @@ class Kinds:
         return "scaled", "about standard normal, and of 4 and 1/16 times that"
 
     def _are_spectra(self, port: GraphInput, shape: tuple[int, ...]) -> bool:
-        words = (port.name, *(dim for dim in port.shape if isinstance(dim, str)))
-        named = any(word in text.lower() for text in words for word in SPECTRA)
+        words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
+        over_time = any(isinstance(dim, str) and "frame" in dim.lower() for dim in port.shape[-2:])
+        named = over_time or any(word in port.name.lower() for word in words)
         return named and len(shape) in (3, 4) and min(shape[-2:]) >= BANDS and shape[-1] < SOUND
 
     # -- hints in the first operators ---------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ class InputReader:
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
-            batch = int(self.flow.attribute(op, "batch_dims") or 0)
+            batch = int(self.flow.number(op, "batch_dims") or 0)
             return min((self._dimension(op.inputs[0], batch + k) for k in range(count)), default=0)
-        axis = self.flow.attribute(op, "axis")
+        axis = self.flow.number(op, "axis")
         if axis is None and len(op.inputs) > 2:  # MindIR gives it as an input
             axis = self.flow.scalar(op.inputs[2])
         return self._dimension(op.inputs[0], int(axis or 0))

@@ -10,7 +10,9 @@ from typing import Any
 
 from ...core.dataflow import NONE, Dataflow
 from ...core.errors import AmpError, is_whole, nearest
+from ...core.graph import Graph
 from ...formats import adapters
+from ...formats.kinds import Model, is_graph
 from ...runtime.ports import Port
 from .fitting import Learnt
 from .generate import Generator
@@ -23,8 +25,8 @@ COUNT = 8  # samples that are generated where nobody says how many
 
 
 def load_samples(
-    model: Any,
-    data: Any = None,
+    model: Model | Graph,
+    data: object = None,
     count: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
@@ -55,7 +57,7 @@ def load_samples(
             at now, the others when their turn comes.
     """
     count, seed = _whole(count, seed)
-    graph = model if hasattr(model, "dataflow") else adapters.load(model)[0]
+    graph = model if is_graph(model) else adapters.load(model)[0]
     _check_dims(graph, dims or {})
     flow, ports = _ports(graph)
     if data is None:

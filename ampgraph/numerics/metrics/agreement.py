@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
+from ...core.json_types import JsonObject
 from .judged import Judged, Scores, quantile, scale_of
 
 # Of an output's root mean square: float16's step at one. Smaller outputs are probabilities near zero or differences of
@@ -43,7 +43,7 @@ class Apart:
     nested: bool = False  # a sequence or a map: the worst of what it holds
 
 
-def apart(reference: Any, result: Any) -> Apart:
+def apart(reference: Result, result: Result) -> Apart:
     """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
     if isinstance(reference, list) or isinstance(result, list):
         return _sequences(reference, result)
@@ -69,7 +69,7 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _maps(reference: Any, result: Any) -> Apart:
+def _maps(reference: Result, result: Result) -> Apart:
     """Maps by their keys: the values of all of them in one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
@@ -78,7 +78,7 @@ def _maps(reference: Any, result: Any) -> Apart:
     )
 
 
-def _sequences(reference: Any, result: Any) -> Apart:
+def _sequences(reference: Result, result: Result) -> Apart:
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _different("sequences of different lengths")
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
@@ -223,7 +223,7 @@ class Agreement:
         mute = bool(self.silent) and not self.compared
         return not self.counts or (not (self.astray or self.reason or mute) and self.scores.decisive <= tolerance)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null stands for an error without measure."""
         errors = {"median": self.median, "p90": self.p90, "worst": self.worst}
         same = None if self.same_argmax is None else self.same_argmax[0] / self.same_argmax[1]

@@ -9,12 +9,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from ...core.arrays import Result
 from ...core.errors import AmpError, first_line
 from ...core.metric_names import CUSTOM
 
-Function: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
+Function: TypeAlias = Callable[[Mapping[str, Result], Mapping[str, Result]], float]
 """``function(reference, result) -> error``: the outputs of one sample by name, as arrays (sequences as lists, maps as
 dictionaries), float32 where a model has low ones. 0 says that they are alike, a larger number that they are further
 apart; infinite misses every tolerance."""
@@ -38,7 +39,7 @@ def loaded(text: str) -> Function:
     return found  # type: ignore[no-any-return]
 
 
-def _from_file(path: Path) -> Any:
+def _from_file(path: Path) -> Result:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"ampgraph_metric_{path.stem}", path)
@@ -49,7 +50,7 @@ def _from_file(path: Path) -> Any:
     return module
 
 
-def told(function: Function, name: str, reference: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+def error_of(function: Function, name: str, reference: Mapping[str, Result], result: Mapping[str, Result]) -> float:
     """What a function says of one sample. Raises AmpError AMP312 where it raises, or gives no error from 0 on."""
     try:
         found = function(dict(reference), dict(result))

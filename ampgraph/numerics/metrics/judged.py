@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ...core.json_types import JsonObject
+
 QUANTILE = 0.9  # the share of samples that decides
 SCALE_SHARE = 0.1
 """Of an output's own scale: what a sample is measured against at least.
@@ -78,7 +80,7 @@ class Scores:
             return math.inf
         return sum(self.errors) / len(self.errors) if self.over_all else self.p90
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null stands for an infinite error."""
         figures = {"median": self.median, "p90": self.p90, "worst": self.worst, "judged": self.decisive}
         return {name: value if math.isfinite(value) else None for name, value in figures.items()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
 from ...core.errors import AmpError, nearest
 from ...core.graph import LOW
 from ...core.metric_names import CUSTOM, METRICS, OVER_ALL
@@ -18,7 +18,7 @@ from .detections import WIDTHS, Pairing, paired
 from .judged import Judged
 from .roles import LOGARITHMS, NUMBERS, PROBABILITIES, ROWS
 
-Outputs = Mapping[str, Any]
+Outputs = Mapping[str, Result]
 NEEDS = {
     "argmax": "an axis of classes", "logits": "an axis of classes", "tokens": "integers",
     "detections": "rows of boxes, [n, 4] to [n, 7],",
@@ -62,10 +62,10 @@ class Custom:
 
     def judge(self, reference: Outputs, result: Outputs) -> dict[str, Judged]:
         ours, theirs = ({name: _plain(value) for name, value in side.items()} for side in (reference, result))
-        return {SAMPLE: Judged(custom.told(self._function, self.name, ours, theirs), sort=self.name)}
+        return {SAMPLE: Judged(custom.error_of(self._function, self.name, ours, theirs), sort=self.name)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Result) -> Result:
     """Low types as float32, which every library knows."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
@@ -90,14 +90,14 @@ class Named:
             raise AmpError("AMP312", f"no output has {NEEDS[self.name]} for metric {self.name}", hint=hint)
         return judged
 
-    def _about(self, want: Any) -> bool:
+    def _about(self, want: Result) -> bool:
         if self.name in ("argmax", "logits"):
             return sorts.has_classes(want)
         if self.name == "tokens":
             return isinstance(want, np.ndarray) and want.dtype.kind in "iu"
         return self.name != "detections"
 
-    def _one(self, name: str, want: Any, got: Any) -> Judged:
+    def _one(self, name: str, want: Result, got: Result) -> Judged:
         found = apart(want, got)
         by_name: dict[str, Callable[[], Judged]] = {
             "l2": lambda: sorts.numbers(found),
@@ -111,7 +111,7 @@ class Named:
         }
         return by_name[self.name]()
 
-    def _by_sort(self, name: str, found: Apart, want: Any, got: Any) -> Judged:
+    def _by_sort(self, name: str, found: Apart, want: Result, got: Result) -> Judged:
         sort = self._sorts.setdefault(name, self._sort(name, found, want))
         if sort == PROBABILITIES:
             return sorts.probabilities(found)
@@ -119,7 +119,7 @@ class Named:
             return sorts.log_probabilities(found, want, got)
         return sorts.tokens(found, want, got) if sort == sorts.TOKENS else sorts.numbers(found, scaled=True)
 
-    def _sort(self, name: str, found: Apart, want: Any) -> str:
+    def _sort(self, name: str, found: Apart, want: Result) -> str:
         """What an output is: as the graph says, if its values can be that, or as they show by themselves."""
         if isinstance(want, np.ndarray) and want.dtype.kind in "iu":
             return sorts.TOKENS
@@ -145,7 +145,7 @@ class Named:
         return _judged_rows(boxes, arrays)
 
 
-def _both_arrays(want: Any, got: Any) -> bool:
+def _both_arrays(want: Result, got: Result) -> bool:
     return isinstance(want, np.ndarray) and isinstance(got, np.ndarray)
 
 

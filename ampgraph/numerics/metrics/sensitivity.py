@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ...core.arrays import Result
 from .agreement import Agreement, apart
 
-Outputs = Mapping[str, Any]
-Feeds = dict[str, Any]
+Outputs = Mapping[str, Result]
+Feeds = dict[str, Result]
 
 
 def sensitivity(run: Callable[[Feeds], Outputs], samples: Iterable[Feeds], dtype: str) -> tuple[str, float]:
@@ -37,7 +37,7 @@ def sensitivity(run: Callable[[Feeds], Outputs], samples: Iterable[Feeds], dtype
     return ("", 0.0) if worst is None or not math.isfinite(worst.p90) else (worst.name, worst.p90)
 
 
-def rounded_to(value: Any, dtype: str) -> Any:
+def rounded_to(value: Result, dtype: str) -> Result:
     """A floating array rounded to a low type and back; anything else as it is."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.itemsize < 4:
         return value
@@ -46,5 +46,5 @@ def rounded_to(value: Any, dtype: str) -> Any:
         return value.astype(low).astype(value.dtype)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Result) -> bool:
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
 from .agreement import FLOOR, Apart, apart, is_float
 from .judged import Judged
 
@@ -40,21 +39,21 @@ def probabilities(found: Apart, sort: str = "probabilities") -> Judged:
     return Judged(found.off, found.size, max(FLOOR, LIKELY / math.sqrt(max(found.compared, 1))), sort)
 
 
-def logits(found: Apart, want: Any, got: Any) -> Judged:
+def logits(found: Apart, want: Result, got: Result) -> Judged:
     """Their softmax over the classes, as probabilities."""
     if not found.floating or found.nested or not math.isfinite(found.error):
         return by_error(found)
     return probabilities(apart(softmax(np.asarray(want)), softmax(np.asarray(got))), "logits")
 
 
-def log_probabilities(found: Apart, want: Any, got: Any) -> Judged:
+def log_probabilities(found: Apart, want: Result, got: Result) -> Judged:
     """What they are logarithms of."""
     if not found.floating or found.nested or not math.isfinite(found.error):
         return by_error(found)
     return probabilities(apart(*(np.exp(np.asarray(x, np.float64)) for x in (want, got))), "log probabilities")
 
 
-def largest(found: Apart, want: Any) -> Judged:
+def largest(found: Apart, want: Result) -> Judged:
     """The largest difference over the largest magnitude."""
     if not found.floating or found.nested or not math.isfinite(found.error):
         return by_error(found)
@@ -69,7 +68,7 @@ def cosine(found: Apart) -> Judged:
     return Judged(1 - found.cosine if found.cosine is not None else float(found.error > 0), sort="cosine")
 
 
-def argmax(found: Apart, want: Any, got: Any) -> Judged:
+def argmax(found: Apart, want: Result, got: Result) -> Judged:
     """The share of places where another class is the largest; of integers, which are classes, those that differ."""
     if not found.floating or found.nested or not math.isfinite(found.error):
         return by_error(found, "" if found.floating else "classes")
@@ -78,7 +77,7 @@ def argmax(found: Apart, want: Any, got: Any) -> Judged:
     return Judged(float(np.mean(places[0] != places[1])) if places[0].size else 0.0, sort="classes")
 
 
-def tokens(found: Apart, want: Any, got: Any) -> Judged:
+def tokens(found: Apart, want: Result, got: Result) -> Judged:
     """The share of integers that differ, place by place; where one side ends earlier along the last axis, what it lacks
     differs."""
     ours, theirs = np.asarray(want), np.asarray(got)
@@ -114,7 +113,7 @@ def class_axis(array: Array) -> int:
     return 1 if array.ndim >= 4 else array.ndim - 1
 
 
-def has_classes(value: Any) -> bool:
+def has_classes(value: Result) -> bool:
     """Whether an output says which class is where, or holds classes."""
     if value is None or isinstance(value, (list, dict)):
         return False
@@ -122,13 +121,13 @@ def has_classes(value: Any) -> bool:
     return array.dtype.kind in "iu" or (is_float(array) and array.ndim > 0 and array.shape[class_axis(array)] > 1)
 
 
-def within_one(value: Any) -> bool:
+def within_one(value: Result) -> bool:
     """Whether an array's numbers all lie between 0 and 1."""
     array = np.asarray(value)
     return is_float(array) and bool(array.size) and bool(((array >= 0) & (array <= 1)).all())
 
 
-def sums_to_one(value: Any) -> bool:
+def sums_to_one(value: Result) -> bool:
     """Whether an array holds the probabilities of classes: within 0 to 1, one together in every row."""
     if not within_one(value) or not has_classes(value):
         return False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType, Feeds, Result
 from ...core.errors import AmpError
 from ...core.files import unwritable
 from .agreement import apart
@@ -26,7 +26,7 @@ class _Spilled:
 
     path: Path
     start: int
-    dtype: np.dtype[Any]
+    dtype: DType
     shape: tuple[int, ...]
 
     def load(self) -> Array:
@@ -49,12 +49,12 @@ class Judge:
         self.metric = metric
         self.outputs: list[str] = []
         self.skipped: list[str] = []
-        self._expected: list[dict[str, Any]] = []
+        self._expected: list[dict[str, Result]] = []
         self._sizes: dict[str, list[float]] = {}
         self._spill = scratch / "expected.bin" if scratch is not None else None
         self._held = 0
 
-    def learn(self, outputs: Mapping[str, Any]) -> None:
+    def learn(self, outputs: Feeds) -> None:
         """The reference's outputs for the next sample.
 
         Raises AmpError: AMP312 when the metric is about none of them, AMP503 when one of them says nothing.
@@ -71,7 +71,7 @@ class Judge:
             self._sizes.setdefault(name, []).append(found.size)
         self._expected.append({name: self._kept(value) for name, value in outputs.items()})
 
-    def error(self, sample: int, outputs: Mapping[str, Any]) -> float:
+    def error(self, sample: int, outputs: Feeds) -> float:
         """The error of one sample's result: of its worst output."""
         expected = {name: _read(want) for name, want in self._expected[sample].items()}
         if any(apart(expected[name], outputs[name]).astray for name in self.outputs):

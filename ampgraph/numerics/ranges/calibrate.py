@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Result
 from ...core.borders import Borders
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.graph import LOW
@@ -65,7 +65,9 @@ class _Runner:
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}
         self._model = SegmentedModel(flat, sorted(self.keys), device=device, limit=limit)
 
-    def run(self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, Any]]:
+    def run(
+        self, feeds: Mapping[str, Result], progress: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[str, Result]]:
         """(name, array) of everything that is measured."""
         fed = {n: v.astype(np.float32) if n in self._low else v for n, v in feeds.items()}
         yield from ((name, fed[name]) for name in fed if name in self._inputs)

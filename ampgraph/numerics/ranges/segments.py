@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Feeds, Result
 from ...core.dataflow import Op, Value
 from ...core.runnable import RunnableGraph
 from ...runtime.devices import choose, import_onnxruntime
@@ -57,9 +58,7 @@ class SegmentedModel:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def run(
-        self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
-    ) -> Iterator[tuple[str, Any]]:
+    def run(self, feeds: Feeds, progress: Callable[[int, int], None] | None = None) -> Iterator[tuple[str, Result]]:
         """(name, array) of everything seen, in the order of the file. ``progress(done, of)`` counts segments."""
         size = sum(_elements(value) for value in feeds.values()) + 1
         if not self._segments or size > GROWTH * self._planned:
@@ -67,7 +66,7 @@ class SegmentedModel:
             self._segments = self._cut(self._sizes(feeds), set(feeds))
             for segment in self._segments:  # all at once: between large arrays they would leave holes behind
                 segment.session = self._open(self._graph.part(segment.ops, segment.reads, segment.makes, set(feeds)))
-        held: dict[str, Any] = {name: _own(value) for name, value in feeds.items()}
+        held: dict[str, Result] = {name: _own(value) for name, value in feeds.items()}
         for number, segment in enumerate(self._segments):
             makes = [value.name for value in segment.makes]
             fed = {value.name: held[value.name] for value in segment.reads}
@@ -85,7 +84,7 @@ class SegmentedModel:
 
     # -- where to cut -------------------------------------------------------------------------------------------------
 
-    def _sizes(self, feeds: Mapping[str, Any]) -> dict[int, int]:
+    def _sizes(self, feeds: Feeds) -> dict[int, int]:
         """Elements of each seen value: one run that gives the sizes alone, so that each value is freed at once."""
         seen = [value for made in self._makes for value in made if value.name in self._seen]
         if not seen:
@@ -149,7 +148,7 @@ class SegmentedModel:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             raise refused(error, "model") from error
 
-    def _run(self, session: Any, feeds: dict[str, Any], wanted: list[str]) -> list[Any]:
+    def _run(self, session: Any, feeds: dict[str, Result], wanted: list[str]) -> list[Any]:
         try:
             found: list[Any] = session.run(wanted, feeds)
             return found

@@ -15,10 +15,11 @@ import numpy as np
 from onnx import ModelProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
-from ...core.graph import LOW
+from ...core.graph import LOW, Graph
+from ...formats.kinds import Model
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
 from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
@@ -27,7 +28,7 @@ from ..sessions import cpu_options, opened
 from .rewrite import rewrite
 
 
-def strict_model(model: Any) -> ModelProto:
+def strict_model(model: Model | Graph) -> ModelProto:
     """The float32 model with every low value rounded; inputs, outputs and their types are those of ``model``.
 
     A sequence or an optional of a low type becomes one of float32, at the border too: no Cast exists for it. References
@@ -36,8 +37,8 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        made: ModelProto = ModelProto.FromString(graph.content())
-        return made
+        strict: ModelProto = ModelProto.FromString(graph.content())
+        return strict
 
 
 class StrictSession:
@@ -49,7 +50,7 @@ class StrictSession:
         required: inputs without a default.
     """
 
-    def __init__(self, model: Any, *, threads: int = 0) -> None:
+    def __init__(self, model: Model | Graph, *, threads: int = 0) -> None:
         """``model``: what `convert` takes, or a Graph. Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
         with quiet_collector():
@@ -60,8 +61,9 @@ class StrictSession:
             self.outputs = {value.name: port_of(value) for value in given}
             self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
+            folder = graph.folder()  # asked before there are twice the nodes
             rewrite(graph, keep_border=False)
-            content, folder = graph.content(), graph.folder()
+            content = graph.content()
         del graph
         try:
             self._session = opened(content, cpu_options(folder, threads))
@@ -71,7 +73,7 @@ class StrictSession:
             hint = "`ampgraph inspect` and onnx.checker.check_model may name the fault"
             raise AmpError("AMP502", f"ONNX Runtime refuses the model: {first_line(error)}", hint=hint) from error
 
-    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name; `outputs` picks some. Raises AmpError AMP503 for what does not fit, AMP504."""
         wanted = list(self.outputs) if outputs is None else list(outputs)
         for name in wanted:
@@ -96,7 +98,7 @@ class StrictSession:
         return dtype if dtype in LOW else ""
 
 
-def run_strict(model: Any, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
     """Open a strict session and run it once."""
     return StrictSession(model).run(feeds, outputs=outputs)
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds, Result
 from ...core.dataflow import NONE, Op, Value
-from ...core.graph import LOW
+from ...core.graph import LOW, Graph
 from ...core.progress import Count
 from ...core.runnable import RunnableGraph
 from ...core.sites import Site
+from ...formats.kinds import Model
 from ..graphs import flat_graph, load_onnx, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
@@ -23,7 +24,6 @@ from ..strict.rewrite import rewrite
 WHOLE = 1 << 40  # elements: more than any
 HUGE = 1e18  # beyond it a value is a mask, not a number
 FLOATS = ("float32", "float64", *LOW)
-Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Observed:
     vanished: int = 0
 
 
-def compared(value: Any, twin: Any | None) -> Observed:
+def compared(value: Result, twin: Result | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
     own = _extremes(got)
@@ -145,7 +145,7 @@ class Tracer:
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
     """
 
-    def __init__(self, reference: Any, model: Any, *, device: str = "", limit: int = LIMIT) -> None:
+    def __init__(self, reference: Model | Graph, model: Model | Graph, *, device: str = "", limit: int = LIMIT) -> None:
         """``reference``, ``model``: what `convert` takes, or Graphs. ``device``: empty for strict runs; the reference
         runs on the CPU in any case.
 
@@ -158,6 +158,7 @@ class Tracer:
         self._flows = flows
         self._values = [{v.name: v for v in flow.values if v.scope == 0} for flow in flows]
         ours, self.sites = (graph.sites(flat) for graph, flat in zip(graphs, self._flat, strict=True))
+        self._writers = {flows[0].values[v].name: op for op in flows[0].ops for v in op.outputs if v != NONE}
         self.origins = {out: site for site in ours for out in site.outputs if out}
         self.inputs = tuple(value.name for value in self._flat[1].declared()[0])
         made = [out for site in self.sites for out in site.outputs if self._tensor(1, out) in FLOATS]
@@ -165,6 +166,14 @@ class Tracer:
         self.twins = self._paired()
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
+
+    def named(self, output: str) -> tuple[str, str]:
+        """(name, first output) of the reference's node that writes a value, in a body too; empty for none."""
+        op = self._writers.get(output)
+        if op is None:
+            return "", ""
+        flow = self._flows[0]
+        return op.name, next((flow.values[v].name for v in op.outputs if v != NONE), "")
 
     def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
         """Runs both side by side. Raises AmpError AMP504."""
@@ -241,7 +250,7 @@ class Tracer:
             rewrite(graph, keep_border=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
-    def _fed(self, side: int, feeds: Feeds) -> dict[str, Any]:
+    def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
         low = {name for name in feeds if strict and self._tensor(side, name) in LOW}
@@ -251,7 +260,7 @@ class Tracer:
         made = (self._values[side].get(name) for name in outputs if name)
         return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
-    def _found(self, side: int, values: list[Value], fed: dict[str, Any]) -> dict[str, Any]:
+    def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
         """Arrays by name, stored tensors left out."""
         names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}

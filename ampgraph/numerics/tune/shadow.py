@@ -5,13 +5,15 @@ Nothing is exposed but two numbers for each value, so memory stays that of an or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Feeds
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError
+from ...core.graph import Graph
+from ...formats.kinds import Model
 from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import flat_graph
 from ..sessions import cpu_options, in_file_order, opened
@@ -31,7 +33,7 @@ class LocalErrors:
 
     chained = False
 
-    def __init__(self, reference: Any, low: Any, *, threads: int = 0) -> None:
+    def __init__(self, reference: Model | Graph, low: Model | Graph, *, threads: int = 0) -> None:
         """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
 
         Raises AmpError AMP1xx for files, AMP208 for models of different opsets, AMP502 where the runtime refuses.
@@ -46,14 +48,14 @@ class LocalErrors:
         self._masked: frozenset[str] = frozenset()
         self._open()
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, float]:
+    def run(self, feeds: Feeds) -> dict[str, float]:
         """Output of a low node -> norm of its error over norm of the reference, elements that are masks left out.
 
         Infinite where the low result is not finite. ``feeds`` are the reference's. Raises AmpError AMP504.
         """
         return {name: _ratio(error, norm) for name, (error, norm) in self.measured(feeds).items()}
 
-    def measured(self, feeds: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    def measured(self, feeds: Feeds) -> dict[str, tuple[float, float]]:
         """(norm of the error, norm of the reference) of each output."""
         sums, norms = self._run(feeds)
         unmasked = {o for o, n in zip(self.outputs, norms, strict=True) if not np.isfinite(n)} - self._masked
@@ -79,7 +81,7 @@ class LocalErrors:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             raise refused(error, "model") from error
 
-    def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _run(self, feeds: Feeds) -> tuple[list[Any], list[Any]]:
         wanted = [f"{o}{sort}" for sort in (ERROR, NORM) for o in self.outputs]
         fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         try:

@@ -1,12 +1,12 @@
-"""How a framework's policy begins and ends: what no rule of a framework's can change, and what is told at the end."""
+"""How a framework's policy begins and ends: what no rule of a framework's can change, and its notes at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...core.dataflow import NONE, Dataflow
-from ...core.plan import Note
+from ...core.plan import Note, Rounding
 from ..classify import classify_validity
 from ..context import Context
 from ..decided import DecidedModel
@@ -34,13 +34,22 @@ class Begun:
     given: Decisions
 
     def finish(
-        self, framework: str, types: Result, refused: Mapping[int, str], notes: Iterable[Note] = ()
+        self,
+        framework: str,
+        types: Result,
+        refused: Mapping[int, str],
+        notes: Iterable[Note] = (),
+        roundings: Sequence[Rounding] = (),
     ) -> DecidedModel:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
         that it would make low and that are held in float32, with why it would."""
         settled = Settled(self.ledger.take(types))
-        told = [*self._changed(framework), *self._refused(framework, refused), *notes]
-        return DecidedModel(self.flow, self.options, settled, notes=[*self.ledger.notes, *told])
+        added = [*self._changed(framework), *self._refused(framework, refused), *notes]
+        flow = self.flow
+        numbers = frozenset(value.id for value in flow.values if value.weight and flow.shape(value.id) == ())
+        return DecidedModel(
+            flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *added]
+        )
 
     def _changed(self, framework: str) -> list[Note]:
         """Patterns of the user's: the result is no longer the framework's."""
@@ -68,9 +77,14 @@ class Begun:
         ]
 
 
-def begin(flow: Dataflow, options: Options) -> Begun:
-    """Validity and the user's patterns, decided. Raises AmpError AMP305 and AMP306 for mistakes in the patterns."""
+def begin(flow: Dataflow, options: Options, kernels: bool = True) -> Begun:
+    """Validity and the user's patterns, decided. Raises AmpError AMP305 and AMP306 for mistakes in the patterns.
+
+    ``kernels``: whether a slot that the target has no low kernel for stays float32.
+    """
     flow = flow.fork()
+    if not kernels:
+        options = replace(options, kernels=replace(options.kernels, missing="schema", broken={}))
     context = Context(flow, options)
     valid = classify_validity(context)
     for tie in valid.first:

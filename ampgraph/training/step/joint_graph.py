@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...core.json_types import JsonObject
 from ..forward.buffers import buffer_values, read_buffers
 from ..forward.class_inputs import ClassInput, read_class_inputs
 from ..forward.exported_backward import (
@@ -130,7 +130,7 @@ class JointGraph:
         for parameter in self.parameters:
             _match_type(parameter)
 
-    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: dict[str, Any]) -> TrainingStep:
+    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
         updated = self._update(optimizer, clip_norm)
         layout = StepLayout(

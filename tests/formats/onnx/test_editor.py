@@ -160,3 +160,16 @@ def test_state_goes_in_and_comes_out() -> None:
         after = run_plain(proto, {**feeds, "c": np.array(ok)})
         np.testing.assert_array_equal(after["next/w_1"], [2, 4] if ok else [1, 2])
     np.testing.assert_array_equal(after["next/w"], onnx.numpy_helper.to_array(proto.graph.initializer[0]))
+
+
+def test_bodies_give_out_further_results() -> None:
+    graph = opened("""y = If (c) <then_branch = t () => (float[4,4] p) { p = Neg (x) },
+                                   else_branch = e () => (float[4,4] q) { q = Abs (x) }>""")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        made = [editor.add("Exp", [named(flow, name)], ["float32"]) for name in "pq"]
+        further = editor.give_out(maker(flow, "y"), [value for [value] in made], "further")
+        assert editor.expose(further) == further.name == "further"
+    found = outputs_of(graph)
+    np.testing.assert_array_equal(found["y"], -x(4, 4))
+    np.testing.assert_allclose(found["further"], np.exp(-x(4, 4)), rtol=1e-6)

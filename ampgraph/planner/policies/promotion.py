@@ -1,0 +1,167 @@
+"""Types by calls, as PyTorch promotes them: what torch.autocast and Apex's O1 have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
+from ...core.plan import Note, Rounding
+from ...oplists.framework_lists import FOLLOWS, INSIDE
+from ..decisions import VALIDITY, Decisions, describe
+from ..options import Options
+from .begun import PARITY
+from .calls import OperatorCall, find_calls
+from .forward import ForwardTypes
+
+BOTH = "both"
+"""The class of operators in which the framework computes in two types, and ONNX in one."""
+
+
+class PromotedTypes(ForwardTypes):
+    """A call that no list speaks of takes the widest type of its operands."""
+
+    framework = "PyTorch"
+
+    def __init__(self, flow: Dataflow, options: Options, given: Decisions) -> None:
+        super().__init__(flow, options, given)
+        self.calls = find_calls(flow, options.lists, given)
+        for call in self.calls:
+            call.at = self._at(call)
+
+    def _at(self, call: OperatorCall) -> str:
+        """What becomes of a call. A norm whose slots must share one type computes in float32 inside, which is what a
+        kernel does that takes float32 statistics beside low data."""
+        if call.listing is None:
+            return ""
+        at = self.options.lists.framework.classes[call.listing.cls].of(self.options.level.name)
+        return INSIDE if at == FOLLOWS and any(self._shares(op) for op in call.ops) else at
+
+    def _shares(self, op: Op) -> bool:
+        """Whether an operator with stored statistics has one type for them and its data."""
+        one = len({self.flow.find(unit) for unit in op.slots.values()}) == 1
+        return one and self.options.lists.traits.has(op.role, "stored_statistics")
+
+    def _float32_for(self, op: Op, slot: str, unit: int) -> str:
+        call = self.calls[op.id]
+        if call.at == "low" or self.flow.units[unit].border:
+            return ""
+        if call.listing and call.at == "float32":
+            about = self.options.lists.framework.classes[call.listing.cls].about
+            return f"{self.spelled(op)}: {call.listing.source}: {about}"
+        if call.at == INSIDE:
+            return "computes in float32 inside"
+        if call.at == FOLLOWS:
+            return self._of_data(op, call, unit)
+        return self.float32_among(op, self.strong(op, call.operands))
+
+    def _settle_borders(self) -> bool:
+        """What enters and leaves bodies has one type: float32 where one of its values is."""
+        changed = super()._settle_borders()
+        for value in self.flow.values:
+            for use in self.flow.uses[value.id]:
+                border = use.unit != NONE and self.flow.units[use.unit].border and self.is_low(use.unit)
+                if border and not self.comes_low(value, use.op):
+                    changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
+        return changed
+
+    def spelled(self, op: Op) -> str:
+        """The operator of the framework that a node belongs to, else what the file calls it."""
+        origin = self.flow.origin(op)
+        return origin.names[-1] if origin else op.kind
+
+    def strong(self, op: Op, operands: Sequence[Value]) -> list[Value]:
+        """The operands that decide where types differ: tensors with dimensions before those without, numbers last."""
+        ranked: dict[int, list[Value]] = {}
+        for value in operands:
+            ranked.setdefault(self.rank(op, value), []).append(value)
+        return ranked[max(ranked)] if ranked else []
+
+    def rank(self, op: Op, value: Value) -> int:
+        """2 for a tensor with dimensions, 1 for one without, 0 for a number."""
+        if self.is_number(op, value):
+            return 0
+        return 1 if self.flow.shape(value.id) == () else 2
+
+    def is_number(self, op: Op, value: Value) -> bool:
+        """Whether a stored tensor is what the exporter made of a number: no parameter, buffer or tensor of the call.
+
+        In a file that names no calls: one without dimensions, or of one element and without the path of a parameter.
+        """
+        if not value.weight or self.flow.weights.size(value) != 1:
+            return False
+        origin = self.flow.origin(op)
+        if origin is None:
+            return self.flow.shape(value.id) == () or "." not in value.name
+        return value.name.replace(".", "_") not in origin.reads
+
+    def comes_low(self, value: Value, reader: int) -> bool:
+        """What a call gives that is wide inside alone comes in the type of its first operand."""
+        call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
+        if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
+            return super().comes_low(value, reader)
+        return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
+
+    def roundings(self) -> list[Rounding]:
+        """What such a call gives to readers that compute in float32: it was low in between."""
+        found = []
+        for value in self.flow.values:
+            if value.producer == NONE or value.dtype != FLOAT32 or self.calls[value.producer].at != INSIDE:
+                continue
+            uses = [use for use in self.flow.uses[value.id] if self._rounds(value, use)]
+            if uses:
+                places = tuple(self.flow.place(use) for use in uses)
+                found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
+        return found
+
+    def _rounds(self, value: Value, use: Use) -> bool:
+        if use.unit == NONE or use.given_cast or self.is_low(use.unit):
+            return False
+        outside = use.op == NONE or self.calls[use.op] is not self.calls[value.producer]
+        return outside and self.comes_low(value, use.op)
+
+    def _of_data(self, op: Op, call: OperatorCall, unit: int) -> str:
+        """The type of what the call reads first; statistics, scale and shift in slots of their own are float32."""
+        first = call.operands[:1]
+        holds = self.operands(op, unit)
+        if len(op.slots) > 1 and not any(value.id == op.inputs[0] for value in holds):
+            makes = any(self.flow.values[v].unit == unit for v in op.outputs[:1])
+            return "" if makes and not holds else "scale, shift and statistics stay float32"
+        return self.float32_among(op, first)
+
+    # -- notes ---------------------------------------------------------------------------------------------------------
+
+    def refused(self) -> dict[int, str]:
+        """Units that the framework would make low and that validity keeps in float32."""
+        found: dict[int, str] = {}
+        assert self.given is not None
+        for op in self.flow.ops:
+            for slot, unit in op.slots.items():
+                root = self.given.find(unit)
+                held = self.given.is_high(unit) and self.given.ranks[root] == VALIDITY
+                if held and self._is_data(op, unit) and not self._float32_for(op, slot, unit):
+                    found[unit] = slot
+        return found
+
+    def _is_data(self, op: Op, unit: int) -> bool:
+        """Whether a slot holds what an operator reads or writes first, and no sizes or scales."""
+        return any(use.unit == unit for v in op.inputs[:1] if v != NONE for use in self.flow.uses[v] if use.op == op.id)
+
+    def notes(self) -> Iterator[Note]:
+        """What a reader must know of how the decisions came about."""
+        decided = [op for op in self.flow.ops if op.slots]
+        named = sum(self.calls[op.id].named for op in decided)
+        if decided:
+            rest = len(decided) - named
+            text = f"{named} nodes by the PyTorch operators that the exporter names, {rest} by the file's own"
+            yield Note("origin", "", text)
+        for op in decided:
+            if self._two_types(op):
+                text = f"{self.framework} computes a part of it low; {op.kind} has one type"
+                yield Note(PARITY, describe(self.flow, op), text)
+
+    def _two_types(self, op: Op) -> bool:
+        """Whether an operator that the framework computes in two types has both of them here."""
+        call = self.calls[op.id]
+        if call.listing is None or call.listing.cls != BOTH or call.ops[-1] is not op:
+            return False
+        return any(self.comes_low(value, op.id) for value in call.operands[:1])

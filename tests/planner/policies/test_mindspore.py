@@ -1,0 +1,49 @@
+"""What the policy ``mindspore`` reads from a file about the network's Python: which stored tensors are cast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ampgraph
+from ampgraph.core.plan import Plan
+from formats.mindir.parse import parse
+
+MODEL = """
+    main(x: f32[2,4])
+      parameter shift: f32[1,4]
+      parameter gain: f32[1,4]
+      e = Exp(shift) @Default/Exp-op0
+      g = Mul(x, gain) @Default/Mul-op0
+      r = FloorDiv(f32[4]=0.5, e) @Default/FloorDiv-op0
+      t = MakeTuple(e, g, r)
+      return t
+"""
+
+
+def plan(folder: Path, numbers: list[float], level: str) -> tuple[Plan, dict[str, str]]:
+    """The plan of the model with these numbers in its constant, and the type of every operator."""
+    model = parse(MODEL)
+    [constant] = [node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].tensors]
+    constant.attribute[0].tensors[0].raw_data = np.array(numbers, np.float32).tobytes()
+    (folder / "m.mindir").write_bytes(model.SerializeToString())
+    found = ampgraph.plan(folder / "m.mindir", level, policy="mindspore")
+    return found, {d.kind.rpartition("::")[2]: d.dtype for d in found.decisions if d.index >= 0}
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: str) -> None:
+    """Exp of a parameter is a function's; Mul may be a primitive's, and a norm is, which are given it low."""
+    found, types = plan(tmp_path, [0.5, 0.1, 0.7, 2], level)
+    assert types["Exp"] == "float32" and types["Mul"] == "float16"
+    notes = [note.text for note in found.notes]
+    assert "'shift' is float32 here, as MindSpore hands it to a function; it casts it for a primitive" in notes
+    assert not any("even steps" in note for note in notes)
+
+
+def test_a_range_is_taken_for_one_that_the_network_makes(tmp_path: Path) -> None:
+    found, types = plan(tmp_path, [0, 1, 2, 3], "O2")
+    assert types["FloorDiv"] == "float32"
+    assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
