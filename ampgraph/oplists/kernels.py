@@ -39,6 +39,14 @@ class Broken:
     default: object = None
     """The attribute's value where a node does not set it."""
 
+    before: str = ""
+    """Only nodes whose result an operator of this trait reads beside a constant; empty: every node."""
+
+    @property
+    def always(self) -> bool:
+        """Whether every node fails."""
+        return not (self.attribute or self.before)
+
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
         value = attributes.get(self.attribute)
@@ -71,7 +79,7 @@ class Kernels:
         `opset` is the model's for the operator's domain, or the version of its schema.
         """
         broken = self.broken.get(kind)
-        if broken and not broken.attribute and low in broken.reasons:
+        if broken and broken.always and low in broken.reasons:
             return False
         types = self._types(kind, opset)
         if types is not None and (type_variable not in types or low in types[type_variable]):
@@ -89,7 +97,7 @@ class Kernels:
     def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
         """Why a node with these attributes would fail in the low type, or an empty string."""
         broken = self.broken.get(kind)
-        if broken and low in broken.reasons and (not broken.attribute or broken.fails(attributes)):
+        if broken and low in broken.reasons and (broken.always or broken.fails(attributes)):
             return broken.reasons[low]
         if self.fallback is not None and self._types(kind, opset) is None:
             return self.fallback.refuses(kind, opset, low, attributes)
@@ -105,9 +113,9 @@ class Kernels:
 
 
 def _broken(entry: Mapping[str, object]) -> Broken:
-    more = ("attribute", "fine", "default")
-    reasons = {low: str(reason) for low, reason in entry.items() if low not in more}
-    return Broken(reasons, str(entry.get("attribute", "")), entry.get("fine"), entry.get("default"))
+    attribute, before = str(entry.get("attribute", "")), str(entry.get("before", ""))
+    reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 
 
 @cache

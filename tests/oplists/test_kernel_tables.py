@@ -104,6 +104,12 @@ def test_cpu_wraps():
     assert cpu.refuses("Add", 14, "float16", {}) == ""
 
 
+def test_a_transpose_fails_on_a_cpu_before_products_alone():
+    cpu = load_kernels("cpu")
+    assert cpu.broken["Transpose"].before == "scores" and not cpu.broken["Transpose"].always
+    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
+
+
 @pytest.mark.parametrize("target", ["tensorrt", "cann"])
 def test_unmeasured_targets_say_nothing(target):
     kernels = load_kernels(target)
