@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.node_names import pattern_for
-from ..formats.onnx.switches import Switched
+from ..core.sites import Switched
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.judged import scale_of
 from ..numerics.metrics.metric import Metric

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -18,20 +19,23 @@ import numpy as np
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.ranges import HIGHEST
-from ..core.verdict import DOUBTFUL, CheckVerdict, unchecked
+from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.sample_set import Samples
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
+from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
-from .fault_search import FaultSearch
+from .fault_search import RUNS, FaultSearch
 from .judging import Watched, counted, judged
 from .pairs import OnnxPair, Pair, paired
+from .verify import compared as seen_by
 
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
 FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
+SEARCH, LEAST = 20.0, 16  # seconds for runs with few nodes low, and how many of them are worth beginning
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Request:
         data: an .npz file or a folder of them; None generates.
         seconds: when to stop taking samples.
         memory: bytes that the process may hold.
+        metric: as `verify` takes it by name; None for the check's own measure.
     """
 
     reference: str
@@ -52,6 +57,7 @@ class Request:
     tolerance: float
     seconds: float
     memory: int
+    metric: str | None = None
 
     def to_json(self) -> str:
         """For the child."""
@@ -98,8 +104,17 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims)
     pair.open()
     drawn = drawn.fitted(pair.expected)
+    if request.metric is not None:
+        by_metric(request.metric, pair, drawn, request.tolerance, answer)
+        return
     start = time.monotonic()
-    outputs, moved = compared(pair, drawn, request.seconds)
+
+    def so_far(outputs: list[Watched]) -> None:
+        verdict = judged(outputs, request.tolerance, drawn.generated)
+        if not drawn.generated or verdict.error == math.inf:
+            answer(verdict)  # which stands if there is no time for more
+
+    outputs, moved = compared(pair, drawn, request.seconds, so_far)
     verdict = judged(outputs, request.tolerance, drawn.generated)
     if drawn.generated and verdict.ok and not moved:
         verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
@@ -116,13 +131,50 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
             answer(doubted(verdict, near_the_limit(pair, drawn, verdict.seconds, request.seconds)))
         return
     heard = [seen.agreement for seen in outputs]
-    finding = FaultSearch(pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False)
+    runs = affordable(verdict.seconds)
+    finding = FaultSearch(
+        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs
+    )
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
 
 
-def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Watched], bool]:
-    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
+def affordable(seconds: float) -> int:
+    """How many runs of one sample the search for causes may take, by what both models took for one."""
+    most = int(SEARCH / max(seconds, 1e-3))
+    return 0 if most < LEAST else min(most, RUNS)
+
+
+def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: Callable[[CheckVerdict], None]) -> None:
+    """Compares by a metric that was asked for, and answers."""
+    metric = metric_of(name, pair.roles())
+    start = time.monotonic()
+    outputs, overall = seen_by(map(pair.both, drawn), metric)
+    seconds = round((time.monotonic() - start) / len(drawn), 3)
+    heard = [output for output in outputs if output.counts]
+    astray = next((output for output in outputs if output.astray), None)
+    errors = {metric.name: overall.decisive} if overall is not None else {o.name: o.scores.decisive for o in heard}
+    wrong = [output.name for output in heard if not output.within(tolerance)] if overall is None else []
+    worst = max(wrong or errors, key=lambda name: errors[name])
+    missed = bool(wrong or astray) or errors[worst] > tolerance
+    error = math.inf if astray is not None else errors[worst]
+    verdict = CheckVerdict(
+        MISSED if missed else OK, error, tolerance, len(drawn), drawn.generated, astray.name if astray else worst,
+        seconds=seconds,
+    )  # fmt: skip
+    answer(verdict)
+    if missed:
+        finding = FaultSearch(pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=affordable(seconds))
+        finding.look(drawn, None)
+        answer(blamed(verdict, finding))
+
+
+def compared(
+    pair: Pair, drawn: Samples, seconds: float, so_far: Callable[[list[Watched]], None]
+) -> tuple[list[Watched], bool]:
+    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample.
+
+    ``so_far`` hears of them after each sample."""
     outputs: dict[str, Watched] = {}
     first: dict[str, bytes] = {}
     moved = False
@@ -133,6 +185,8 @@ def compared(pair: Pair, drawn: Samples, seconds: float) -> tuple[list[Watched],
             outputs.setdefault(name, Watched(Agreement(name))).add(apart(value, found[name]))
             content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             moved |= first.setdefault(name, content) != content
+        if outputs:
+            so_far(list(outputs.values()))
         spent = time.monotonic() - start
         if spent + spent / number > (seconds / 3 if drawn.generated and number >= FEW else seconds):
             break

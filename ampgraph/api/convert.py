@@ -24,6 +24,8 @@ from .steps import Job
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ..numerics.metrics.custom import Function
+
 
 class ConvertOptions(OtherFields, total=False):
     """The keywords of `convert`, all but the one that says what comes back."""
@@ -71,6 +73,7 @@ def convert(
     check: str | None = None,
     tolerance: float | None = None,
     repair: bool = False,
+    metric: str | Function | None = None,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -78,7 +81,7 @@ def convert(
 
     Args:
         model: a path (.onnx or .mindir), onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
-        level: O0, O1, O2, O3 or auto, or a number; O2 if not given.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one: ``"O2,float16,fp32=op:Pow"``.
         plan: apply this plan instead of making one; it says all but the opset.
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
@@ -93,6 +96,7 @@ def convert(
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
         repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
+        metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -110,7 +114,7 @@ def convert(
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair),
+        checking=Checking(check, tolerance, repair, metric),
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)

@@ -37,7 +37,7 @@ def explain(
     Args:
         model: what `convert` takes.
         node: a node's name, a glob that one name matches, or an output's name.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: samples to measure ranges on, as in `convert`.
         progress: hears of progress: what is done, how much of it, of how much.

@@ -55,7 +55,7 @@ class FaultSearch:
                 ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
             else:
                 chosen, ours, theirs = self.kept
-            expected = self.pair.sides(ours, theirs)[0]
+            expected = self.pair.expected(ours)
             count = None if progress is None else functools.partial(progress, "looking at nodes")
             self._inquire(self.pair, (ours, theirs, expected), count)
             self.traced = chosen
@@ -72,7 +72,8 @@ class FaultSearch:
         inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         least = 0.0 if self.asked else WORTH * self.tolerance
-        if self.born is not None or not pair.strict or not self._caused(pair, tracer, inquest, theirs, expected, least):
+        measured = self.born is None and pair.strict and self.runs > 0
+        if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
     def _caused(

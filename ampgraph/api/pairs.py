@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..core.runnable import RunnableGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
+    from ..report.quantized import QuantizedParts
     from ..runtime.onnxruntime_session import OnnxSession
     from ..runtime.ports import Port
     from ..runtime.session import Session
@@ -69,6 +70,10 @@ class Pair(ABC):
     def roles(self) -> dict[str, str]:
         """What the reference's outputs are, where its operators are seen."""
         return {}
+
+    def quantized(self) -> QuantizedParts | None:
+        """The quantized parts, where operators are seen."""
+        return None
 
 
 class OnnxPair(Pair):
@@ -148,6 +153,11 @@ class OnnxPair(Pair):
         from ..numerics.metrics.roles import roles_of
 
         return roles_of(self._ours.dataflow())
+
+    def quantized(self) -> QuantizedParts:
+        from ..report.quantized import quantized_parts
+
+        return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer

@@ -32,7 +32,7 @@ def plan(
 
     Args:
         model: what `convert` takes.
-        level: O0, O1, O2, O3 or auto; O2 if not given.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: samples to measure ranges on, as in `convert`.
         **fields: of the recipe; each replaces the recipe's own:

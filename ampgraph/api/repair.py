@@ -52,8 +52,10 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
     count, limit = missed.samples, missed.tolerance or 0.0
     if BUDGET * count * missed.seconds > SECONDS:
         return None
-    data = job.measuring.data
-    tuned = tune(job.model, recipe=job.recipe, data=data, tolerance=limit, samples=count, progress=progress)
+    data, metric = job.measuring.data, job.checking.metric or "l2"
+    tuned = tune(
+        job.model, recipe=job.recipe, data=data, tolerance=limit, metric=metric, samples=count, progress=progress
+    )
     if not tuned.met:
         return None
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *tuned.patterns))

@@ -65,7 +65,7 @@ def tune(
 
     Args:
         model: an ONNX model as `convert` takes it.
-        level: the level to start from: O1, O2, O3 or auto; O2 if not given.
+        level: the level to start from: O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: an .npz file, a folder of them, an iterable of mappings; without it inputs are generated from ``seed``.
         tolerance: the error that 9 of 10 samples must meet (for a share such as argmax: their mean).

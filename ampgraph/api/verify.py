@@ -98,7 +98,8 @@ def verify(
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step, job.left,
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            pair.quantized(), job.left,
         )  # fmt: skip
 
 

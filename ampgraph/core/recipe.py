@@ -99,7 +99,8 @@ class Recipe:
     level: str | None = option(
         "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
     dtype: str = option(
-        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16 if not given.", read.dtype, default="float16")
+        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16 if not given.", read.dtype,
+        default="float16")
     policy: str = option(
         "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
         read.word("policy"),

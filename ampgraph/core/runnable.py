@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .dataflow import Dataflow, Op, Scope, Shape, Value
 from .graph import Graph, NodeEditor
-from .sites import Site
+from .sites import Site, Switched
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,6 +114,12 @@ class RunnableGraph(Graph, Protocol):
 
     def sites(self, flat: Self) -> tuple[Site, ...]:
         """The nodes of the main graph of ``flat``, under the names that they have here."""
+        ...
+
+    def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> Sequence[Switched]:
+        """Makes itself strict, with an input `SWITCHES` that says of each node whether its roundings are done.
+
+        ``reference``: the model that it was made from; both are without functions. Returns what each switch is for."""
         ...
 
     def strict_editor(self, flow: Dataflow) -> StrictEditor:

@@ -80,6 +80,11 @@ class OpLists:
         named = self.framework.classes.get(cls)
         return named.of(level.name) if named else level.of(cls)
 
+    def classes_of(self, at: str) -> tuple[str, ...]:
+        """The classes that exist to be ``low``, or ``float32``."""
+        named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
+        return named or (("white",) if at == "low" else ("black", "kept"))
+
     def unlisted(self, level: Level) -> str:
         """What a level does with an operator in no list."""
         return "float32" if level.name == "O0" else self.framework.unlisted

@@ -9,8 +9,6 @@ from functools import cached_property
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.traits import Traits
 
-OPEN = -1
-
 
 class OpenSizes:
     """Dimensions of values, the open ones behind batch and channels guessed at the model's inputs and divided since."""
@@ -32,15 +30,6 @@ class OpenSizes:
     def guessed(self, op: Op) -> int:
         """How many elements an operator adds up into one, with open dimensions guessed."""
         return math.prod(self._summed(op, self.dims(op.inputs[0])))
-
-    def summed(self, op: Op) -> int | None:
-        """The same; None where a dimension of them is open."""
-        shape = self.flow.shape(op.inputs[0])
-        if shape is None:
-            return None
-        known = [dim if isinstance(dim, int) else self.named.get(str(dim), OPEN) for dim in shape]
-        found = self._summed(op, known)
-        return None if any(dim < 0 for dim in found) else math.prod(found)
 
     def _summed(self, op: Op, dims: list[int]) -> list[int]:
         """The dimensions that a sum is over."""

@@ -11,6 +11,7 @@ from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
+from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
@@ -57,6 +58,7 @@ class Verification:
     metric: str = "l2"
     overall: Scores | None = None
     steps: tuple[StepError, ...] = ()
+    quantized: QuantizedParts | None = None
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
 
     @property
@@ -93,6 +95,7 @@ class Verification:
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
             "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
+            "quantized": self.quantized.to_dict() if self.quantized else None,
             "steps": [step.to_dict() for step in self.steps],
         }
 
@@ -102,6 +105,7 @@ def verification_lines(found: Verification) -> list[str]:
     rows = [("reference", found.reference), ("model", found.model), ("run", found.run)]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
     rows += _fallback(found)
+    rows += [("quantized", str(found.quantized))] if found.quantized else []
     if found.overall is not None:
         rows.append(("metric", f"{found.metric}  {_three(found.overall)}"))
     for output in found.outputs:

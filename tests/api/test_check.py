@@ -167,6 +167,20 @@ def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch):
+    source = path(LARGE)
+    ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
+    for name, size in (("a", 1e-3), ("b", 1.0), ("c", 1.0)):
+        np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
+    left = iter([check_run.apart] * 2)
+    monkeypatch.setattr(check_run, "apart", lambda a, b: next(left)(a, b))
+    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10, 1 << 30)
+    answers = []
+    with pytest.raises(StopIteration):
+        check_run.run(asked, answers.append)
+    assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]
+
+
 def test_repair_holds_what_overflows_by_its_range(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")

@@ -125,7 +125,7 @@ def test_policy_mindspore_is_told_as_such(amp, source):
         (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
         (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
         (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
-        (["--policy", "pytorch"], "AMP303", ["pytorch"]),
+        (["--policy", "apex"], "AMP303", ["PyTorch's modules", "--policy pytorch"]),
         (["--store-weights", "high"], "AMP301", ["high"]),
         (["--io", "imgae=low"], "AMP305", ["imgae"]),
         (["--dim", "batch=2"], "AMP310", ["batch"]),

@@ -66,7 +66,8 @@ def main() -> int:
     if words.one:
         run(first, last, words.ways, words.keep)
         return 0
-    counts, found = Counter[str](), []
+    counts: Counter[str] = Counter()
+    found: list[str] = []
     for start in range(first, last, SHARE):
         some, faults = share(start, min(start + SHARE, last), words)
         counts, found = counts + some, found + faults

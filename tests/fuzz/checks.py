@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import ModelProto
 
 import ampgraph
@@ -121,10 +122,20 @@ def _valid(case: Random, result: ModelProto, way: Way) -> None:
         if list(old) != list(new):
             raise _Failed("interface", "inputs or outputs changed")
     try:
-        opened(result)
+        seen, before = (_seen(opened(model)) for model in (result, case.model))
+        if seen != before:
+            apart = next((a, b) for a, b in zip(before, seen, strict=True) if a != b)
+            raise _Failed("interface", f"ONNX Runtime saw {apart[0]}, and sees {apart[1]}")
+    except _Failed:
+        raise
     except Exception as error:
         if way.target == "cpu":  # other targets' kernels are not here, and what has none is replaced by its definition
             raise _Failed("load", error) from error
+
+
+def _seen(session: ort.InferenceSession) -> list[tuple[str, str, int]]:
+    """Inputs and outputs as ONNX Runtime tells of them: names, types and ranks."""
+    return [(one.name, one.type, len(one.shape)) for one in (*session.get_inputs(), *session.get_outputs())]
 
 
 def _right(case: Random, result: ModelProto, way: Way) -> None:
@@ -166,7 +177,7 @@ def distance(reference: Any, result: Any) -> float:
 def _announced(case: Random, result: ModelProto, tolerance: float) -> bool:
     """Whether the check that ends a conversion calls it missed on the same samples."""
     pair = OnnxPair(case.model, result, "cpu")
-    drawn = load_samples(pair.reference, case.feeds, count=len(case.feeds), dims={}, likely=True)
+    drawn = load_samples(pair.reference, case.feeds, count=len(case.feeds), dims={})
     pair.open()
     outputs, _ = compared(pair, drawn, 60.0)
     return judged(outputs, tolerance, False).missed

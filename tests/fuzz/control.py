@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from fuzz.bodies import Body
 from fuzz.forms import DTYPES, Want
+from fuzz.motifs import motif
 
 DEEPEST = 2
 NAMED = {np.dtype(value): name for name, value in DTYPES.items()}
@@ -39,6 +40,8 @@ def step(body: Body, depth: int) -> None:
         sequence(body)
     elif at < 0.17:
         rounding(body)
+    elif at < 0.25:
+        motif(body)
     else:
         body.operator()
 

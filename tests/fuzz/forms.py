@@ -87,8 +87,8 @@ def draw(rng: np.random.Generator, name: str, opset: int, like: tuple[int, ...] 
     if "::" in name:
         domain, kind = name.split("::")
         form = book()["forms"][name][rng.integers(len(book()["forms"][name]))]
-        wants = tuple(w for text in form["inputs"] if (w := _want(rng, text, "float32", {})) is not None)
-        return Use(domain, kind, wants, dict(form.get("attributes", {})))
+        drawn = (_want(rng, text, "float32", {}) for text in form["inputs"])
+        return Use(domain, kind, tuple(want for want in drawn if want is not None), dict(form.get("attributes", {})))
     found = schema(name, opset)
     forms = [form for form in book()["forms"].get(name, [None]) if form is None or _fits(form, found)]
     if not forms:
@@ -96,7 +96,7 @@ def draw(rng: np.random.Generator, name: str, opset: int, like: tuple[int, ...] 
     form = forms[rng.integers(len(forms))] or {"inputs": _plain(rng, found, like)}
     types = _types(rng, found, form["inputs"])
     sizes = _sizes(form["inputs"], like)
-    wants = []
+    wants: list[Want] = []
     for place, text in enumerate(form["inputs"]):
         formal = found.inputs[min(place, len(found.inputs) - 1)]
         wants.append(_want(rng, text, types.get(formal.type_str, "float32"), sizes) or Want())

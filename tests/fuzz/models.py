@@ -92,6 +92,8 @@ def _sizes(shared: Shared, shape: tuple[int, ...]) -> list[int | str | None]:
     how = shared.rng.random()
     if how < 0.6:
         return list(shape)
+    if how > 0.97:
+        return [-1 for _ in shape]  # as some exporters write what they do not know
     return [f"n{size}" if how < 0.85 else None for size in shape]
 
 

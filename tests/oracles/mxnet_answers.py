@@ -119,12 +119,12 @@ def answer(seed, excluded=False, cast=False):
     """The numbers of low nodes, then what is cast: ``-`` to low, ``+`` to float32; ``refused`` where MXNet's own symbol
     does not bind, or leaves a low operator float32: it took a float32 value for low there."""
     made = symbol(seed)
-    options = {"excluded_sym_names": [f"n{n}" for n in range(0, 60, 5)]} if excluded else {}
-    if excluded:
-        own = {node["name"] for node in json.loads(made.tojson())["nodes"]}
-        options["excluded_sym_names"] = [name for name in options["excluded_sym_names"] if name in own]
+    own = {node["name"] for node in json.loads(made.tojson())["nodes"]}
+    names = [name for name in (f"n{n}" for n in range(0, 60, 5)) if excluded and name in own]
+    data = [name for name in ("x", "y") if name in made.list_inputs()]
+    options: dict[str, object] = {"excluded_sym_names": names} if excluded else {}
     if cast:
-        options = {"cast_optional_params": True, "data_names": [n for n in ("x", "y") if n in made.list_inputs()]}
+        options = {"cast_optional_params": True, "data_names": data}
     try:
         types, nodes = _types(amp.convert_symbol(made, "float16", **options))
     except mx.MXNetError:
@@ -138,7 +138,7 @@ def answer(seed, excluded=False, cast=False):
                     casts.add(("-" if types[head] == "float16" else "+") + _source(nodes, place))
         elif node["op"] != "null" and types[number, 0] == "float16":
             low.append(int(node["name"][1:]))
-        elif node["op"] in symbol_fp16.FP16_FUNCS and node["name"] not in options.get("excluded_sym_names", ()):
+        elif node["op"] in symbol_fp16.FP16_FUNCS and node["name"] not in names:
             return "refused"
     return " ".join([",".join(map(str, sorted(low))), *sorted(casts)])
 

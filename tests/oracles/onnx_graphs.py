@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -10,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from ampgraph.core.plan import Plan
 from oracles.random_graphs import SIZE, Step
 
-Attributes = dict[str, object]
+Attributes = dict[str, Any]
 FORMS: dict[str, tuple[str, Attributes, list[list[int]]]] = {
     "ToImage": ("Reshape", {}, [[1, SIZE, SIZE, 1]]),
     "ToMatrix": ("Reshape", {}, [[SIZE, SIZE]]),

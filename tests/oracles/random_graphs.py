@@ -81,7 +81,7 @@ def spread(reduction, joins):
 
 def in_depth(steps, outputs):
     """The same graph in the order in which MXNet visits a symbol: what no output needs is left out."""
-    order = {}
+    order: dict[int, int] = {}
 
     def visit(name):
         number = int(name[1:].partition(":")[0]) if name[0] == "n" else -1

@@ -54,7 +54,7 @@ def apex_scaler(init, interval):
     amp = types.ModuleType("apex.amp")  # without its __init__, which imports compiled extensions
     amp.__path__ = [str(Path(sys.argv[3]) / "apex" / "amp")]
     sys.modules["apex.amp"] = amp
-    torch.cuda.IntTensor = lambda numbers: torch.tensor(numbers, dtype=torch.int32)
+    vars(torch.cuda)["IntTensor"] = lambda numbers: torch.tensor(numbers, dtype=torch.int32)
     module = importlib.import_module("apex.amp.scaler")
     module.multi_tensor_applier.available = False
     scaler = module.LossScaler("dynamic", init_scale=init, scale_window=interval)
@@ -132,7 +132,7 @@ def answers(framework):
     version, traces = "", []
     for seed, init, interval in CASES:
         version, step = SCALERS[framework](init, interval)
-        runs = []
+        runs: list[list[float]] = []
         for finite in finite_steps(seed):
             scale = step(1.0 if finite else float("inf"))
             if runs and runs[-1][0] == scale:

@@ -10,7 +10,7 @@ from ...core.errors import AmpError
 from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
-from .origins import origin_of
+from .origins import Origins
 from .schemas import first_opset_admitting, kind_of, opset_of_ir
 from .shapes import OnnxShapes
 from .values import Environment, OnnxValues
@@ -25,7 +25,7 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    flow.origin = origin_of
+    flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values).read(model.graph)
     _refuse_without_cast(values, low)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,13 @@ import onnx_ir as ir
 
 from ...core.dataflow import Dataflow, Op, Value
 from ...core.runnable import Declared
-from ...core.sites import Site
+from ...core.sites import Site, Switched
 from ..editable import EditableGraph
 from . import io as onnx_io
 from .shapes import sizes
 from .sites import read_sites
 from .strict_editor import DEFAULT_OPSET, OnnxStrictEditor
+from .switches import LowParts, with_switches
 from .types import declared_type, native_type
 from .walk import captured
 from .weights import stored_tensor
@@ -101,6 +102,14 @@ class RunnableOnnx(EditableGraph):
     def sites(self, flat: Self) -> tuple[Site, ...]:
         """The nodes of the main graph of ``flat``, under the names that they have here."""
         return read_sites(self.model, flat.model)
+
+    def switched(self, reference: Self, make_strict: Callable[[Self], None]) -> list[Switched]:
+        """Makes itself strict, with a switch for every node that rounds."""
+        parts = LowParts.of(self.model, self.dataflow())
+        make_strict(self)
+        found = with_switches(self.model, reference.model, parts)
+        self.edited()
+        return found
 
     def strict_editor(self, flow: Dataflow) -> OnnxStrictEditor:
         """An editor over the newest dataflow of a graph without functions."""

@@ -12,17 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ...core.dataflow import Dataflow
 from ...core.graph import LOW
 from ...core.names import FreshNames
+from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
-from .graph import OnnxGraph
-from .handles import all_names
 from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
 from .weights import stored_tensor
 
-SWITCHES = "@switches"  # the input
 SEPARATE = 4  # the version of the format from which stored tensors are no inputs
 LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
 FLOAT = ir.DataType.FLOAT
@@ -30,52 +29,41 @@ LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
 
 
 @dataclass(frozen=True)
-class Switched:
-    """A node whose roundings one truth value turns on: its name, operator and outputs in the file, the control-flow
-    nodes around it from the outside in; ``moves``: nodes that move data to it and are turned on with it."""
-
-    node: str
-    kind: str
-    outputs: tuple[str, ...]
-    inside: tuple[str, ...]
-    moves: tuple[Switched, ...] = ()
-
-
-@dataclass(frozen=True)
 class LowParts:
-    """What a low model holds, asked before it is made strict: its Casts, and the names of stored tensors that are low,
-    of Constant nodes as well."""
+    """What a low model holds, asked before it is made strict: the nodes that read or make low values, its Casts, and
+    the names of stored tensors that are low, of Constant nodes as well."""
 
+    nodes: frozenset[ir.Node]
     casts: frozenset[ir.Node]
     constants: frozenset[str]
 
     @staticmethod
-    def of(graph: OnnxGraph) -> LowParts:
-        """Of a graph that will be made strict in place."""
-        graphs = list(all_graphs(graph.model))
+    def of(model: ir.Model, flow: Dataflow) -> LowParts:
+        """Of a model that will be made strict in place."""
+        graphs = list(all_graphs(model))
+        low = {value.id for value in flow.values if value.dtype in LOW}
+        nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
         stored = {v.name or "" for each in graphs for v, tensor in _stored(each) if tensor.dtype in LOW_TYPES}
-        return LowParts(frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
+        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
 
 
-def with_switches(strict: OnnxGraph, reference: OnnxGraph, parts: LowParts) -> list[Switched]:
-    """Puts switches into a strict graph, in place; returns what each is for, in the order of the file.
+def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
+    """Puts switches into a strict model, in place; returns what each is for, in the order of the file.
 
-    ``reference``: the model that it was made from, without functions; ``parts``: the low graph's, before.
+    ``reference``: the model that it was made from, without functions; ``parts``: the low model's, before.
     """
-    writer = _Switches(strict, reference, parts)
-    found = writer.run()
-    strict.model.ir_version = max(strict.model.ir_version or 0, SEPARATE)
-    strict.edited()
+    found = _Switches(strict, reference, parts).run()
+    strict.ir_version = max(strict.ir_version or 0, SEPARATE)
     return found
 
 
 class _Switches:
-    def __init__(self, strict: OnnxGraph, reference: OnnxGraph, parts: LowParts) -> None:
-        self._main, self._parts = strict.model.graph, parts
-        graphs = list(all_graphs(reference.model))
+    def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
+        self._main, self._parts = strict.graph, parts
+        graphs = list(all_graphs(reference))
         self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
         self._stored = {v.name: tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
-        self._fresh = FreshNames(all_names(strict.model, strict.dataflow()))
+        self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
         self._inside: dict[ir.Node, tuple[str, ...]] = {}
         self._flags: dict[ir.Node, int] = {}
@@ -88,7 +76,7 @@ class _Switches:
         pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
         made = [(raw, wide) for raw, cast, wide in pairs if cast not in self._parts.casts]
         read = [(r, w) for r, cast, w in pairs if cast in self._parts.casts and w.name not in self._given]
-        self._number({raw for raw, _ in made}, {wide for _, wide in (*read, *constants)})
+        self._number({raw for raw, _ in made})
         found = [self._told(members, {raw: wide.name or "" for raw, wide in made}) for members in self._members]
         for raw, wide in made:
             maker = raw.producer()
@@ -110,14 +98,10 @@ class _Switches:
                 yield from self._walk(body, (*inside, name))
             yield node
 
-    def _number(self, rounded: set[ir.Value], low_reads: set[ir.Value]) -> None:
-        """A switch for each node that rounds; what only moves data goes with the first that reads it and computes."""
-        computes = [
-            node
-            for node in self._nodes
-            if not _casts(node) and (rounded.intersection(node.outputs) or low_reads.intersection(node.inputs))
-        ]
-        later = [node for node in computes if not rounded.intersection(node.outputs) and _hands_on(node)]
+    def _number(self, rounded: set[ir.Value]) -> None:
+        """A switch for each node that rounds; one that is exact goes with the first that reads it and is not."""
+        computes = [node for node in self._nodes if node in self._parts.nodes and node.inputs and not _casts(node)]
+        later = [node for node in computes if not rounded.intersection(node.outputs) and _exact(node)]
         for node in computes:
             if node not in later:
                 self._new_switch(node)
@@ -142,7 +126,7 @@ class _Switches:
         known = next((reader for reader in readers if reader in self._flags), None)
         if known is not None:
             return known
-        moving = [reader for reader in readers if reader not in met and _hands_on(reader)]
+        moving = [reader for reader in readers if reader not in met and _exact(reader)]
         return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
 
     def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
@@ -182,27 +166,26 @@ class _Switches:
         A low node rounds what it reads too: it would have a Cast there if the maker were in float32.
         """
         uses, after = list(wide.uses()), wide.producer()
-        assert after is not None and after.graph is not None
+        assert after is not None
+        graph = after.graph
+        assert graph is not None
         switched: dict[frozenset[int], ir.Value] = {}
 
         def by(flags: frozenset[int]) -> ir.Value:
             if flags not in switched:
                 node = self._where(flags, wide, raw)
-                after.graph.insert_after(after, node)
+                graph.insert_after(after, node)
                 switched[flags] = node.outputs[0]
             return switched[flags]
 
         for use in uses:
             use.node.replace_input_with(use.idx, by(frozenset({flag, self._flag_of(use.node, flag)})))
         if wide.is_graph_output():
-            self._give_out(after.graph, wide, by(frozenset({flag})))
+            self._give_out(graph, wide, by(frozenset({flag})))
 
     def _flag_of(self, reader: ir.Node, other: int) -> int:
-        """The switch of what reads a value, behind moves too."""
-        if reader in self._flags:
-            return self._flags[reader]
-        found = self._reader(reader, set()) if _hands_on(reader) else None
-        return other if found is None else self._flags[found]
+        """The switch of what reads a value; none of its own where it computes in float32."""
+        return self._flags.get(reader, other)
 
     def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
         switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
@@ -249,7 +232,7 @@ class _Switches:
                 )
             else:
                 name = f"{value.name}_at"
-                index = ir.Value(name=name, const_value=ir.Tensor(np.array(*flags), name=name))
+                index = ir.Value(name=name, const_value=ir.Tensor(np.array(min(flags)), name=name))
                 index.type, index.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
                 self._main.register_initializer(index)
                 node = ir.Node("", "Gather", (given, index), outputs=(value,), name="")
@@ -271,10 +254,14 @@ def _casts(node: ir.Node) -> bool:
     return has(kind_of(node.domain, node.op_type), "casts")
 
 
-def _hands_on(node: ir.Node) -> bool:
-    """Whether a node moves data, or hands it to bodies of its own."""
-    kind = kind_of(node.domain, node.op_type)
-    return has(kind, "moves") or has(kind, "control_flow")
+def _names(graph: ir.Graph) -> Iterator[str]:
+    made = (value for node in graph for value in node.outputs)
+    yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
+
+
+def _exact(node: ir.Node) -> bool:
+    """Whether a node makes nothing that is to be rounded, if what it reads is."""
+    return has(kind_of(node.domain, node.op_type), "exact")
 
 
 def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:

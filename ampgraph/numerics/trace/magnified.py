@@ -17,9 +17,12 @@ NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}  # the smallest with all i
 class Traced(Protocol):
     """A trace with its readers."""
 
-    trace: Trace
-    readers: Mapping[str, Sequence[int]]
-    low_type: str
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def readers(self) -> Mapping[str, Sequence[int]]: ...
+    @property
+    def low_type(self) -> str: ...
 
     def error_in(self, site: Site) -> float:
         """The largest error of what a node reads."""

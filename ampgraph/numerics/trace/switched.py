@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError
 from ...core.graph import LOW
-from ...formats.onnx.switches import SWITCHES, LowParts, with_switches
+from ...core.sites import SWITCHES
 from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import flat_graph
 from ..sessions import cpu_options, opened
@@ -42,9 +43,7 @@ class SwitchedSession:
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
             self._low = {flow.values[v].name for v in flow.scopes[0].inputs if flow.values[v].dtype in LOW}
-            parts = LowParts.of(graph)
-            rewrite(graph, keep_border=False)
-            self.units = with_switches(graph, given, parts)
+            self.units = graph.switched(given, functools.partial(rewrite, keep_border=False))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
         try:

@@ -54,8 +54,9 @@ def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
         return Scale(policy, states.add("step/scale", np.float32(first.scale), SCALE), None)
     number, late = np.dtype(RULES[policy.rule].number).type, RULES[policy.rule].late
     scale = states.add("step/scale", number(first.scale), SCALE)
-    numbers = [(name, getattr(first, name)) for name in ("counter", "credit", "overflows")]
-    counter, credit, overflows = (states.add(f"step/{name}", np.int32(number), SCALE) for name, number in numbers)
+    counter, credit, overflows = (
+        states.add(f"step/{name}", np.int32(getattr(first, name)), SCALE) for name in ("counter", "credit", "overflows")
+    )
     seed = scale if scale.dtype == ir.DataType.FLOAT else b.op("Cast", scale, to=FLOAT)
     pending = states.add("step/pending_scale", number(first.pending), SCALE) if late else None
     return Scale(policy, seed, ScaleValues(scale, counter, credit, overflows, pending))

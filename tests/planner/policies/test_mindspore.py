@@ -35,7 +35,7 @@ def plan(folder: Path, numbers: list[float], level: str) -> tuple[Plan, dict[str
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_a_parameter_handed_to_a_function_stays_float32(tmp_path: Path, level: str) -> None:
-    """Exp of a parameter is a function's; Mul may be a primitive's, which is given it low."""
+    """Exp of a parameter is a function's; Mul may be a primitive's, and a norm is, which are given it low."""
     found, types = plan(tmp_path, [0.5, 0.1, 0.7, 2], level)
     assert types["Exp"] == "float32" and types["Mul"] == "float16"
     notes = [note.text for note in found.notes]

@@ -100,8 +100,14 @@ def test_lists() -> None:
     assert ampgraph.lists("Elu", policy="mxnet")[0].cls == "conditional"
 
 
-def test_a_plan_is_taken_and_conversion_again_changes_nothing() -> None:
+def test_a_plan_is_taken() -> None:
     plan = ampgraph.plan(parse(MODEL), policy="mxnet")
     once = ampgraph.convert(parse(MODEL), policy="mxnet", check="off")
     assert ampgraph.convert(parse(MODEL), plan=Plan.from_json(plan.to_json()), check="off") == once
     assert ampgraph.convert(once, policy="mxnet", check="off") == once
+
+
+def test_conversion_again_changes_nothing() -> None:
+    for seed in (3, 7, 9, 12):
+        once = ampgraph.convert(onnx_graphs.model(*mxnet_forms.graph(seed)), policy="mxnet", check="off")
+        assert ampgraph.convert(once, policy="mxnet", check="off") == once, seed

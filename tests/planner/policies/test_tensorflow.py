@@ -97,10 +97,18 @@ def test_a_schema_that_refuses_is_told() -> None:
     assert types(plan) == "F" and "float32 where TensorFlow computes low" in plan.notes[0].text
 
 
-def test_conversion_again_changes_nothing_and_a_plan_is_taken() -> None:
+def test_a_plan_is_taken() -> None:
     plan = ampgraph.plan(parse(MODEL), policy="tensorflow")
     once = ampgraph.convert(parse(MODEL), policy="tensorflow", check="off")
     assert ampgraph.convert(parse(MODEL), plan=Plan.from_json(plan.to_json()), check="off") == once
+
+
+@pytest.mark.parametrize("level", ["auto", "O1", "O3"])
+def test_conversion_again_changes_nothing(level: str) -> None:
+    for seed in (3, 9, 12):
+        model = onnx_graphs.model(*tensorflow_forms.graph(seed))
+        once = ampgraph.convert(model, level, policy="tensorflow", check="off")
+        assert ampgraph.convert(once, level, policy="tensorflow", check="off") == once, seed
 
 
 def items(text: str) -> list[Item]:

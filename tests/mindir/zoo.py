@@ -1,0 +1,81 @@
+"""Networks of the package mindcv beside MindSpore's own mixed precision, as `zoo.json`.
+
+    python -m mindir.zoo [NAME ...] [--table]        (with ``tests`` and mindcv on the path)
+
+Runs `zoo_one` for each network, minutes each, and puts what it finds into the file; ``--table`` prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("zoo.json")
+LEVELS = ("O2", "O3", "auto")
+SIZES = {
+    **dict.fromkeys(("squeezenet1_0", "mobilenet_v1_025", "resnet18", "seresnet18", "mobilenet_v2_035_128"), 64),
+    **dict.fromkeys(("mobilenet_v3_small_075", "convnextv2_atto", "shufflenet_v2_x0_5", "ghostnet_050"), 64),
+    **dict.fromkeys(("poolformer_s12", "regnet_x_200mf", "repvgg_a0", "mnasnet_050", "skresnet18", "resnest14"), 64),
+    **dict.fromkeys(("edgenext_xx_small", "efficientnet_b0", "shufflenet_v1_g3_05", "googlenet", "res2net50"), 64),
+    **dict.fromkeys(("mixnet_s", "densenet121", "resnetv2_50", "regnet_y_200mf", "BiT_resnet50"), 64),
+    **dict.fromkeys(("resnext50_32x4d", "convnext_tiny"), 64),
+    **dict.fromkeys(("xception", "inception_v3"), 96),
+    **dict.fromkeys(("mobilevit_xx_small", "halonet_50t"), 128),
+    **dict.fromkeys(("mlp_mixer_s_p32", "pit_ti", "visformer_tiny", "convit_tiny", "pvt_v2_b0", "swin_tiny"), 224),
+    **dict.fromkeys(("xcit_tiny_12_p16_224", "coat_lite_tiny", "cmt_tiny", "cait_xxs24_224", "vit_b_32_224"), 224),
+    **dict.fromkeys(("volo_d1",), 224),
+    **dict.fromkeys(("crossvit_9",), 240),
+}
+"""Every network with the side of its images: small where it takes any."""
+
+_MADE_FLOAT32 = "the network casts to float32 itself, which is nothing in the float32 file: Softmax is low here"
+EXCUSED = {"vit_b_32_224": _MADE_FLOAT32}
+"""What is not identical at O2 and O3, and why."""
+
+
+def measured(name: str) -> dict[str, Any]:
+    """What `zoo_one` finds of a network, in a process of its own."""
+    command = [sys.executable, "-m", "mindir.zoo_one", name, str(SIZES[name]), *LEVELS]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GLOG_v": "4"})
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Puts results into the file."""
+    known = json.loads(RESULTS.read_text())["networks"] if RESULTS.exists() else {}
+    known.update(found)
+    rows = ",\n".join(f'"{name}": {json.dumps(known[name])}' for name in sorted(known))
+    RESULTS.write_text('{"mindspore": "2.10.0", "mindcv": "0.3.0", "networks": {\n' + rows + "\n}}\n")
+
+
+def table() -> str:
+    """Every network: identical or how far apart at each level, and the errors and Casts at O2."""
+    lines = []
+    for name, found in json.loads(RESULTS.read_text())["networks"].items():
+        words = ["identical" if found[level]["identical"] else f"{found[level]['apart']:.1e}" for level in LEVELS]
+        own, ours = found["O2"]["own"], found["O2"]["ampgraph"]
+        errors = f"{own['error']:.1e} {ours['error']:.1e}  Casts {own['casts']} {ours['casts']}"
+        lines.append(f"{name:24} {'  '.join(words):36} {errors}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", action="store_true", help="print what is recorded")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    for name in options.names or ([] if options.table else SIZES):
+        keep(measured(name))
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
