@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import Dataflow
 from ...core.plan import Note, Why
-from ...core.recipe_values import LEVELS
+from ...core.spellings import LEVELS
 from ..classify import classify
 from ..context import Context
 from ..costs import CutTask, build_problem
