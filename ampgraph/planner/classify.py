@@ -130,7 +130,7 @@ def _broken_before(context: Context, op: Op) -> list[Hold]:
     """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
     broken = context.options.kernels.broken.get(op.kind)
     reason = broken.reasons.get(context.options.dtype) if broken and broken.before else None
-    if broken is None or reason is None:
+    if broken is None or broken.before is None or reason is None:
         return []
     uses = (use for value in _in_place(context, op.outputs[0]) for use in context.flow.uses[value])
     readers = [context.flow.ops[use.op] for use in uses if use.op != NONE]
