@@ -9,6 +9,7 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
+from ampgraph.core.verdict import CheckVerdict
 from onnx_text import parse
 
 PRODUCT = """
@@ -176,7 +177,7 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     left = iter([check_run.apart] * 2)
     monkeypatch.setattr(check_run, "apart", lambda a, b: next(left)(a, b))
     asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10, 1 << 30)
-    answers = []
+    answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
         check_run.run(asked, answers.append)
     assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]

@@ -10,6 +10,7 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
+from ampgraph.core.recipe import Recipe
 from ampgraph.report.text import explanation_lines
 from onnx_text import parse
 from oracles import mxnet_forms, onnx_graphs
@@ -88,9 +89,9 @@ def test_batch_norm_of_one_type_stays_float32() -> None:
 
 
 def test_what_has_no_meaning_is_refused() -> None:
-    for options, code in (({"level": "O2"}, "AMP302"), ({"dtype": "bfloat16"}, "AMP303")):
+    for text, code in (("O2", "AMP302"), ("bfloat16", "AMP303")):
         with pytest.raises(AmpError) as caught:
-            ampgraph.plan(parse(MODEL), policy="mxnet", **options)
+            ampgraph.plan(parse(MODEL), recipe=Recipe.from_text(f"{text},policy=mxnet"))
         assert caught.value.code == code and caught.value.hint
 
 
