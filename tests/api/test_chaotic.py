@@ -25,6 +25,7 @@ def path(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_the_check_names_it(path):
     with pytest.warns(ampgraph.PrecisionWarning, match=SAID) as caught:
         ampgraph.convert(path, output=path.parent / "low.onnx", check="auto")
@@ -44,6 +45,7 @@ def test_tune_names_it(path):
     assert found.patterns and any(re.search(SAID, note) for note in found.notes)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
     weights = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 100, np.float32)}

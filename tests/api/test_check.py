@@ -87,6 +87,7 @@ def test_the_users_samples_are_what_it_runs_on(path):
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--level", "O3"], ["--policy", "pytorch"]])
 def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
     code, out, _ = amp("convert", path(LARGE), "--check", "auto", *words)
