@@ -168,7 +168,6 @@ def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
 
 
-@pytest.mark.slow
 def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch):
     source = path(LARGE)
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
@@ -183,6 +182,7 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]
 
 
+@pytest.mark.slow
 def test_repair_holds_what_overflows_by_its_range(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")
