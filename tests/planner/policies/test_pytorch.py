@@ -52,6 +52,7 @@ def test_types_of_modules(name: str, case: str) -> None:
         assert Counter((kind, origin) for kind, origin, _, _ in found) == NAMED.get((name, case.split()[0]), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_types_of_random_modules(case: str) -> None:
     compared = 0
