@@ -88,6 +88,7 @@ def test_the_users_samples_are_what_it_runs_on(path):
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--level", "O3"], ["--policy", "pytorch"]])
 def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
     code, out, _ = amp("convert", path(LARGE), "--check", "auto", *words)
@@ -168,7 +169,6 @@ def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
 
 
-@pytest.mark.slow
 def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch):
     source = path(LARGE)
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
@@ -183,6 +183,7 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]
 
 
+@pytest.mark.slow
 def test_repair_holds_what_overflows_by_its_range(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")
