@@ -14,8 +14,10 @@ os.environ.setdefault(
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what is not in the share of a grid that is marked so."""
+    """Leaves out what is not in the share of a grid that is marked so, and samples of a suite that runs itself."""
     left_out = {item for item in items for mark in item.iter_markers("share") if not share([item.name], *mark.args)}
+    whole = {item.path for item in items if item.get_closest_marker("conformance")}
+    left_out |= {item for item in items if item.get_closest_marker("sample") and item.path in whole}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 

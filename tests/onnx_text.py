@@ -40,6 +40,12 @@ def parse(
     return model
 
 
+def proto(model: object) -> ModelProto:
+    """A model that must be an onnx.ModelProto, as type checkers see it."""
+    assert isinstance(model, ModelProto)
+    return model
+
+
 def array(value: Any, seed: str = "") -> np.ndarray:
     """An array as it is; a tuple of ints is a shape, filled with small numbers that depend on ``seed`` alone."""
     if not isinstance(value, tuple):

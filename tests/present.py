@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
+
+from ampgraph.core.json_types import JsonObject
 
 T = TypeVar("T")
 
@@ -11,3 +14,8 @@ def present(value: T | None) -> T:
     """The value, which is not None: a test that finds None fails here."""
     assert value is not None
     return value
+
+
+def plain(data: JsonObject) -> Any:
+    """The same after a way through JSON."""
+    return json.loads(json.dumps(data))

@@ -11,7 +11,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 ROOMS = {  # what each room may import besides itself
     "core": "",
     "oplists": "core",
@@ -99,6 +100,24 @@ def test_a_back_arrow_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(imported("ampgraph.core.errors")) == ["ampgraph.planner.steps"]
 
 
+NATIVE = {  # modules of numerics that know a format, and why
+    "ampgraph.numerics.tune.shadow_graph": "moves the nodes of one model into another, for which there is no verb",
+}
+
+
+def test_numerics_speak_to_graphs_and_editors() -> None:
+    """No onnx_ir, and of formats the adapters and the kinds that they take: runs read dataflows and edit by verbs."""
+    known, free = set(), {"ampgraph.formats.adapters", "ampgraph.formats.kinds"}
+    for module, (_, tree) in modules().items():
+        if room(module) == "numerics":
+            inside = {name for name in imported(module) if room(name) == "formats"} - free
+            outside = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            outside |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            if inside or any(name.split(".")[0] == "onnx_ir" for name in outside):
+                known.add(module)
+    assert known == set(NATIVE)
+
+
 def length(function: ast.FunctionDef) -> int:
     """Its lines without the docstring, which says what each argument is."""
     text = function.body[0] if ast.get_docstring(function) is not None else None
@@ -117,6 +136,11 @@ def test_nothing_is_too_large() -> None:
                 methods = sum(isinstance(item, ast.FunctionDef) for item in node.body)
                 large += [f"{module}.{node.name}: {methods} methods"] if methods > METHODS else []
     assert large == []
+
+
+def test_no_file_of_tests_is_too_large() -> None:
+    lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")}
+    assert lines and {path: count for path, count in lines.items() if count > LINES} == {}
 
 
 def test_no_two_classes_of_one_name() -> None:

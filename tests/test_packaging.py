@@ -59,6 +59,7 @@ def test_a_wheel_works_without_the_checkout(tmp_path: Path) -> None:
     subprocess.run(build, check=True, capture_output=True)
     wheel = next(tmp_path.glob("ampgraph-*.whl"))
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
+    assert (tmp_path / "site" / "ampgraph" / "py.typed").is_file()
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ampgraph; from importlib import resources\n"
         "assert ampgraph.__file__.startswith(sys.argv[1]), ampgraph.__file__\n"

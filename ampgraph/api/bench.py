@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,19 @@ from ..oplists.traits import has
 from ..planner.context import Context
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
+from ..planner.resolve import resolve
 from . import pipeline
 from .kinds import Model, PathLike
 from .opsets import at_given
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.verdict import Judge
-    from ..planner.promotions import Promotion
+    from ..planner.promotions import Float32Size, Promotion
+
+
+CAUTIOUS = "O1"  # the level whose plan is tried beside
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
@@ -70,6 +74,7 @@ class Bench:
         as_given = self.options.recipe.opset is None and isinstance(self.model, (str, os.PathLike))
         self._reference = self.model if self._external and as_given else self._runnable(graph, "reference")
         session = StrictSession(self._reference)
+        self.samples = self.samples.fitted(session.run)
         for _, feeds in self._fed("running the reference", 0):
             self.judge.learn(session.run(feeds))
         flow = graph.dataflow(self.options.dtype, self.low_io)
@@ -81,9 +86,29 @@ class Bench:
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
         self._search = PromotionSearch(
-            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure
-        )
+            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure,
+            [g.kind for g in self.groups], self._cautious(),
+        )  # fmt: skip
         return self._search
+
+    def sensitivity(self) -> tuple[str, float]:
+        """The output that the rounding of the inputs alone changes most, and by how much."""
+        from ..numerics.metrics.sensitivity import sensitivity
+        from ..numerics.strict.session import StrictSession
+
+        return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
+
+    def _cautious(self) -> dict[str, frozenset[int]]:
+        """The groups that `CAUTIOUS` keeps float32, where this is another level: products low, nothing else."""
+        from ..planner.promotions import low_values
+
+        if not self.groups or self.options.level.name == CAUTIOUS:
+            return {}
+        options = resolve(replace(self.options.recipe, level=CAUTIOUS, fp32=(), low=()), "ONNX")
+        plan, flow = pipeline.planned(loaded(self.model, options.recipe), options, self.low_io)
+        low = low_values(plan, flow)
+        chosen = frozenset(i for i, group in enumerate(self.groups) if not group.writes & low)
+        return {f"what {CAUTIOUS} keeps": chosen} if 0 < len(chosen) < len(self.groups) else {}
 
     def patterns(self, promoted: Iterable[int]) -> tuple[str, ...]:
         """What names the groups, and what had to be held beside them."""
@@ -122,7 +147,8 @@ class Bench:
             self._low = low
         session = StrictSession(low)
         errors = [self.judge.error(number, session.run(feeds)) for number, feeds in self._fed(step, self._search.runs)]
-        return Point(step, promoted, self.judge.over_samples(errors), *size)
+        error = self.judge.over_samples(errors)
+        return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
 
     def overflowing(self) -> list[int]:
         """Measures every low node's own error; the groups in which one is not finite."""
@@ -147,26 +173,25 @@ class Bench:
         for _, feeds in self._fed("measuring how errors grow", self._search.runs):
             grown.add(session.measured(feeds))
         exact = {site.kind for site in self._sites} & self.options.lists.exact
-        outputs = [v.name or "" for v in load_onnx(self._reference).model.graph.outputs]
+        outputs = [value.name for value in load_onnx(self._reference).declared()[1]]
         return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _sites(self) -> Sequence[Any]:
-        from ..numerics.graphs import inlined, load_onnx
-        from ..numerics.trace.sites import read_sites
+        from ..numerics.graphs import load_onnx
 
         given = load_onnx(self._reference)
-        return read_sites(given, inlined(given))
+        return given.sites(given.flat())
 
     def _shares(self, found: Mapping[str, float]) -> list[float]:
         from ..planner.promotions import share_out
 
         return share_out(self.groups, self._sites, found)
 
-    def _candidate(self, promoted: frozenset[int]) -> tuple[Any, tuple[int, int]]:
-        """A converted model to run, and the nodes and bytes that it has in float32."""
+    def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
+        """A converted model to run, and what it has in float32."""
         from ..planner.promotions import float32_size
 
         graph, plan, flow = self.convert(promoted)

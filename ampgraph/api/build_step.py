@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
+from ..core.json_types import JsonObject
 from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
@@ -94,7 +95,7 @@ def _finished(
     joint: JointGraph, options: Options, optimizer: Optimizer, policy: LossScale | None, clip_norm: float | None
 ) -> TrainingStep:
     """The step, with what it was built by in its layout."""
-    built: dict[str, object] = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
+    built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
     built |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(optimizer)}
     built |= {"loss_scale": "none" if policy is None else str(policy)}
     return joint.finish(optimizer, clip_norm, built)

@@ -16,6 +16,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..numerics.inputs.samples import load_samples
 from ..numerics.ranges.calibrate import measured_ranges
 from ..numerics.ranges.segments import LIMIT
+from ..numerics.strict.session import StrictSession
 from .kinds import Data, Model, is_graph, path_of
 
 
@@ -56,4 +57,10 @@ def calibrate(
             raise AmpError("AMP304", why, hint="measure the ONNX model, or name nodes with --fp32")
         graph.prepare()
         samples = load_samples(graph, data, count, seed, dims)
+        try:
+            return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)
+        except AmpError as error:
+            if not samples.generated or error.code != "AMP504":
+                raise
+        samples = samples.fitted(StrictSession(graph).run)  # sizes that were guessed may not be the model's
         return measured_ranges(graph, samples, device=device, limit=limit, progress=progress)

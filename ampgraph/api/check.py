@@ -22,6 +22,8 @@ from ..core.errors import AmpError, is_number, nearest
 from ..core.graph import LOW, Graph
 from ..core.plan import Plan
 from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
+from ..numerics.metrics.custom import Function, address_of
+from ..numerics.metrics.metric import metric_of
 from ..runtime.data import save_npz
 from .check_run import Request
 from .kinds import Data, Feeds, PathLike
@@ -29,20 +31,23 @@ from .measuring import Measuring
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
-GENERATED, SAMPLES = 3, 8  # that a check runs at most, generated or the user's
+GENERATED, SAMPLES = 6, 8  # that a check runs at most, generated or the user's
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
+RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ampgraph.api.check_run import main; "
 
 
 @dataclass(frozen=True)
 class Checking:
-    """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``."""
+    """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
+    None: the check's own measure."""
 
     mode: str | None = "off"
     tolerance: float | None = None
     repair: bool = False
+    metric: str | Function | None = None
 
     def resolved(self) -> Checking:
         """With its mode. Raises AmpError AMP301 for a word that is none, AMP312 for a tolerance that is none."""
@@ -53,7 +58,19 @@ class Checking:
         given = self.tolerance
         if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
             raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
-        return replace(self, mode=mode)
+        return replace(self, mode=mode, metric=_address(self.metric))
+
+
+def _address(metric: str | Function | None) -> str | None:
+    """A metric as another process finds it. Raises AmpError AMP312 for one that is none, or that only this one has."""
+    if metric is None:
+        return None
+    metric_of(metric)
+    found = metric if isinstance(metric, str) else address_of(metric)
+    if not found:
+        message = f"metric {getattr(metric, '__name__', metric)} cannot be found by the process that checks"
+        raise AmpError("AMP312", message, hint="define it in a module; or check with ampgraph.verify, which takes any")
+    return found
 
 
 def lowers(plan: Plan) -> bool:
@@ -70,17 +87,17 @@ def check(
     count = min(GENERATED if data is None else SAMPLES, measuring.samples or SAMPLES)
     with _file_of(data) as given:
         request = Request(
-            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 2, MEMORY + SLACK
-        )
+            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 2, MEMORY + SLACK,
+            checking.metric if isinstance(checking.metric, str) else None,
+        )  # fmt: skip
         return in_child(request)
 
 
 def beyond(graph: Graph) -> str:
     """Why a result is not checked, empty if it can be."""
-    if graph.format != "ONNX":
-        return f"{graph.format} models are not checked yet"
-    if importlib.util.find_spec("onnxruntime") is None:
-        return "onnxruntime is not installed"
+    runtime = RUNTIMES[graph.format]
+    if importlib.util.find_spec(runtime) is None:
+        return f"{runtime} is not installed"
     stored = graph.census().weights
     size = COPIES * sum(held.bytes * (2 if dtype in LOW else 1) for dtype, held in stored.items())
     if size > MEMORY:

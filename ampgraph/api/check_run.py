@@ -6,6 +6,7 @@ that a search for nodes that crashes leaves the verdict standing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -18,16 +19,23 @@ import numpy as np
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.ranges import HIGHEST
-from ..core.verdict import MISSED, OK, CheckVerdict, unchecked
-from ..numerics.inputs.samples import Samples, load_samples
+from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
+from ..numerics.inputs.sample_set import Samples
+from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
+from ..numerics.metrics.metric import metric_of
+from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
-from .fault_search import FaultSearch
-from .pairs import OnnxPair
+from .fault_search import RUNS, FaultSearch
+from .judging import Watched, counted, judged
+from .pairs import OnnxPair, Pair, paired
+from .verify import compared as seen_by
 
-NEAR = 16  # generated inputs that come so close to the end of the type say that real ones may pass it
+NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
+FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
+SEARCH, LEAST = 20.0, 16  # seconds for runs with few nodes low, and how many of them are worth beginning
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Request:
         data: an .npz file or a folder of them; None generates.
         seconds: when to stop taking samples.
         memory: bytes that the process may hold.
+        metric: as `verify` takes it by name; None for the check's own measure.
     """
 
     reference: str
@@ -48,6 +57,7 @@ class Request:
     tolerance: float
     seconds: float
     memory: int
+    metric: str | None = None
 
     def to_json(self) -> str:
         """For the child."""
@@ -90,54 +100,122 @@ def limit_memory(size: int) -> None:
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     """Compares, answers, and answers again when it knows which nodes are to blame."""
-    pair = OnnxPair(request.reference, request.model, "cpu")
-    drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims, likely=True)
+    pair = paired(request.reference, request.model, "cpu")
+    drawn = load_samples(pair.reference, request.data, count=request.samples, dims=request.dims)
     pair.open()
+    drawn = drawn.fitted(pair.expected)
+    if request.metric is not None:
+        by_metric(request.metric, pair, drawn, request.tolerance, answer)
+        return
     start = time.monotonic()
-    outputs, moved = compared(pair, drawn, request.seconds)
+
+    def so_far(outputs: list[Watched]) -> None:
+        verdict = judged(outputs, request.tolerance, drawn.generated)
+        if not drawn.generated or verdict.error == math.inf:
+            answer(verdict)  # which stands if there is no time for more
+
+    outputs, moved = compared(pair, drawn, request.seconds, so_far)
     verdict = judged(outputs, request.tolerance, drawn.generated)
     if drawn.generated and verdict.ok and not moved:
         verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
     verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
-    if not verdict.missed:
+    if verdict.missed:
+        answer(replace(verdict, why="the nodes to blame were not found in time"))
+    else:
         answer(verdict)
-        if verdict.ok and drawn.generated and verdict.seconds * verdict.samples < request.seconds / 4:
-            answer(replace(verdict, near=near_the_limit(pair, drawn)))
+    if verdict.missed or verdict.doubtful:
+        verdict = replace(verdict, sensitivity=beyond_itself(pair, drawn, verdict))
+        answer(verdict)
+    if not verdict.missed:
+        if verdict.tolerance is not None and drawn.generated and isinstance(pair, OnnxPair):
+            answer(doubted(verdict, near_the_limit(pair, drawn, verdict.seconds, request.seconds)))
         return
-    answer(replace(verdict, why="the nodes to blame were not found in time"))
-    finding = FaultSearch(pair, [o for o in outputs if counted(o, outputs)], request.tolerance, BLAMED, asked=False)
+    heard = [seen.agreement for seen in outputs]
+    runs = affordable(verdict.seconds)
+    finding = FaultSearch(
+        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs
+    )
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
 
 
-def compared(pair: OnnxPair, drawn: Samples, seconds: float) -> tuple[list[Agreement], bool]:
-    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample."""
-    outputs: dict[str, Agreement] = {}
+def affordable(seconds: float) -> int:
+    """How many runs of one sample the search for causes may take, by what both models took for one."""
+    most = int(SEARCH / max(seconds, 1e-3))
+    return 0 if most < LEAST else min(most, RUNS)
+
+
+def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: Callable[[CheckVerdict], None]) -> None:
+    """Compares by a metric that was asked for, and answers."""
+    metric = metric_of(name, pair.roles())
+    start = time.monotonic()
+    outputs, overall = seen_by(map(pair.both, drawn), metric)
+    seconds = round((time.monotonic() - start) / len(drawn), 3)
+    heard = [output for output in outputs if output.counts]
+    astray = next((output for output in outputs if output.astray), None)
+    errors = {metric.name: overall.decisive} if overall is not None else {o.name: o.scores.decisive for o in heard}
+    wrong = [output.name for output in heard if not output.within(tolerance)] if overall is None else []
+    worst = max(wrong or errors, key=lambda name: errors[name])
+    missed = bool(wrong or astray) or errors[worst] > tolerance
+    error = math.inf if astray is not None else errors[worst]
+    verdict = CheckVerdict(
+        MISSED if missed else OK, error, tolerance, len(drawn), drawn.generated, astray.name if astray else worst,
+        seconds=seconds,
+    )  # fmt: skip
+    answer(verdict)
+    if missed:
+        finding = FaultSearch(pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=affordable(seconds))
+        finding.look(drawn, None)
+        answer(blamed(verdict, finding))
+
+
+def compared(
+    pair: Pair, drawn: Samples, seconds: float, so_far: Callable[[list[Watched]], None]
+) -> tuple[list[Watched], bool]:
+    """The outputs over the samples, over as many as there is time for, one at least; whether any differs by sample.
+
+    ``so_far`` hears of them after each sample."""
+    outputs: dict[str, Watched] = {}
     first: dict[str, bytes] = {}
     moved = False
     start = time.monotonic()
     for number, feeds in enumerate(drawn, 1):
         expected, found = pair.both(feeds)
         for name, value in expected.items():
-            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
+            outputs.setdefault(name, Watched(Agreement(name))).add(apart(value, found[name]))
             content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             moved |= first.setdefault(name, content) != content
+        if outputs:
+            so_far(list(outputs.values()))
         spent = time.monotonic() - start
-        if spent + spent / number > seconds:
+        if spent + spent / number > (seconds / 3 if drawn.generated and number >= FEW else seconds):
             break
-    if not any(output.compared or output.silent or output.reason for output in outputs.values()):
+    if not any(seen.agreement.compared or seen.agreement.silent or seen.agreement.reason for seen in outputs.values()):
         raise AmpError("AMP209", "the outputs have no elements on these inputs")
     return list(outputs.values()), moved
 
 
-def near_the_limit(pair: OnnxPair, drawn: Samples) -> str:
+def beyond_itself(pair: Pair, drawn: Samples, verdict: CheckVerdict) -> float | None:
+    """How much the rounding of the inputs alone changes, where it is more than the tolerance."""
+    low = pair.low[0] if pair.low else "float16"
+    _, found = sensitivity(pair.expected, itertools.islice(drawn, verdict.samples), low)
+    return found if found > (verdict.tolerance or 0.0) else None
+
+
+def doubted(verdict: CheckVerdict, near: str) -> CheckVerdict:
+    """The verdict, doubtful where a value comes near the limit."""
+    return replace(verdict, near=near, outcome=DOUBTFUL if near else verdict.outcome)
+
+
+def near_the_limit(pair: OnnxPair, drawn: Samples, each: float, seconds: float) -> str:
     """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
 
-    Negative numbers are left out: masks are large ones.
+    ``each``: seconds that a sample took; the more it is, the fewer are looked at. Negative numbers are left out: masks
+    are large ones.
     """
-    kept = _held_low(pair.result.dataflow())
-    ranges = measured_ranges(pair.source, drawn)
-    end = HIGHEST["float16"]
+    number = max(1, min(len(drawn), int(seconds / 4 / max(each, 1e-3))))
+    ranges = measured_ranges(pair.source, drawn.first(number))
+    kept, end = _held_low(pair.result.dataflow()), HIGHEST["float16"]
     low = {name: found.high for name, found in ranges.values.items() if name in kept and found.high < end}
     name = max(low, key=lambda name: low[name], default="")
     return f"'{name}' reaches {low[name]:,.0f} of {end:,.0f}" if name and low[name] * NEAR > end else ""
@@ -148,25 +226,6 @@ def _held_low(flow: Dataflow) -> set[str]:
     low = {value.id for value in flow.values if value.dtype == "float16"}
     cast = {v for op in flow.ops if has(op.role, "casts") and op.inputs[0] in low for v in op.outputs}
     return {flow.values[v].name for v in low | cast}
-
-
-def counted(output: Agreement, outputs: list[Agreement]) -> bool:
-    """Whether an output is judged: classes and indices, which flip where scores tie, only if there is no other."""
-    return output.floating or not any(other.floating for other in outputs)
-
-
-def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> CheckVerdict:
-    """Right or missed, and by how much at which output."""
-    heard = [output for output in outputs if counted(output, outputs)]
-    number = len(heard[0].errors)
-    if all(output.silent and not output.compared for output in heard):
-        return unchecked("the float32 model itself gives nothing finite on these inputs")
-    heard = [output for output in heard if not (output.silent and not output.compared and not output.astray)]
-    missed = [output for output in heard if not output.within(tolerance)]
-    worst = max(missed or heard, key=lambda output: math.inf if output.astray else output.p90)
-    error = math.inf if worst.astray else worst.p90
-    outcome = MISSED if missed else OK
-    return CheckVerdict(outcome, error, tolerance, number, generated, worst.name, reason=worst.reason)
 
 
 def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:

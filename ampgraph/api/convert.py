@@ -5,23 +5,57 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import OPTIONS, Given, OtherFields, Recipe
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from .check import Checking
 from .keywords import recipe_for, takes_recipe
-from .kinds import Data, Model, PathLike
+from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .measuring import Measuring
 from .repair import convert_and_repair
 from .steps import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..numerics.metrics.custom import Function
+
+
+class ConvertOptions(OtherFields, total=False):
+    """The keywords of `convert`, all but the one that says what comes back."""
+
+    recipe: Recipe | str | None
+    plan: Plan | None
+    data: Data
+    passes: Sequence[Pass]
+    check_passes: bool
+    check: str | None
+    tolerance: float | None
+    repair: bool
+    progress: Progress | None
+
+
+@overload
+def convert(
+    model: Model, level: str | None = None, *, output: OutPath, **options: Unpack[ConvertOptions]
+) -> OutPath: ...
+
+
+@overload
+def convert(
+    model: InMemory, level: str | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
+) -> InMemory: ...
+
+
+@overload
+def convert(
+    model: PathLike, level: str | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
+) -> FromPath: ...
 
 
 @takes_recipe
@@ -38,9 +72,10 @@ def convert(
     check: str | None = None,
     tolerance: float | None = None,
     repair: bool = False,
+    metric: str | Function | None = None,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
-) -> Any:
+) -> object:
     """Converts a model to mixed precision; the caller's object is never changed.
 
     Args:
@@ -60,6 +95,7 @@ def convert(
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
         repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
+        metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -70,14 +106,14 @@ def convert(
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
-    wanted = recipe_for(convert, recipe, {"level": level, **fields})
-    if plan is not None and (wanted.fp32 or wanted.low or wanted.io or _measures(wanted, data)):
-        message = "fp32=, low=, io=, data= and ranges= cannot change a plan that is given"
-        raise AmpError("AMP404", message, hint="make the plan with them")
+    given: Given = {"level": level, **fields}
+    wanted = recipe_for(convert, recipe, given)
+    if plan is not None:
+        _refuse_beside_plan(wanted, given, data)
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair),
+        checking=Checking(check, tolerance, repair, metric),
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)
@@ -85,15 +121,21 @@ def convert(
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
-    """A check that was missed is not passed over. Raises AmpError AMP507 where it had to be met."""
+    """A check that was missed, or is in doubt, is not passed over. Raises AmpError AMP507 where it had to be met."""
     if verdict is None or verdict.ok:
         return
-    if check == "require":
+    if check == "require" and not verdict.stands:
         hint = "with check='auto' the file is written all the same"
         raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
-    if verdict.missed:
+    if verdict.missed or verdict.doubtful:
         warnings.warn(PrecisionWarning(verdict), stacklevel=3)
 
 
-def _measures(recipe: Recipe, data: Data) -> bool:
-    return data is not None or recipe.ranges is not None or recipe.range_margin is not None
+def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
+    """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it, be it the plan's own word."""
+    words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
+    found = [name for name in OPTIONS if name != "opset" and (name in words or name in recipe.set())]
+    found += ["data"] if data is not None else []
+    if found:
+        hint = "make the plan with it, or leave plan= away"
+        raise AmpError("AMP404", f"{found[0]}= cannot change a plan that is given", hint=hint)

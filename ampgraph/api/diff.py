@@ -2,28 +2,80 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.plan import Plan
+from ..core.progress import Progress
 from ..formats.checks import faults_reported
-from ..report.diff import SideBySide, models_apart, plans_apart
-from .kinds import Model, PathLike, path_of
+from ..report.diff import OutputErrors, SideBySide, models_apart, plans_apart
+from .kinds import Data, Model, PathLike, path_of
+
+if TYPE_CHECKING:
+    from ..numerics.metrics.custom import Function
 
 
-def diff(first: Model | Plan, second: Model | Plan) -> SideBySide:
-    """Says which decisions, nodes, Casts and weights differ.
+def diff(
+    first: Model | Plan,
+    second: Model | Plan,
+    *,
+    reference: Model | None = None,
+    data: Data = None,
+    samples: int | None = None,
+    seed: int = 0,
+    metric: str | Function = "auto",
+    progress: Progress | None = None,
+) -> SideBySide:
+    """Says which decisions, nodes, Casts and weights differ, and with a reference how large the errors of both are.
 
     Args:
         first: a model as `convert` takes it, or a plan: an `ampgraph.Plan` or the path of its .json file.
         second: another of the same sort, made from the same model.
+        reference: the float32 model that both were made from: they are run strictly beside it. Of plans, the model that
+            they are for.
+        data: what to run it on, as `verify` takes it; generated from ``seed`` if not given.
+        samples: how many at most.
+        seed: for generated inputs.
+        metric: as `verify` takes it.
+        progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
         AmpError: AMP208 for a plan and a model, and for models without a node in common, AMP403 for plans that are for
-            two models, and what `inspect` raises.
+            two models, AMP312 for data without a reference, and what `inspect` and `verify` raise.
     """
+    if reference is None and (data is not None or samples is not None):
+        raise AmpError("AMP312", "data does nothing without the model that both were made from", hint="add --reference")
+    found = _apart(first, second)
+    if reference is None:
+        return found
+    errors = [
+        _errors(reference, item, data=data, samples=samples, seed=seed, metric=metric, progress=progress)
+        for item in (first, second)
+    ]
+    names = dict.fromkeys(name for side in errors for name in side)
+    return replace(found, errors=tuple(OutputErrors(n, errors[0].get(n), errors[1].get(n)) for n in names))
+
+
+def _errors(reference: Model, item: Model | Plan, **more: Any) -> dict[str, float]:
+    """By output, the error of a model, or of what a plan makes."""
+    from .plan import apply
+    from .verify import verify
+
+    plan = _plan(item)
+    seen = verify(reference, item if plan is None else apply(reference, plan), device="cpu", nodes=0, **more)  # type: ignore[arg-type]
+    if seen.overall is not None:
+        return {seen.overall.name: seen.overall.decisive}
+    return {
+        output.name: math.inf if output.astray else output.scores.decisive for output in seen.outputs if output.counts
+    }
+
+
+def _apart(first: Model | Plan, second: Model | Plan) -> SideBySide:
     plans = [_plan(item) for item in (first, second)]
     ours, theirs = plans
     if ours is not None and theirs is not None:

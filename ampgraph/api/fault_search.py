@@ -11,13 +11,15 @@ from ..core.errors import AmpError
 from ..core.progress import Count, Progress
 from ..numerics.metrics.agreement import Agreement
 from .kinds import Feeds
-from .pairs import Pair
+from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.metrics.metric import Metric
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
+RUNS = 64
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 
 
@@ -34,34 +36,65 @@ class FaultSearch:
     growth: tuple[Suspect, ...] = ()
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
+    kept: tuple[int, Feeds, Feeds] | None = None  # the run to look at, where a sample alone does not give its feeds
+    metric: Metric | None = None
+    runs: int = RUNS  # in which few nodes are low, at most
+    left: float | None = None  # of the error, with what is named in float32
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
         if not self.count or not (missed or self.asked):
             return
-        errors = [max(output.errors[i] for output in self.outputs) for i in range(len(self.outputs[0].errors))]
+        judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
+        errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
         chosen = max(range(len(errors)), key=lambda i: errors[i])  # the first of equal ones
         try:
-            tracer = self.pair.tracer()
-            if tracer is None:
+            if not isinstance(self.pair, OnnxPair):
                 return
-            feeds = next(itertools.islice(iter(drawn), chosen, None))
-            ours, theirs = self.pair.feeds(feeds)
+            if self.kept is None:
+                ours, theirs = self.pair.feeds(next(itertools.islice(iter(drawn), chosen, None)))
+            else:
+                chosen, ours, theirs = self.kept
+            expected = self.pair.expected(ours)
             count = None if progress is None else functools.partial(progress, "looking at nodes")
-            self._inquire(tracer, ours, theirs, count)
+            self._inquire(self.pair, (ours, theirs, expected), count)
             self.traced = chosen
         except AmpError as error:  # the comparison stands without it
             self.notes.append(f"nodes could not be looked at: {error.message}")
         if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
-    def _inquire(self, tracer: Tracer, ours: Feeds, theirs: Feeds, progress: Count | None) -> None:
+    def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], progress: Count | None) -> None:
         from ..numerics.trace.suspects import Inquest
 
+        ours, theirs, expected = run
+        tracer = pair.tracer()
         inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         least = 0.0 if self.asked else WORTH * self.tolerance
-        self.growth = tuple(inquest.growth(self.count, least))
+        measured = self.born is None and pair.strict and self.runs > 0
+        if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
+            self.growth = tuple(inquest.growth(self.count, least))
+
+    def _caused(
+        self, pair: OnnxPair, tracer: Tracer, inquest: Inquest, fed: Feeds, expected: Feeds, least: float
+    ) -> bool:
+        """The nodes whose roundings make the error, as runs with few nodes low show; False where there are no such."""
+        from ..numerics.trace.switched import SwitchedSession
+        from .causes import error_by, find_causes
+
+        error = error_by(self.metric, self.outputs)
+        try:
+            session = SwitchedSession(pair.source, pair.result)
+            found = find_causes(
+                session, tracer, inquest, fed, functools.partial(error, expected), wanted=self.count, least=least,
+                runs=self.runs,
+            )  # fmt: skip
+        except AmpError as refused:
+            self.notes.append(f"nodes are named by where errors grow, not by what they cause: {refused.message}")
+            return False
+        self.growth, self.left = found.suspects, found.left if found.suspects else None
+        return bool(found.suspects)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:
         """The birthplace, in the body of an If where that is where it is."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..core.recipe import DEFAULTS, OPTIONS, Recipe, RecipeFields, recipe_of
 
-Verb = TypeVar("Verb", bound=Callable[..., Any])
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 def takes_recipe(verb: Verb) -> Verb:
@@ -37,7 +37,7 @@ def _documented(name: str) -> str:
     return textwrap.fill(text, 120, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
 
 
-def recipe_for(verb: Callable[..., Any], recipe: Recipe | str | None, fields: Mapping[str, Any]) -> Recipe:
+def recipe_for(verb: Callable[..., object], recipe: Recipe | str | None, fields: Mapping[str, object]) -> Recipe:
     """The recipe that a verb was given; a level of None was not given.
 
     Raises UnknownKeyword for what is neither a field nor the verb's own.

@@ -1,51 +1,31 @@
-"""The kinds of things that verbs take."""
+"""What verbs take and give."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias, TypeVar
 
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from ..core.arrays import Feeds as Feeds
 from ..core.graph import Graph
+from ..formats.kinds import Loaded
+from ..formats.kinds import Model as Model
+from ..formats.kinds import PathLike as PathLike
+from ..formats.kinds import is_graph as is_graph
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-PathLike: TypeAlias = str | os.PathLike[str]
-Feeds: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Data: TypeAlias = PathLike | Iterable[Feeds] | None
+FromPath: TypeAlias = onnx.ModelProto | ir.Model | Graph
+"""What becomes of a path: onnx.ModelProto, onnx_ir.Model where its weights are external, a graph for .mindir."""
 
-
-class GraphsurgeonGraph(Protocol):
-    """onnx_graphsurgeon.Graph, which has no types of its own."""
-
-    nodes: Any
-    tensors: Any
-
-    def toposort(self) -> object:
-        """Sorts its nodes."""
-        ...
-
-
-class OnnxProgram(Protocol):
-    """torch.onnx.ONNXProgram."""
-
-    model: Any
-    exported_program: Any
-
-
-Model: TypeAlias = PathLike | onnx.ModelProto | ir.Model | GraphsurgeonGraph | OnnxProgram
+InMemory = TypeVar("InMemory", bound=Loaded)
+"""A model in memory, of whatever kind: the same kind comes back."""
+OutPath = TypeVar("OutPath", bound=PathLike)
+"""Where the result was written: what was given comes back."""
 
 
 def path_of(model: object) -> PathLike | None:
     """The model's file, None for one in memory."""
     return model if isinstance(model, (str, os.PathLike)) else None
-
-
-def is_graph(model: Model | Graph) -> TypeIs[Graph]:
-    """Whether a model is loaded already."""
-    return hasattr(model, "dataflow")

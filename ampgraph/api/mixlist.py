@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
+from ..core.json_types import JsonObject
 from ..core.recipe import Recipe
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
@@ -48,7 +48,7 @@ class Mixlist:
     unnamed: tuple[str, ...]
     """MindSpore operators that would be in one of the lists, but whose operator type is not known."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """The file's data. Only additions: to take out what a target's own list does not have is an error there."""
         return {"black-list": {"to-add": list(self.black)}, "white-list": {"to-add": list(self.white)}}
 
@@ -56,7 +56,7 @@ class Mixlist:
         """The file's text."""
         return json.dumps(self.content(), indent=2) + "\n"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for a report."""
         return {
             "policy": self.policy,

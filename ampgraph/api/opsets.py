@@ -54,6 +54,7 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
     given = flow.opset
     now, beside = _score(trial, flow, options), off_target(flow, options)
     scores: dict[int, Score] = {}
+    refused: list[Note] = []
     for opset in sorted(later_opsets(flow, trial, options)):
         try:
             trial, flow = pipeline.planned(adapters.at_opset(graph, opset), options, low_io)
@@ -61,11 +62,15 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
             if error.code not in ("AMP305", "AMP307"):  # no way there, or its inputs cannot be low there
                 raise
             continue
-        if off_target(flow, options) <= beside:
+        lost = off_target(flow, options) - beside
+        if lost:
+            text = f"opset {opset} is not taken: {options.target} has no kernel there for {', '.join(sorted(lost))}"
+            refused.append(Note("opset", "", text))
+        else:
             scores[opset] = _score(trial, flow, options)
     best = min(scores, key=lambda opset: (scores[opset], opset), default=0)
     if not best or scores[best] >= now:
-        return Moved(graph)
+        return Moved(graph, tuple(refused))
     gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], now, GAINS, strict=True) if a != b]
     note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained)}")
     return Moved(adapters.at_opset(graph, best), (note,))

@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core.arrays import Result
 from ..core.errors import AmpError
-from ..core.graph import LOW, Graph
+from ..core.graph import LOW, Graph, is_mindir
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
 if TYPE_CHECKING:
-    from ..formats.onnx.graph import OnnxGraph
+    from ..core.runnable import RunnableGraph
     from ..numerics.graphs import Interface
     from ..numerics.trace.values import Tracer
+    from ..report.quantized import QuantizedParts
     from ..runtime.onnxruntime_session import OnnxSession
     from ..runtime.ports import Port
     from ..runtime.session import Session
@@ -34,6 +36,7 @@ class Pair(ABC):
     strict = False
     run = ""
     reference: Graph | str
+    low: Sequence[str] = ()  # the low types of the model
 
     def __init__(self) -> None:
         self.fallback: list[tuple[str, str]] = []
@@ -49,8 +52,12 @@ class Pair(ABC):
         """Opens the sessions; the interfaces were compared before."""
 
     @abstractmethod
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         """The outputs of both on one sample."""
+
+    @abstractmethod
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
+        """The outputs of the reference alone."""
 
     def tracer(self) -> Tracer | None:
         """What sees every value, or None where nodes cannot be distinguished."""
@@ -59,6 +66,14 @@ class Pair(ABC):
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         """The feeds of both sides."""
         return feeds, feeds
+
+    def roles(self) -> dict[str, str]:
+        """What the reference's outputs are, where its operators are seen."""
+        return {}
+
+    def quantized(self) -> QuantizedParts | None:
+        """The quantized parts, where operators are seen."""
+        return None
 
 
 class OnnxPair(Pair):
@@ -73,8 +88,8 @@ class OnnxPair(Pair):
         self.device, providers = choose(device)
         self.strict, self._provider = self.device == "cpu", providers[0]
         self._ours, self._theirs, self._path = load_onnx(reference), load_onnx(model), path_of(model)
-        self.reference, self._takes = self._ours, interface_of(self._theirs)
-        same_interface(interface_of(self._ours), self._takes)
+        self.reference, self._takes, self._given = self._ours, interface_of(self._theirs), interface_of(self._ours)
+        same_interface(self._given, self._takes)
         self.low = _low_types(self._theirs)
         message = " and ".join(self.low) or "low"
         self._ask_if_swapped([] if self.low else _low_types(self._ours))
@@ -84,16 +99,25 @@ class OnnxPair(Pair):
         self._profiled: OnnxSession | None = None
 
     @property
-    def source(self) -> OnnxGraph:
+    def source(self) -> RunnableGraph:
         """The reference, for other runs of it."""
         return self._ours
 
+    def takes_of_reference(self) -> Mapping[str, Port]:
+        """Its inputs, without those that have a default."""
+        return self._given.inputs
+
+    def gives_of_reference(self) -> Mapping[str, Port]:
+        """Its outputs."""
+        return self._given.outputs
+
     @property
-    def result(self) -> OnnxGraph:
+    def result(self) -> RunnableGraph:
         """What was made from it."""
         return self._theirs
 
     def open(self) -> None:
+        from ..formats.onnx.graph import OnnxGraph
         from ..formats.onnx.io import to_proto
         from ..numerics.strict.session import StrictSession
         from ..runtime.onnxruntime_session import OnnxSession
@@ -102,11 +126,15 @@ class OnnxPair(Pair):
         if self.strict:
             self._found = StrictSession(self._theirs)
         else:
+            assert isinstance(self._theirs, OnnxGraph)
             source = to_proto(self._theirs.model) if self._path is None else self._path
             self._found = self._profiled = OnnxSession(source, self.device, profile=True)
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
-        ours, theirs = self.feeds(feeds)
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        return self.sides(*self.feeds(feeds))
+
+    def sides(self, ours: Feeds, theirs: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
+        """The outputs of both, each on feeds of its own."""
         assert self._expected is not None and self._found is not None  # `open` comes before
         expected, found = self._expected.run(ours), self._found.run(theirs)
         if self._profiled is not None:
@@ -114,8 +142,22 @@ class OnnxPair(Pair):
             self.fallback = [(n, op) for n, (op, where) in placed.items() if where == "CPUExecutionProvider"]
         return expected, found
 
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
+        assert self._expected is not None  # `open` comes before
+        return self._expected.run(feeds)
+
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
         return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+
+    def roles(self) -> dict[str, str]:
+        from ..numerics.metrics.roles import roles_of
+
+        return roles_of(self._ours.dataflow())
+
+    def quantized(self) -> QuantizedParts:
+        from ..report.quantized import quantized_parts
+
+        return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer
@@ -135,7 +177,8 @@ class MindirPair(Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self._ask_if_swapped([] if _low_of_mindir(model) else _low_of_mindir(reference))
+        self.low = _low_of_mindir(model)
+        self._ask_if_swapped([] if self.low else _low_of_mindir(reference))
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
@@ -149,9 +192,20 @@ class MindirPair(Pair):
         if self.device == "cpu":
             self.run += ", which rounds every low value by itself; accumulators inside kernels are not modelled"
 
-    def both(self, feeds: Feeds) -> tuple[dict[str, Any], dict[str, Any]]:
+    def expected(self, feeds: Feeds) -> dict[str, Result]:
+        return dict(self._expected.run(feeds))
+
+    def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
         theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
         return self._expected.run(feeds), self._found.run(theirs)
+
+
+def paired(reference: Model, model: Model, device: str) -> Pair:
+    """The two sides in their runtime. Raises AmpError AMP209 for models of two formats."""
+    mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
+    if len(mindir) == 1:
+        raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
+    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
 
 
 def _low_types(graph: Graph) -> list[str]:
@@ -166,7 +220,7 @@ def _low_of_mindir(model: Model) -> list[str]:
     return _low_types(graph)
 
 
-def _fitted(feeds: Feeds, dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
+def _fitted(feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
     """The same feeds in the float types that the other model takes."""
     fitted = {}
     for name, value in feeds.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 from ..core.collector import quiet_collector
 from ..core.plan import Plan
@@ -11,7 +11,7 @@ from ..formats.checks import faults_reported
 from . import pipeline
 from .convert import convert
 from .keywords import recipe_for, takes_recipe
-from .kinds import Data, Model, PathLike, path_of
+from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike, path_of
 from .measuring import Measuring
 from .steps import ready
 
@@ -47,6 +47,18 @@ def plan(
         return pipeline.planned(graph, options, low_io)[0]
 
 
-def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> Any:
+@overload
+def apply(model: Model, plan: Plan, *, output: OutPath) -> OutPath: ...
+
+
+@overload
+def apply(model: InMemory, plan: Plan, *, output: None = None) -> InMemory: ...
+
+
+@overload
+def apply(model: PathLike, plan: Plan, *, output: None = None) -> FromPath: ...
+
+
+def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object:
     """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
     return convert(model, plan=plan, output=output)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..core.progress import Progress, silent
 from ..core.verdict import OK, CheckVerdict
-from ..numerics.inputs.samples import load_samples
 from ..numerics.tune.search import BUDGET
-from ..planner.resolve import resolve
-from .check import GENERATED, SAMPLES
-from .kinds import Data
 from .measuring import Measuring
-from .steps import Conversion, Job, format_of, run
+from .steps import Conversion, Job, run
 from .tune import tune
 
 SECONDS = 600.0  # that a search may take, by what one strict run took
@@ -20,12 +17,18 @@ SECONDS = 600.0  # that a search may take, by what one strict run took
 
 def convert_and_repair(job: Job, progress: Progress = silent) -> Conversion:
     """Does a job, and again with more in float32 where its check has missed and it is to be repaired."""
+    data = job.measuring.data
+    if job.checking.repair and isinstance(data, Iterator):
+        job = replace(job, measuring=replace(job.measuring, data=list(data)))  # it is read more than once
     done = run(job, progress)
-    if done.verdict is None or not done.verdict.missed or not job.checking.repair or job.plan is not None:
+    verdict = done.verdict
+    if verdict is None or verdict.ok or not verdict.samples or not job.checking.repair or job.plan is not None:
         return done
-    found = by_ranges(job, done.verdict, progress)
-    if found is None or not _ok(found):
-        found = by_search(job, done.verdict, progress) or found
+    if done.graph.format != "ONNX":
+        return _with(done, replace(verdict, reason=f"{done.graph.format} models are not repaired"))
+    found = by_ranges(job, verdict, progress)
+    if (found is None or not _ok(found)) and verdict.exceeded:
+        found = by_search(job, verdict, progress) or found
     if found is None:
         return done
     return found if _ok(found) else run(job, progress)  # the file is again what was asked for
@@ -39,18 +42,20 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
     """The conversion steered by the ranges of the samples on which it missed; None where it was steered already."""
     if job.recipe.ranges is not None or job.measuring.given():
         return None
-    done = run(replace(job, measuring=Measuring(_same(job))), progress)
+    done = run(replace(job, measuring=Measuring(samples=missed.samples)), progress)
     held = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
     return _said(done, missed, tuple(held.values()))
 
 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
     """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
-    count = GENERATED if job.measuring.data is None else min(SAMPLES, job.measuring.samples or SAMPLES)
+    count, limit = missed.samples, missed.tolerance or 0.0
     if BUDGET * count * missed.seconds > SECONDS:
         return None
-    limit = missed.tolerance or 0.0
-    tuned = tune(job.model, recipe=job.recipe, data=_same(job), tolerance=limit, samples=count, progress=progress)
+    data, metric = job.measuring.data, job.checking.metric or "l2"
+    tuned = tune(
+        job.model, recipe=job.recipe, data=data, tolerance=limit, metric=metric, samples=count, progress=progress
+    )
     if not tuned.met:
         return None
     recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *tuned.patterns))
@@ -59,15 +64,11 @@ def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 
 def _said(done: Conversion, missed: CheckVerdict, held: tuple[str, ...]) -> Conversion:
     """The conversion with what it holds in its verdict, which is of the samples that the first one missed on."""
-    exact = replace(missed, outcome=OK, error=0.0, first="", why="", repair=(), reason="")  # nothing is low any more
-    verdict = replace(done.verdict or exact, generated=missed.generated, held=held)
+    of = missed  # which is all that is known where nothing is low any more
+    exact = CheckVerdict(OK, 0.0, of.tolerance, of.samples, of.generated, of.output, seconds=of.seconds)
+    return _with(done, replace(done.verdict or exact, held=held))
+
+
+def _with(done: Conversion, verdict: CheckVerdict) -> Conversion:
     summary = None if done.summary is None else replace(done.summary, check=verdict)
     return replace(done, verdict=verdict, summary=summary)
-
-
-def _same(job: Job) -> Data:
-    """The samples that the check ran on: the user's, or those that it generated."""
-    if job.measuring.data is not None:
-        return job.measuring.data
-    options = resolve(job.recipe, format_of(job.model))
-    return list(load_samples(job.model, count=GENERATED, dims=options.dims, likely=True))

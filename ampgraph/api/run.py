@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from onnx import ModelProto
 
+from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
 from ..runtime.session import Session
@@ -17,7 +17,7 @@ ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "asc
 
 def run(
     model: PathLike | ModelProto, data: PathLike | Feeds, *, device: str = "auto", strict: bool = False
-) -> dict[str, Any]:
+) -> dict[str, Result]:
     """Runs a model once.
 
     Args:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
@@ -35,6 +34,8 @@ from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import moved
+
+SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Conversion:
     summary: Summary | None
     verdict: CheckVerdict | None = None
 
-    def model(self) -> Any:
+    def model(self) -> object:
         """The result in the caller's kind of model."""
         return self.back(self.graph, self.changed)
 
@@ -127,10 +128,10 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         dims = dict(job.recipe.dims if options is None else options.dims)
         checks = checking(job, decided.plan, changed, output)
         verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
-        if verdict is not None and not verdict.ok:
+        if verdict is not None and not verdict.stands:
             output = None
         summary = report(job, decided, output, graph, changed, before, made)
-        if verdict is None or verdict.ok:
+        if verdict is None or verdict.stands:
             write(job, decided.plan, options, output, graph, changed, progress)
         if checks == "auto" and output is not None:
             verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
@@ -178,7 +179,7 @@ def place(job: Job, plan: Plan | None, options: Options | None) -> Path | None:
     path = Path(job.source)
     if path.is_dir():
         raise AmpError("AMP101", "is a directory, not a model", where=str(path), hint="name the file in it")
-    known = ".mindir" if is_mindir(path) else ".onnx"
+    known = SUFFIXES[format_of(path)]
     suffix = path.suffix if path.suffix.lower() == known else known
     return path.with_name(f"{path.name.removesuffix(suffix)}.{level}{suffix}")
 
@@ -271,7 +272,7 @@ def trial(
     folder = None if output is None else output.parent
     reported = contextlib.nullcontext() if output is None else refusals_reported(output, job.option)
     with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
-        tried = Path(scratch) / "result.onnx"
+        tried = Path(scratch) / f"result{SUFFIXES[graph.format]}"
         if not beyond(graph):
             graph.save(tried, progress)
         return verdict_on(job, plan, graph, dims, tried, progress)
@@ -287,7 +288,8 @@ def verdict_on(
     with contextlib.ExitStack() as files:
         reference = job.source
         if reference is None:
-            reference = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))) / "reference.onnx"
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))
+            reference = Path(folder) / f"reference{SUFFIXES[graph.format]}"
             adapters.load(job.model)[0].save(reference)
         return check(reference, written, plan, job.checking, job.measuring, dims)
 

@@ -16,8 +16,11 @@ from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.inputs.samples import load_samples
+from ..numerics.metrics.metric import metric_of
+from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
 from ..numerics.tune.search import Point, PromotionSearch
 from ..planner.resolve import resolve
@@ -26,10 +29,13 @@ from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, PathLike, path_of
 from .measuring import Measuring
+from .sensitivity import sensitivity_of
 from .steps import interface
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..numerics.metrics.custom import Function
 
 
 @renamed_keywords("0.3", told="progress")
@@ -41,10 +47,11 @@ def tune(
     recipe: Recipe | str | None = None,
     data: Data = None,
     tolerance: float = 1e-2,
-    metric: str = "l2",
+    metric: str | Function = "l2",
     samples: int | None = None,
     seed: int = 0,
     output: PathLike | None = None,
+    sensitivity: bool = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Tuning:
@@ -52,18 +59,21 @@ def tune(
 
     Starts from the level's plan. Where it misses the tolerance, one strict run measures every low node's own error and
     one how errors grow; the nodes that contribute most go back to float32, as patterns through the planner, as many as
-    are needed; then parts of them are made low again as long as the tolerance holds. At most 20 strict runs.
+    are needed. What O1 keeps in float32 is tried as well, which is everything but products, and whole kinds of
+    operators. Of the cheapest of these, in bytes with those of products eight times, parts are made low again as long
+    as the tolerance holds. At most 20 strict runs.
 
     Args:
         model: an ONNX model as `convert` takes it.
         level: the level to start from: O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: an .npz file, a folder of them, an iterable of mappings; without it inputs are generated from ``seed``.
-        tolerance: the error that 9 of 10 samples must meet (for argmax: on average).
-        metric: ``l2``, ``max``, ``argmax`` or ``cosine``, of the worst output; see `Judge`. A sample whose result is
-            not finite where the reference is misses every tolerance.
+        tolerance: the error that 9 of 10 samples must meet (for a share such as argmax: their mean).
+        metric: as `verify` takes it, of the worst output. A sample whose result is not finite where the reference is
+            misses every tolerance.
         samples: how many samples at most; 8 where they are generated.
         output: write the tuned model there, whole or not at all, if the tolerance is met.
+        sensitivity: measure as well which nodes matter how much; 18 runs more. ``Tuning.sensitivity`` has the table.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -72,18 +82,20 @@ def tune(
     """
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     _check(model, tolerance)
+    metric_of(metric)  # a mistake is reported before anything is read
     source = path_of(model)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         options = resolve(wanted, "ONNX")
-        judge = Judge(metric, Path(scratch))
         graph = loaded(model, wanted)
         if output is not None:
             refuse_overwriting(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
             try_folder(Path(output), "-o")
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)
+        judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
         options = Measuring().steer(options, graph)
-        return _searched(Bench(model, options, low_io, drawn, judge, Path(scratch), progress), tolerance, output)
+        bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
+        return _searched(bench, tolerance, output, sensitivity)
 
 
 def _check(model: Model, tolerance: float) -> None:
@@ -94,11 +106,13 @@ def _check(model: Model, tolerance: float) -> None:
         raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)
 
 
-def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning:
-    """The search, and the model written where it has found one."""
+def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivity: bool) -> Tuning:
+    """The search, the table where it is wanted, and the model written where one was found."""
     search = bench.search(tolerance)
     best = search.run()
     found = _tuning(bench, search, best, tolerance)
+    if sensitivity:
+        found = replace(found, sensitivity=sensitivity_of(bench, search))
     if best is None or output is None:
         return found
     bench.write(best, output)
@@ -107,18 +121,23 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None) -> Tuning
 
 def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
-        return Candidate(point.step, point.error, point.nodes, point.bytes, len(point.promoted), point is best)
+        return Candidate(
+            point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best
+        )
 
     source, notes = path_of(bench.model), list(bench.samples.notes)
     if bench.judge.skipped:
-        notes.append(f"not compared, as they have no classes: {', '.join(bench.judge.skipped)}")
+        notes.append(f"not compared, as the metric is not about them: {', '.join(bench.judge.skipped)}")
+    name, alone = bench.sensitivity() if best is None or best.promoted else ("", 0.0)
+    if alone > tolerance:
+        notes.append(f"{chaotic_in_itself(alone)} at '{name}'")
     return Tuning(
         model=os.fspath(source) if source is not None else "in memory",
         output=None,
         met=best is not None,
         error=best.error if best is not None else min(point.error for point in search.points),
         tolerance=tolerance,
-        metric=bench.judge.metric,
+        metric=bench.judge.metric.name,
         level=bench.options.level.name,
         dtype=bench.options.dtype,
         runs=search.runs,

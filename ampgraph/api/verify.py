@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
-from ..core.graph import is_mindir
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
+from ..core.verdict import chaotic_in_itself
 from ..formats.checks import faults_reported
 from ..numerics.metrics.agreement import Agreement, apart
+from ..numerics.metrics.judged import Scores
+from ..numerics.metrics.metric import SAMPLE, Metric, metric_of
+from ..numerics.metrics.sensitivity import sensitivity
 from ..report.verification import Verification
+from .decoding import Run, decoding_of
 from .fault_search import FaultSearch
-from .kinds import Data, Model, path_of
-from .pairs import MindirPair, OnnxPair, Pair
+from .kinds import Data, Feeds, Model, path_of
+from .pairs import Pair, paired
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from ..numerics.inputs.samples import Samples
+    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.metrics.custom import Function
 
 TOLERANCE, NODES = 1e-2, 5
 
@@ -35,10 +38,13 @@ def verify(
     data: Data = None,
     samples: int | None = None,
     tolerance: float = TOLERANCE,
+    metric: str | Function = "auto",
     device: str = "auto",
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     nodes: int | None = None,
+    steps: int | None = None,
+    cache: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
@@ -48,33 +54,64 @@ def verify(
         model: what was made from it, of the same format.
         data: an .npz file, a folder of them, an iterable of mappings; without it inputs are generated from ``seed``.
         samples: how many at most; 8 where they are generated.
-        tolerance: the relative L2 error that the 90th percentile of every output may have.
+        tolerance: the error that 9 of 10 samples must meet at every output, or their mean where it is a share.
+        metric: how an output's error is measured: ``auto`` (numbers by relative L2, probabilities as such, classes
+            and tokens by the share that differs, detections as sets), another that ``--help`` names, a function of two
+            mappings from outputs to arrays (the reference's and the model's, of one sample) that returns one error, 0
+            for alike; or where such a function is: ``module:function``, ``file.py:function``.
         device: auto takes the best that is here; on the CPU ONNX models run strictly. The reference runs on the CPU.
         dims: sizes of symbolic dimensions, for generated inputs.
         nodes: how many nodes to name where the error grows. If not given, 5 where the tolerance is missed, those behind
             which the error is larger by a tenth of it; else none.
+        steps: run a decoder, or another model with a state, so many steps from each sample: what it gives is fed back
+            to it, to each model its own, and the likeliest token of the reference to both. A sample may lack the cache,
+            which is empty then. Every step must meet the tolerance.
+        cache: which outputs are fed back, as ``IN=OUT`` with a ``*`` on both sides or none; found by their names if not
+            given.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
         AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
-            have, AMP312 for a number that makes no sense, and what `run` raises.
+            have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
+    metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
 
-        pair = _paired(reference, model, device)
-        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims)
+        pair = paired(reference, model, device)
+        decoding = decoding_of(pair, steps, cache)
+        lacking = decoding.optional if decoding is not None else frozenset()
+        drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         pair.open()
-        outputs = _compared(pair, drawn, progress)
+        drawn = drawn.fitted(pair.expected)
+        measure = metric_of(metric, pair.roles())
+        runs = _one_by_one(pair, drawn, progress) if decoding is None else decoding.runs(drawn, progress)
+        outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
+        job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
+        by_step = () if decoding is None else decoding.by_step(outputs)
+        notes = (*drawn.notes, *pair.notes, *(alone if decoding is None else decoding.notes()), *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(outputs[0].errors), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), (*drawn.notes, *pair.notes, *job.notes),
+            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
+            pair.quantized(), job.left,
         )  # fmt: skip
+
+
+def chaotic(
+    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
+    outputs: Sequence[Agreement],
+) -> list[str]:  # fmt: skip
+    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
+    if not low or all(output.within(tolerance) for output in outputs):
+        return []
+    name, found = sensitivity(run, drawn, low[0])
+    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
 
 
 def _check(tolerance: float, nodes: int | None) -> None:
@@ -84,21 +121,32 @@ def _check(tolerance: float, nodes: int | None) -> None:
         raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
 
 
-def _paired(reference: Model, model: Model, device: str) -> Pair:
-    mindir = [path for path in (path_of(reference), path_of(model)) if path is not None and is_mindir(path)]
-    if len(mindir) == 1:
-        raise AmpError("AMP209", "one model is ONNX, the other MindIR", hint="verify a model against its own source")
-    return MindirPair(mindir[0], mindir[1], device) if mindir else OnnxPair(reference, model, device)
-
-
-def _compared(pair: Pair, drawn: Samples, progress: Progress | None) -> list[Agreement]:
-    outputs: dict[str, Agreement] = {}
+def _one_by_one(pair: Pair, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
+    """The outputs of both models on each sample."""
     for number, feeds in enumerate(drawn):
         if progress:
             progress("comparing", number, len(drawn))
-        expected, found = pair.both(feeds)
+        yield pair.both(feeds)
+
+
+def compared(
+    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
+) -> tuple[list[Agreement], Scores | None]:
+    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
+
+    ``heard``: is given each run's index and its largest error.
+    """
+    outputs: dict[str, Agreement] = {}
+    overall: list[float] = []
+    for number, (expected, found) in enumerate(runs):
+        judged = metric.judge(expected, found)
+        overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
         for name, value in expected.items():
-            outputs.setdefault(name, Agreement(name)).add(apart(value, found[name]))
+            output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
+            output.counts = name in judged
+            output.add(apart(value, found[name]), judged.get(name))
+        if heard is not None:
+            heard(number, max(one.error() for one in judged.values()))
     if not outputs:
         raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
-    return list(outputs.values())
+    return list(outputs.values()), Scores(metric.name, overall) if overall else None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
 from .options import JsonOption, ModelArgument, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
@@ -51,6 +52,9 @@ RepairOption = Annotated[
     bool,
     typer.Option("--repair", help="Where the check is missed, hold in float32 what ranges, else a search, find."),
 ]
+CheckMetricOption = Annotated[
+    str | None, typer.Option("--metric", metavar="NAME|FUNCTION", help=f"Of the check. {metrics_help()}")
+]
 
 
 @recipe_options()
@@ -68,6 +72,7 @@ def convert(
     check: CheckOption = None,
     tolerance: ToleranceOption = None,
     repair: RepairOption = False,
+    metric: CheckMetricOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -96,9 +101,10 @@ def convert(
     if plan_in and given:
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+    checking = Checking(check, tolerance, repair, metric)
     job = Job(
         model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=Checking(check, tolerance, repair),
+        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=checking,
     )  # fmt: skip
     with progress() as bar:
         summary = convert_and_repair(job, bar.part).summary

@@ -7,19 +7,35 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption
+from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption
 from .terminal import done, progress, show, show_json, signals_wait
 
 FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A model, or a plan (.json).")]
 SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one, made from the same model.")]
 
 
-def diff(first: FirstArgument, second: SecondArgument, as_json: JsonOption = False) -> None:
-    """Show in what two conversions of one model, or two plans for it, differ.
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option("--reference", metavar="MODEL", help="What both were made from: both are run strictly beside it."),
+]
+
+
+def diff(
+    first: FirstArgument,
+    second: SecondArgument,
+    reference: ReferenceOption = None,
+    data: DataOption = None,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
+    metric: MetricOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Show in what two conversions of one model, or two plans for it, differ, and with --reference in error.
 
     \b
     ampgraph diff model.O1.onnx model.O2.onnx
     ampgraph diff before.json after.json
+    ampgraph diff model.O1.onnx model.O2.onnx --reference model.onnx --data samples/
 
     The exit code is 1 where they differ.
     """
@@ -29,7 +45,9 @@ def diff(first: FirstArgument, second: SecondArgument, as_json: JsonOption = Fal
 
     with progress() as bar:
         bar.stage("reading")
-        found = compared(first, second)
+        found = compared(
+            first, second, reference=reference, data=data, samples=samples, seed=seed, metric=metric, progress=bar.part
+        )
         done()
     show_json(found.to_dict()) if as_json else show(difference_lines(found))
     if not found.alike:

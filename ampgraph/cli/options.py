@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..core.metric_names import metrics_help
 from ..core.recipe import OPTIONS
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
@@ -30,6 +31,7 @@ SamplesOption = Annotated[
     int | None, typer.Option("--samples", metavar="N", help="At most N samples; 8 where they are generated.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="For generated samples.")]
+MetricOption = Annotated[str, typer.Option("--metric", metavar="NAME|FUNCTION", help=metrics_help())]
 DataOption = Annotated[
     str | None,
     typer.Option("--data", metavar="DIR|FILE.npz", help="Samples, by input name; generated if not given."),

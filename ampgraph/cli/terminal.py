@@ -195,7 +195,7 @@ def progress() -> Iterator[Display]:
         yield TerminalDisplay(shown)
 
 
-def bars(console: rich.console.Console, **more: Any) -> rich.progress.Progress:
+def bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:
     """What is done, how long it has taken, and how long it still takes where that is known."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -210,4 +210,4 @@ def bars(console: rich.console.Console, **more: Any) -> rich.progress.Progress:
 
     said = TextColumn("{task.description}", markup=False)
     columns = (SpinnerColumn(), said, BarColumn(), TimeElapsedColumn(), TimeLeft())
-    return Bars(*columns, console=console, transient=True, **more)
+    return Bars(*columns, console=console, transient=True, get_time=get_time)

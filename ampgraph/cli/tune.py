@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import AmpError
+from ..core.files import refuse_output, sources_of
 from ..core.recipe import Given, recipe_of
-from .options import DataOption, JsonOption, SamplesOption, SeedOption, recipe_options
+from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -19,9 +22,7 @@ def tune(
     tolerance: Annotated[
         float, typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet.")
     ] = 1e-2,
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="l2|max|argmax|cosine", help="How the error of an output is measured.")
-    ] = "l2",
+    metric: MetricOption = "l2",
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     output: Annotated[
@@ -29,6 +30,12 @@ def tune(
     ] = None,
     *,
     fields: Given,
+    sensitivity: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity", metavar="FILE.json|FILE.csv", help="Write which nodes matter how much; 18 runs more."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find as little float32 as meets a tolerance, by at most 20 strict runs over the samples.
@@ -42,15 +49,32 @@ def tune(
     """
     with signals_wait():
         from ..api.tune import tune as find
+        from ..core.files import text_file
         from ..report.tuning import tuning_lines
 
+    if sensitivity is not None:
+        _refuse_table(sensitivity, model, data, output)
     with progress() as bar:
         found = find(
             model, recipe=recipe_of(None, fields), data=data, tolerance=tolerance, metric=metric, samples=samples,
-            seed=seed, output=output, progress=bar.part,
+            seed=seed, output=output, sensitivity=sensitivity is not None, progress=bar.part,
         )  # fmt: skip
+        if sensitivity is not None and found.sensitivity is not None:
+            table = found.sensitivity
+            with text_file(
+                sensitivity, table.to_csv if sensitivity.endswith(".csv") else table.to_json, "--sensitivity"
+            ):
+                pass
         done()
     show_json(found.to_dict()) if as_json else show(tuning_lines(found))
     if not found.met:
         sys.stdout.flush()
         sys.exit(1)
+
+
+def _refuse_table(path: str, *sources: str | None) -> None:
+    """Raises AmpError AMP311 for a format that is none, AMP105 and AMP106 for a place that cannot be."""
+    if not path.endswith((".json", ".csv")):
+        hint = "end its name in .json or .csv"
+        raise AmpError("AMP311", f"--sensitivity {path} has no format that is known", hint=hint)
+    refuse_output(Path(path), sources_of(*sources), "--sensitivity")

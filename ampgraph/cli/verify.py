@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.recipe_values import dims
-from .options import DataOption, DeviceOption, DimOption, JsonOption, SamplesOption, SeedOption
+from .options import DataOption, DeviceOption, DimOption, JsonOption, MetricOption, SamplesOption, SeedOption
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -20,14 +20,27 @@ def verify(
     seed: SeedOption = 0,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", metavar="X", help="Relative L2 that 9 of 10 samples must meet at every output."),
+        typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet at every output."),
     ] = 1e-2,
+    metric: MetricOption = "auto",
     device: DeviceOption = "auto",
     dim: DimOption = None,
     nodes: Annotated[
         int | None,
         typer.Option(
             "--nodes", metavar="N", help="Name N nodes where the error grows; 5 where it is missed, else none."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", help="Run N steps from each sample, what a model remembers fed back to it."
+        ),
+    ] = None,
+    cache: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cache", metavar="IN=OUT", help="An output to feed back, 'past_*=present_*'; found if not given."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -37,6 +50,7 @@ def verify(
     \b
     ampgraph verify model.onnx model.O2.onnx
     ampgraph verify model.onnx model.O2.onnx --data samples/ --tolerance 1e-3
+    ampgraph verify decoder.onnx decoder.O2.onnx --steps 64
 
     On the CPU an ONNX model runs strictly: every low value is really rounded, which a plain run does not do. The exit
     code is 1 where the tolerance is missed, or anything is infinite or NaN that is finite in the reference.
@@ -47,8 +61,8 @@ def verify(
 
     with progress() as bar:
         found = compare(
-            reference, model, data=data, samples=samples, tolerance=tolerance, device=device, seed=seed,
-            dims=dict(dims(dim)), nodes=nodes, progress=bar.part,
+            reference, model, data=data, samples=samples, tolerance=tolerance, metric=metric, device=device,
+            seed=seed, dims=dict(dims(dim)), nodes=nodes, steps=steps, cache=cache or (), progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

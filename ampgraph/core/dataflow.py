@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
 
@@ -22,9 +22,11 @@ BRANCHES = "ampgraph.branches"
 """The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
 
 Shape = tuple["int | str | None", ...]
+AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[AttributeValue] | Array"
+"""What an attribute holds, whatever the format; None where it is absent."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Value:
     """A tensor (or a container of tensors) in one scope. ``dtype`` is the element type, ``""`` when it is unknown."""
 
@@ -143,7 +145,7 @@ class Dataflow:
     def __init__(
         self,
         weights: WeightReader,
-        attribute: Callable[[Op, str], Any],
+        attribute: Callable[[Op, str], AttributeValue],
         layer: Callable[[Op], str],
         read_shape: Callable[[Value], Shape | None],
     ) -> None:
@@ -256,6 +258,18 @@ class Dataflow:
         if array is None or array.dtype.kind in "USO":
             return None
         return float(array.reshape(-1)[0])
+
+    def number(self, op: Op, name: str) -> float | None:
+        """The number in an attribute, None where there is none."""
+        given = self.attribute(op, name)
+        return given if isinstance(given, (int, float)) else None
+
+    def integers(self, op: Op, name: str) -> list[int] | None:
+        """The whole numbers in an attribute, None where there are none."""
+        given = self.attribute(op, name)
+        if isinstance(given, int):
+            return [given]
+        return [n for n in given if isinstance(n, int)] if isinstance(given, (list, tuple)) else None
 
     def shape(self, value: int) -> Shape | None:
         """The shape of a value, None when neither the file nor inference gives one."""

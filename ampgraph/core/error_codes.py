@@ -44,7 +44,7 @@ CODES = {
     "AMP308": "No node, or more than one, has the name.",
     "AMP309": "There is no such operator.",
     "AMP310": "A dimension is unknown, or its size is none.",
-    "AMP311": "Options about ranges contradict each other or make no sense.",
+    "AMP311": "Options contradict each other or make no sense.",
     "AMP312": "A tolerance or a metric makes no sense.",
     "AMP320": "The loss scale is none.",
     "AMP321": "There is no such device, or the format does not run there.",

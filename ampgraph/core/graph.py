@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from .arrays import Array
 from .dataflow import Dataflow, Op, Value
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LOW = ("float16", "bfloat16")
 Progress = Callable[[str, int, int], None]  # what is written, how much of it is done, of how much
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Array
+Handle = TypeVar("Handle")  # how an editor knows a value: as a dataflow does, or as its format does
 UseKey = tuple[str, int, int]  # scope, index of the node or -1 for an output of the scope, position
 
 
@@ -130,8 +131,32 @@ class NodeEditor(Editor, Protocol):
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
         ...
 
+    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """A further result of an operator with bodies, called ``name`` or what is left of it.
+
+        ``results``: what its bodies give out for it, each made in another of them."""
+        ...
+
     def write_bounds(self, scope: str, index: int) -> None:
         """Writes a Clip as Max and Min."""
+        ...
+
+
+class StateEditor(Protocol[Handle]):
+    """The verbs for state, which goes into a step and comes out of it. A MindIR step writes its own parameters, so that
+    the editor of that format has none of them."""
+
+    def state(self, name: str, init: Array) -> Handle:
+        """A new input of the main graph, called ``name`` or what is left of it, whose first value is ``init``."""
+        ...
+
+    def keep(self, value: Handle) -> Handle:
+        """A stored tensor of the main graph becomes state, whose first value it is."""
+        ...
+
+    def commit(self, after: Mapping[Handle, Handle], when: Handle | None = None) -> dict[str, str]:
+        """The next value of some state comes out: what it is given, or the old one again where ``when``, a bool scalar,
+        is false. The outputs by the names of the state."""
         ...
 
 

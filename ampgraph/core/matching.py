@@ -59,8 +59,13 @@ class PatternSet:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
         matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
+        behind = {name: self._behind(name, classes or {}) for name in {*anchors.values()}}
         for op in flow.ops:
-            if op.role in anchors and op.slots and (match := matcher.at(op, self._tree(anchors[op.role]))) is not None:
+            if (anchor := anchors.get(op.role)) is None or not op.slots:
+                continue
+            if (roles := behind[anchor]) and roles.isdisjoint(reader.role for reader in flow.readers(op.outputs[0])):
+                continue
+            if (match := matcher.at(op, self._tree(anchor))) is not None:
                 yield match
 
     def mismatches(self, flow: Dataflow, op: Op, classes: Classes | None = None) -> list[Mismatch]:
@@ -80,6 +85,15 @@ class PatternSet:
             self._trees[anchor] = merge(self._by_anchor[anchor], self.conventions)
         return self._trees[anchor]
 
+    def _behind(self, anchor: str, classes: Classes) -> frozenset[str]:
+        """The operators of which one must read an anchor's result; none where the search goes on elsewhere."""
+        roles = set(self.conventions.through)
+        for after in self._tree(anchor).instructions.values():
+            if after.found is not None or any(step.register or not step.result for step in after.instructions):
+                return frozenset()
+            roles |= {alternative.role for step in after.instructions for alternative in step.alternatives}
+        return frozenset() if not roles.isdisjoint(classes) else frozenset(roles)
+
     def _anchors(self, classes: Classes) -> dict[str, str]:
         """Operator -> what the patterns that start there call it."""
         named = {role: name for name in classes for role in classes[name] if name in self._by_anchor}
@@ -92,8 +106,12 @@ class Matcher:
     def __init__(
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
-        self.flow, self.classes, self.explained = flow, classes, explained
+        self.flow, self.explained = flow, explained
         self.view = View(flow, patterns.conventions, patterns.roles)
+        self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
+        for name, roles in classes.items():
+            for role in roles:
+                self.named.setdefault(role, []).append(name)
         self.farthest: Mismatch | None = None
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
@@ -109,9 +127,8 @@ class Matcher:
 
     def _follow(self, branch: Branch) -> Match | None:
         for instruction, after in branch.instructions.items():
-            for _ in self._ways(instruction):
-                if (match := self._follow(after)) is not None:
-                    return match
+            if (match := self._carried_out(instruction, after)) is not None:
+                return match
         return self._match(branch.found) if branch.found is not None else None
 
     def _match(self, found: Found) -> Match:
@@ -131,8 +148,8 @@ class Matcher:
 
     # -- one instruction ----------------------------------------------------------------------------------------------
 
-    def _ways(self, instruction: Instruction) -> Iterator[None]:
-        """Each way to carry out an instruction, bound while the caller looks on from there."""
+    def _carried_out(self, instruction: Instruction, after: Branch) -> Match | None:
+        """The match that one of the ways to carry out an instruction leads to."""
         mark = len(self.ops), len(self.passed), len(self.numbers), len(self.attributes)
         candidates = self._candidates(instruction)
         for op, chain in candidates:
@@ -146,24 +163,24 @@ class Matcher:
                     if instruction.result != instruction.register:
                         self.values[instruction.result] = op.outputs[0]
                     self.ops.append((instruction.result, op))
-                    yield
+                    if (match := self._follow(after)) is not None:
+                        return match
                 self._cut(mark)
         if not candidates:
             self._miss(instruction, None)
+        return None
 
     def _candidates(self, instruction: Instruction) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators to look at, each with the casts on the way to it."""
         start = self.values[instruction.register]
         if instruction.result != instruction.register:
-            return list(self._readers(instruction, start, ()))
+            return self._readers(instruction, start, ())
         value, chain = self.view.seen_through(start)
         op = self.flow.writer(value)
         return [] if op is None else [(op, chain)]
 
     def _by_class(self, instruction: Instruction, op: Op) -> Choices:
-        return [
-            c for name, roles in self.classes.items() if op.role in roles for c in instruction.choices.get(name, ())
-        ]
+        return [choice for name in self.named.get(op.role, ()) for choice in instruction.choices.get(name, ())]
 
     def _bind(self, instruction: Instruction, op: Op, alternative: Alternative, operands: tuple[Expected, ...]) -> bool:
         if len(op.inputs) < len(operands):
@@ -208,19 +225,22 @@ class Matcher:
         self._note(instruction, f"{attribute.name} = {expected}", f"{attribute.name} = {value}")
         return False
 
-    def _readers(
-        self, instruction: Instruction, value: int, chain: tuple[Op, ...]
-    ) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    def _readers(self, instruction: Instruction, value: int, chain: tuple[Op, ...]) -> list[tuple[Op, tuple[Op, ...]]]:
         """The operators that may come next: all, or none where the value has other uses than the region's."""
-        uses = self.flow.uses[value]
-        if instruction.readers != ANY and (len(uses) != instruction.readers or any(use.op == NONE for use in uses)):
-            self._note(instruction, f"'{self.flow.values[value].name}' read by the region alone", f"{len(uses)} uses")
-            return
-        for op in self.flow.readers(value):
-            if self.view.changes_nothing(op):
-                yield from self._readers(instruction, op.outputs[0], (*chain, op))
+        uses, all_ops = self.flow.uses[value], self.flow.ops
+        ops = [all_ops[use.op] for use in uses if use.op != NONE]
+        if instruction.readers != ANY and not len(uses) == len(ops) == instruction.readers:
+            if self.explained is not None:
+                name = self.flow.values[value].name
+                self._note(instruction, f"'{name}' read by the region alone", f"{len(uses)} uses")
+            return []
+        found: list[tuple[Op, tuple[Op, ...]]] = []
+        for op in ops:
+            if op.role in self.view.through and self.view.changes_nothing(op):
+                found += self._readers(instruction, op.outputs[0], (*chain, op))
             else:
-                yield op, chain
+                found.append((op, chain))
+        return found
 
     # -- going back, and what to say of it ----------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ class View:
     """Reads a dataflow by the conventions of patterns. ``roles``: the operators that patterns speak of."""
 
     def __init__(self, flow: Dataflow, conventions: Conventions, roles: Collection[str]) -> None:
-        self.flow, self.conventions, self.roles = flow, conventions, roles
+        self.flow, self.conventions, self.roles, self.through = flow, conventions, roles, conventions.through
         self._numbers: dict[int, float | None] = {}  # by value: many nodes share one, and reading takes time
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
         """The value before casts and identities that change nothing, and these."""
         chain: tuple[Op, ...] = ()
-        values, ops, through = self.flow.values, self.flow.ops, self.conventions.through
+        values, ops, through = self.flow.values, self.flow.ops, self.through
         while (producer := values[value].producer) != NONE and ops[producer].role in through:
             if not self.changes_nothing(ops[producer]):
                 break
@@ -30,7 +30,7 @@ class View:
 
     def changes_nothing(self, op: Op) -> bool:
         values = self.flow.values
-        if op.role not in self.conventions.through:
+        if op.role not in self.through:
             return False
         return values[op.inputs[0]].dtype == values[op.outputs[0]].dtype == FLOAT32
 

@@ -103,6 +103,11 @@ class Pattern:
         return {node.output: node for node in self.nodes}
 
     @cached_property
+    def compared(self) -> tuple[str, ...]:
+        """The values whose calls refer to an attribute of each other."""
+        return tuple(n.output for n in self.nodes if any(a.reference for call in n.calls for a in call.attributes))
+
+    @cached_property
     def _sources(self) -> Mapping[str, frozenset[str]]:
         found: dict[str, frozenset[str]] = {}
         for node in self.nodes:

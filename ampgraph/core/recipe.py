@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
+from .json_types import JsonObject
 from .recipe_text import quoted, split, words_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from .ranges import Ranges
 
-Given = dict[str, Any]
+Given = dict[str, object]
 """Fields by name, as somebody gave them."""
 FORMAT = 1
 KEY = "ampgraph_recipe"
@@ -68,13 +69,13 @@ class Option:
     metavar: str
     help: str
     doc: str
-    read: Callable[[Any], object]
+    read: Callable[[object], object]
     kind: type = str
     repeats: bool = False
 
 
 def option(
-    flag: str, metavar: str, help: str, read: Callable[[Any], object], *, default: object = None, doc: str = "",
+    flag: str, metavar: str, help: str, read: Callable[[object], object], *, default: object = None, doc: str = "",
     kind: type = str, repeats: bool = False, hash: bool | None = None,
 ) -> Any:  # fmt: skip
     """A field of `Recipe`; an `Any`, as dataclasses' own `field`."""
@@ -193,7 +194,7 @@ class Recipe:
 
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON: the format's number, and the fields that are not at their default."""
         data: dict[str, Any] = {KEY: FORMAT}
         for name, value in self.set().items():
@@ -205,7 +206,7 @@ class Recipe:
         return data
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    def from_dict(data: Mapping[str, object], where: str = "recipe") -> Recipe:
         """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
@@ -243,7 +244,7 @@ OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fie
 """By field, in their order."""
 
 
-def recipe_of(recipe: Recipe | str | None, given: Mapping[str, Any], others: Iterable[str] = ()) -> Recipe:
+def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
     """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
 
     Raises UnknownKeyword for a name that is no field.
@@ -251,14 +252,15 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, Any], others: Ite
     for name in given:
         if name not in OPTIONS:
             raise UnknownKeyword(name, [*OPTIONS, *others])
+    words: dict[str, Any] = dict(given)  # each is checked by its field's own reader
     if recipe is None:
-        return Recipe(**given)
+        return Recipe(**words)
     if isinstance(recipe, str):
         recipe = Recipe.from_text(recipe)
     if not isinstance(recipe, Recipe):
         message = f"recipe= is a {type(recipe).__name__}, not a recipe"
         raise AmpError("AMP301", message, hint='give an ampgraph.Recipe, or its text: "O2,float16,fp32=op:Pow"')
-    return replace(recipe, **given) if given else recipe
+    return replace(recipe, **words) if words else recipe
 
 
 def flags(given: Iterable[str]) -> list[str]:

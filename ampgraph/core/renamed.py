@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Item = TypeVar("Item")
 
 
 def warn_renamed(old: str, new: str, gone: str, stacklevel: int = 2) -> None:
@@ -48,7 +49,7 @@ def _renamed(given: Mapping[str, Any], names: Mapping[str, str], function: str, 
     return found
 
 
-def renamed_keys(data: Mapping[str, Any], names: Mapping[str, str], gone: str) -> dict[str, Any]:
+def renamed_keys(data: Mapping[str, Item], names: Mapping[str, str], gone: str) -> dict[str, Item]:
     """Data whose keys were renamed, as a file of an older version holds them: under their new names."""
     found = dict(data)
     for old, new in names.items():

@@ -23,3 +23,19 @@ class Site:
     def label(self) -> str:
         """Its name, else its first output's."""
         return self.node or next(filter(None, self.written), self.kind)
+
+
+SWITCHES = "@switches"
+"""The input of a graph with switches: a truth value for each, whether its node computes low."""
+
+
+@dataclass(frozen=True)
+class Switched:
+    """A node whose roundings one truth value turns on: its name, operator and outputs in the file, the control-flow
+    nodes around it from the outside in; ``moves``: exact nodes that hand data to it, and are turned on with it."""
+
+    node: str
+    kind: str
+    outputs: tuple[str, ...]
+    inside: tuple[str, ...]
+    moves: tuple[Switched, ...] = ()

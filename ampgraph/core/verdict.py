@@ -1,4 +1,4 @@
-"""What the check behind a conversion found: right, missed, or not checked and why."""
+"""What the check behind a conversion found: right, doubtful, missed, or not checked and why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-OK, MISSED, UNCHECKED = "ok", "missed", "not checked"
+from .json_types import Json, JsonObject
+
+OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
 REPAIRS = 4  # shown
 
 
+def chaotic_in_itself(sensitivity: float) -> str:
+    """What is said of a model that no low type suits."""
+    return f"the model is chaotic in itself: rounding its inputs alone changes it by {sensitivity:.2g}"
+
+
 class PrecisionWarning(UserWarning):
-    """A conversion that missed its tolerance; ``verdict`` says by how much, where, and what repairs it."""
+    """A conversion that missed its tolerance, or may; ``verdict`` says by how much, where, and what repairs it."""
 
     def __init__(self, verdict: CheckVerdict) -> None:
         self.verdict = verdict
@@ -25,17 +32,19 @@ class CheckVerdict:
     """The outcome of a check.
 
     Attributes:
-        outcome: ``ok``, ``missed`` or ``not checked``.
+        outcome: ``ok``; ``missed``; ``doubtful``: right on most generated inputs, but not on all, or with a value near
+            the end of the low type; ``not checked``.
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
         tolerance: what it was held against.
-        samples: how many were run, ``generated`` or the user's.
+        samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
         repair: options of `convert` that mend it.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, which are no real ones.
+        sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
     """
 
@@ -51,6 +60,8 @@ class CheckVerdict:
     held: tuple[str, ...] = ()
     reason: str = ""
     near: str = ""
+    sensitivity: float | None = None
+    exceeded: int = 0
     seconds: float = 0.0
 
     @property
@@ -62,6 +73,16 @@ class CheckVerdict:
     def missed(self) -> bool:
         """Whether it was checked and found wrong."""
         return self.outcome == MISSED
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether generated inputs do not tell."""
+        return self.outcome == DOUBTFUL
+
+    @property
+    def stands(self) -> bool:
+        """Whether what was required is met, as far as that was seen."""
+        return self.outcome in (OK, DOUBTFUL)
 
     @property
     def on(self) -> str:
@@ -76,24 +97,34 @@ class CheckVerdict:
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
-            near = f"; {self.near}: measure with --data" if self.near else ""
-            return f"ok {size} on {self.on} (rounding of stored values){held}{near}"
-        parts = [f"MISSED: error {size} at '{self.output}' on {self.on}, tolerance {self.tolerance:g}"]
+            above = f", {self.exceeded} above {self.tolerance:g}" if self.exceeded else ""
+            return f"ok {size} on {self.on} (rounding of stored values){above}{held}"
+        of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
+        error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
+        if self.doubtful:
+            parts = [error] if self.exceeded else []
+            parts += [f"{self.near} on {self.on} and may overflow on real ones"] if self.near else []
+            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}: give --data"
+        parts = [f"MISSED: {error}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []
         more = f" and {len(self.repair) - REPAIRS} more, see --json" if len(self.repair) > REPAIRS else ""
         parts += [f"repair: {' '.join(self.repair[:REPAIRS])}{more}"] if self.repair else []
-        return ", ".join(parts)
+        return ", ".join(parts) + self._by_itself()
 
-    def to_dict(self) -> dict[str, Any]:
+    def _by_itself(self) -> str:
+        return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
+
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
         finite = self.error is not None and math.isfinite(self.error)
         return {**asdict(self), "error": self.error if finite else None}
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> CheckVerdict:
+    def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
-        known = dict(data) | {name: tuple(data[name]) for name in ("repair", "held")}
+        known: dict[str, Any] = dict(data)
+        known |= {name: tuple(known[name]) for name in ("repair", "held")}
         if data["outcome"] == MISSED and data["error"] is None:
             known["error"] = math.inf
         return CheckVerdict(**known)

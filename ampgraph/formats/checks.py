@@ -1,4 +1,4 @@
-"""What is checked around a conversion: nothing is written over its input, and a damaged model is told as such."""
+"""What is checked around a conversion: nothing is written over its input, and a damaged model is reported as such."""
 
 from __future__ import annotations
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..runtime.devices import import_onnxruntime
 from ..runtime.onnxruntime_session import QUIET
 
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
+
 CPU = ("CPUExecutionProvider",)
 
 
-def quiet_options(folder: str, threads: int = 0) -> Any:
-    """The runtime's options for a session that logs nothing; ``folder``: where the data files of the model are."""
+def quiet_options(folder: str, threads: int = 0) -> SessionOptions:
+    """The runtime\'s options for a session that logs nothing; ``folder``: where the data files of the model are."""
     options = import_onnxruntime().SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
@@ -20,7 +23,7 @@ def quiet_options(folder: str, threads: int = 0) -> Any:
     return options
 
 
-def cpu_options(folder: str, threads: int = 0) -> Any:
+def cpu_options(folder: str, threads: int = 0) -> SessionOptions:
     """The options for a strict run: what a pair of Casts rounds stays rounded at this level."""
     options = quiet_options(folder, threads)
     options.enable_mem_reuse = False  # its plan takes the square of the nodes; arrays are freed all the same
@@ -28,12 +31,12 @@ def cpu_options(folder: str, threads: int = 0) -> Any:
     return options
 
 
-def in_file_order(options: Any) -> Any:
+def in_file_order(options: SessionOptions) -> SessionOptions:
     """The options with nodes run in the order of the graph, but for sizes, which come as soon as they can."""
     options.execution_order = import_onnxruntime().ExecutionOrder.PRIORITY_BASED
     return options
 
 
-def opened(content: bytes, options: Any, providers: tuple[str, ...] = CPU) -> Any:
+def opened(content: bytes, options: SessionOptions, providers: tuple[str, ...] = CPU) -> InferenceSession:
     """A session of the runtime; what it raises is the runtime's own."""
     return import_onnxruntime().InferenceSession(content, options, providers=list(providers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -79,6 +80,11 @@ class OpLists:
         named = self.framework.classes.get(cls)
         return named.of(level.name) if named else level.of(cls)
 
+    def classes_of(self, at: str) -> tuple[str, ...]:
+        """The classes that exist to be ``low``, or ``float32``."""
+        named = tuple(cls.name for cls in self.framework.classes.values() if cls.at == at)
+        return named or (("white",) if at == "low" else ("black", "kept"))
+
     def unlisted(self, level: Level) -> str:
         """What a level does with an operator in no list."""
         return "float32" if level.name == "O0" else self.framework.unlisted
@@ -105,9 +111,19 @@ def load_op_lists(name: str | Path = OWN, extra: Sequence[str | Path] = ()) -> O
     ``name``: a file of op_lists, or the path of another. Slots, regions, traits, and which operators are heavy or exact
     are everybody's.
     """
-    whose = framework(name)
-    own, users = own_file(OWN), user_files(extra, whose.names)
-    listings = _listings((own_file(str(name)), *users), whose)
+    users = user_files(extra, framework(name).names)
+    return _merged(str(name), users) if users else _as_shipped(str(name))
+
+
+@cache
+def _as_shipped(name: str) -> OpLists:
+    """A list without a user's, merged once: that takes as long as the rest of a small model's conversion."""
+    return _merged(name, ())
+
+
+def _merged(name: str, users: Sequence[ListFile]) -> OpLists:
+    whose, own = framework(name), own_file(OWN)
+    listings = _listings((own_file(name), *users), whose)
     ours = listings if name == OWN else _listings((own,), framework(OWN))
     regions = {name: reason for file in (own, *users) for name, reason in file.data.get("regions", {}).items()}
     return OpLists(

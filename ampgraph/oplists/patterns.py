@@ -48,11 +48,7 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
 
 def _region(match: Match) -> Region:
     part, axes = match.parts.get, match.attributes.get("axes")
-    compared = [
-        match.nodes[node.output]
-        for node in match.pattern.nodes
-        if node.output in match.nodes and any(a.reference for call in node.calls for a in call.attributes)
-    ]
+    compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     return Region(
         match.pattern.kind,
         match.ops,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..core.errors import AmpError, nearest
+from ..core.json_types import JsonObject
 from .files import plain
 from .kernels import TARGETS, load_kernels
 from .levels import Level
@@ -38,7 +38,7 @@ class ListRow:
         """The name in a table."""
         return f"cell {self.operator}" if self.sort == "cell" else self.operator
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; ``asked``, ``sort`` and ``rule`` only where they say something."""
         data = {k: v for k, v in asdict(self).items() if k not in ("operator", "cls", "asked", "sort", "rule")}
         extra = {k: v for k, v in (("asked", self.asked), ("sort", self.sort), ("rule", self.rule)) if v}

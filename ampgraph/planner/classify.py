@@ -172,8 +172,7 @@ def _like_gray(context: Context, op: Op) -> str:
         inside = options.kernels.float32_inside.get(op.kind, "")
         return f"on {options.target} {inside}" if inside and not context.flow.attribute(op, "training_mode") else ""
     if options.level.black == "float32" and traits.has(op.role, "means"):
-        count = context.sizes.summed(op)
-        few = count is not None and count <= LONG_SUM[options.dtype]
+        few = context.sizes.guessed(op) <= LONG_SUM[options.dtype]
         return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
     return ""
 

@@ -55,7 +55,7 @@ def _are_low(numbers: list[float], options: Options) -> bool:
 def bounds(flow: Dataflow, op: Op) -> list[float | None]:
     """The lower and the upper bound; None for one that is not known, infinite for one that is not there."""
     if len(op.inputs) == 1:
-        given = [flow.attribute(op, name) for name in ("min", "max")]
+        given = [flow.number(op, name) for name in ("min", "max")]
         return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]
     operands = [*op.inputs[1:], NONE][:2]
     return [side * float("inf") if v == NONE else flow.scalar(v) for side, v in zip((-1, 1), operands, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..core.dataflow import NONE, Dataflow, Op
 from .cut import INFINITE, LAUNCH, Net, Problem, Tally
@@ -52,9 +53,24 @@ class Costs:
             elif root != value and not self._is_static(value):
                 found = self.elements(root)  # a guess must be the same on both sides of a Transpose
             else:
-                found = math.prod(self.flow.dims(value, self.named))
+                found = math.prod(self.flow.dims(self._known(value), self.named))
             self._elements[value] = found = max(found, 1)
         return found
+
+    def _known(self, value: int) -> int:
+        """A value of the same size whose shape is known, where there is one."""
+        if self._is_static(value):
+            return value
+        return next((member for member in self._members.get(value, ()) if self._is_static(member)), value)
+
+    @cached_property
+    def _members(self) -> Mapping[int, Sequence[int]]:
+        """By value, those further down that have its size."""
+        members: dict[int, list[int]] = {}
+        for value, root in enumerate(self.classes):
+            if value != root:
+                members.setdefault(root, []).append(value)
+        return members
 
     def _is_static(self, value: int) -> bool:
         shape = self.flow.shape(value)

@@ -1,4 +1,4 @@
-"""What guards find: units to hold with a reason, what to tell of it, and what is a hazard to others."""
+"""What guards find: units to hold with a reason, notes on it, and what is a hazard to others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ruling(NamedTuple):
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a guard found, in the order of the model; ``notes``: told whatever has an effect."""
+    """All that a guard found, in the order of the model; ``notes``: shown whatever has an effect."""
 
     found: Sequence[Ruling] = ()
     sources: Sequence[Source] = ()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.node_names import pattern_for
 from ..core.plan import Plan
 from ..core.sites import Site
 from ..oplists.traits import has
@@ -16,22 +16,31 @@ from .decisions import Decisions
 from .options import Options
 from .selection import touched
 
-SORTS = ("op", "scope", "value")
-
+HEAVY = 8
+"""What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
+units that take float32 at an eighth of the rate or less, and the others wait for memory alone."""
 
 Place = tuple[str, ...]  # a value of the main graph, or of a node in a function's body
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """Nodes that one decision holds. ``cost`` is in bytes; ``writes``: (scope, value); ``makes``: the same as places;
-    ``around``: what the control-flow nodes write that hold them."""
+    """Nodes that one decision holds. ``cost`` is in bytes, those of products `HEAVY` times; ``writes``: (scope, value);
+    ``makes``: the same as places; ``around``: what the control-flow nodes write that hold them; ``kinds``: the nodes'.
+    """
 
     patterns: tuple[str, ...]
     cost: int
     writes: frozenset[tuple[str, str]]
     makes: frozenset[Place] = field(default_factory=frozenset)
     around: frozenset[Place] = field(default_factory=frozenset)
+    kinds: tuple[str, ...] = ()
+    bytes: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Its product's, else its first node's."""
+        return next((kind for kind in self.kinds if has(kind, "products")), self.kinds[0] if self.kinds else "")
 
 
 def find_groups(task: CutTask) -> list[Promotion]:
@@ -49,8 +58,10 @@ def find_groups(task: CutTask) -> list[Promotion]:
         writes = frozenset(key for op in ops for key in _written(flow, op))
         makes = frozenset(place for op in ops for place in _places(flow, op))
         around = frozenset(place for op in ops for holder in _holders(flow, op) for place in _places(flow, holder))
-        cost = sum(op_bytes(flow, costs, op) for op in ops)
-        groups.append(Promotion(patterns, cost, writes, makes, around - makes))
+        sizes = [op_bytes(flow, costs, op) for op in ops]
+        cost = sum(size * _weight(op) for size, op in zip(sizes, ops, strict=True))
+        kinds = tuple(op.role for op in ops)
+        groups.append(Promotion(patterns, cost, writes, makes, around - makes, kinds, sum(sizes)))
     return groups
 
 
@@ -81,17 +92,36 @@ def low_places(plan: Plan) -> set[tuple[str, int]]:
     return {(d.scope, d.index) for d in plan.decisions if d.dtype != FLOAT32 and d.index >= 0}
 
 
-def float32_size(plan: Plan, flow: Dataflow, options: Options) -> tuple[int, int]:
-    """(nodes, bytes) that stay float32: nodes with a float32 tensor to decide on, what they write and their weights."""
+def _weight(op: Op) -> int:
+    return HEAVY if has(op.role, "products") else 1
+
+
+@dataclass(frozen=True)
+class Float32Size:
+    """What stays float32: nodes with a float32 tensor to decide on, the products among them, what they write and their
+    weights in bytes, and the same with products `HEAVY` times."""
+
+    nodes: int
+    products: int
+    bytes: int
+    cost: int
+
+
+def float32_size(plan: Plan, flow: Dataflow, options: Options) -> Float32Size:
+    """Of a plan, whose dataflow ``flow`` is."""
     low, costs = low_places(plan), Costs(flow, options)
     ops = [
         op
         for op in flow.ops
         if op.slots and not has(op.role, "casts") and (flow.scopes[op.scope].path, op.index) not in low
     ]
-    weights = {v for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
-    made = sum(op_bytes(flow, costs, op, weights=False) for op in ops)
-    return len(ops), made + sum(4 * costs.elements(v) for v in weights if flow.values[v].dtype == FLOAT32)
+    weights = {v: _weight(op) for op in ops for v in op.inputs if v != NONE and flow.values[v].weight}
+    stored = {v: 4 * costs.elements(v) for v in weights if flow.values[v].dtype == FLOAT32}
+    made = [op_bytes(flow, costs, op, weights=False) for op in ops]
+    heavy = sum(size * _weight(op) for size, op in zip(made, ops, strict=True))
+    heavy += sum(size * weights[v] for v, size in stored.items())
+    products = sum(1 for op in ops if has(op.role, "products"))
+    return Float32Size(len(ops), products, sum(made) + sum(stored.values()), heavy)
 
 
 def op_bytes(flow: Dataflow, costs: Costs, op: Op, weights: bool = True) -> int:
@@ -157,14 +187,5 @@ def _patterns(flow: Dataflow, decisions: Decisions, ops: list[Op]) -> tuple[str,
 
 
 def pattern_of(flow: Dataflow, op: Op) -> str:
-    """A pattern for one node: its name, or the value that it writes where it has none."""
-    if op.name and op.name.partition(":")[0] not in SORTS:
-        return literal(op.name)
-    return "value:" + literal(flow.values[next(v for v in op.outputs if v != NONE)].name)
-
-
-def literal(name: str) -> str:
-    """A glob that means a name: one with brackets would mean others too."""
-    if fnmatch.translate(name) == fnmatch.translate(name.replace("[", "").replace("*", "").replace("?", "")):
-        return name
-    return "".join(f"[{c}]" if c in "[*?" else c for c in name)
+    """A pattern for one node."""
+    return pattern_for(op.name, flow.values[next(v for v in op.outputs if v != NONE)].name)

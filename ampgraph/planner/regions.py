@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Rewrite, Why
@@ -41,6 +42,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
+    verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
@@ -52,7 +54,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
         units = [unit for op in region.ops for unit in op.slots.values()]
-        ties.append((units, *region_verdict(options, region.kind, governing)))
+        ties.append((units, *verdict(region.kind, governing)))
     return Regions(of_op, governed, ties)
 
 
@@ -76,11 +78,12 @@ def _in_range(context: Context, region: Region) -> bool:
     import numpy as np
 
     array = context.flow.weights.array(context.flow.values[region.bias], limit=1 << 20)
-    return (
-        array is not None
-        and array.size > 0
-        and float(np.abs(array[np.isfinite(array)], dtype=np.float64).max(initial=0)) <= context.options.largest
-    )
+    if array is None or not array.size:
+        return False
+    top = float(np.abs(array).max())
+    if not np.isfinite(top):
+        top = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+    return top <= context.options.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:

@@ -9,8 +9,6 @@ from functools import cached_property
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.traits import Traits
 
-OPEN = -1
-
 
 class OpenSizes:
     """Dimensions of values, the open ones behind batch and channels guessed at the model's inputs and divided since."""
@@ -33,22 +31,13 @@ class OpenSizes:
         """How many elements an operator adds up into one, with open dimensions guessed."""
         return math.prod(self._summed(op, self.dims(op.inputs[0])))
 
-    def summed(self, op: Op) -> int | None:
-        """The same; None where a dimension of them is open."""
-        shape = self.flow.shape(op.inputs[0])
-        if shape is None:
-            return None
-        known = [dim if isinstance(dim, int) else self.named.get(str(dim), OPEN) for dim in shape]
-        found = self._summed(op, known)
-        return None if any(dim < 0 for dim in found) else math.prod(found)
-
     def _summed(self, op: Op, dims: list[int]) -> list[int]:
         """The dimensions that a sum is over."""
         if self.traits.has(op.role, "sums_all_places"):
             return dims[2:]
         if self.traits.has(op.role, "sums_windows"):
-            return list(self.flow.attribute(op, "kernel_shape") or ())
-        axes = self.flow.attribute(op, "axes")
+            return self.flow.integers(op, "kernel_shape") or []
+        axes = self.flow.integers(op, "axes")
         if axes is None and len(op.inputs) > 1 and op.inputs[1] != NONE:
             item = self.flow.values[op.inputs[1]]
             array = self.flow.weights.array(item) if item.weight else None
@@ -74,7 +63,7 @@ class OpenSizes:
     def _after(self, op: Op, before: list[Sequence[int]]) -> Sequence[int] | None:
         """The sizes that an operator leaves of its operands'; None where it rearranges or enlarges."""
         if self.traits.has(op.role, "windows"):
-            steps = self.flow.attribute(op, "strides") or [1] * len(before[0])
+            steps = self.flow.integers(op, "strides") or [1] * len(before[0])
             return [-(-size // step) for size, step in zip(before[0], steps, strict=False)]
         if self.traits.has(op.role, "rearranges") or len({len(sizes) for sizes in before}) > 1:
             return None

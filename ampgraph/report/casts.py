@@ -87,7 +87,7 @@ def _readers(flow: Dataflow, lists: OpLists, value: int) -> tuple[str, bool]:
 def _node(flow: Dataflow, lists: OpLists, op: Op, dtype: str) -> str:
     """``LayerNormalization 'norm' (kept float32)``: with the class where it explains the type."""
     listing = lists.listing(flow, op)
-    classes = ("black", "kept") if dtype == FLOAT32 else ("white",) if dtype in LOW else ()
+    classes = lists.classes_of(FLOAT32 if dtype == FLOAT32 else "low") if dtype in (FLOAT32, *LOW) else ()
     message = f" ({listing.cls} {dtype})" if listing is not None and listing.cls in classes else ""
     missing = listing is None and dtype == FLOAT32 and op.slots and not has(op.role, "casts")
     unlisted = " (in no list)" if missing else ""

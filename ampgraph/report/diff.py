@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
+from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
 from ..oplists.traits import has
 from .inspect import named_precisions, see
@@ -42,9 +43,23 @@ class OneSided:
         return len(self.first) + len(self.second)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputErrors:
+    """The error of an output on both sides, at the 90th percentile; None where a side was not judged there."""
+
+    name: str
+    first: float | None
+    second: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; null for an infinite error, too."""
+        sides = {"first": self.first, "second": self.second}
+        return {"name": self.name, **{k: e if e is not None and math.isfinite(e) else None for k, e in sides.items()}}
+
+
 @dataclass(frozen=True)
 class SideBySide:
-    """The report of `diff`. ``bytes``: of all stored tensors, None for plans."""
+    """The report of `diff`. ``bytes``: of all stored tensors, None for plans; ``errors``: with a reference."""
 
     first: str
     second: str
@@ -55,15 +70,16 @@ class SideBySide:
     casts: OneSided
     weights: tuple[Apiece, ...]
     bytes: tuple[int, int] | None = None
+    errors: tuple[OutputErrors, ...] = ()
 
     @property
     def alike(self) -> bool:
         """Whether nothing differs that a runtime would see."""
         return not (self.decisions or self.nodes or self.casts or self.weights)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return {**asdict(self), "alike": self.alike}
+        return {**asdict(self), "errors": [item.to_dict() for item in self.errors], "alike": self.alike}
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -188,10 +204,15 @@ def difference_lines(found: SideBySide) -> list[str]:
     rows += _decision_rows(found.decisions)
     rows += [row for title in ("nodes", "casts") for row in _one_sided_rows(title, getattr(found, title))]
     rows += _weight_rows(found)
+    rows += _titled("errors", [f"{e.name}  {_number(e.first)} and {_number(e.second)}" for e in found.errors])
     parts = [(len(found.decisions), "decision"), (len(found.nodes), "node"), (len(found.casts), "Cast")]
     counts = [plural(count, what) for count, what in (*parts, (len(found.weights), "weight")) if count]
     verdict = f"they differ in {', '.join(counts)}" if counts else f"the {found.sort} are alike"
     return in_rows([*rows, ("verdict", verdict)])
+
+
+def _number(error: float | None) -> str:
+    return "not judged" if error is None else f"{error:.2e}" if math.isfinite(error) else "not finite"
 
 
 def _decision_rows(decisions: tuple[Apiece, ...]) -> list[tuple[str, str]]:

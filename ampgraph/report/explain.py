@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
+from ..core.json_types import JsonObject
 from ..core.plan import Rewrite
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -74,7 +74,7 @@ class Explanation:
     slots: tuple[SlotReport, ...]
     facts: tuple[tuple[str, str], ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 

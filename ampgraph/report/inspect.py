@@ -6,11 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW, Census, Graph, Stored
+from ..core.json_types import JsonObject
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.operators import OpLists, load_op_lists
@@ -30,7 +30,7 @@ class Layer:
     nodes: Counter[str] = field(default_factory=Counter)
     children: dict[str, Layer] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {"name": self.name, "nodes": dict(self.nodes), "children": [c.to_dict() for c in self.children.values()]}
 
@@ -47,7 +47,7 @@ class Changes:
     gone: dict[str, int]
     new: dict[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         changed = [{"kind": k, "from": a, "to": b, "nodes": names} for (k, a, b), names in self.changed.items()]
         return {**asdict(self), "changed": changed}
@@ -75,7 +75,7 @@ class Inspection:
         """Of all stored tensors."""
         return sum(stored.bytes for stored in self.weights.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {
             "model": self.model,

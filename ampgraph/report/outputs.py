@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
+
+from ..core.json_types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Output:
     infinite: int
     nan: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
+from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan, Why
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
@@ -117,7 +117,7 @@ class Summary:
         """Of all stored tensors in the result."""
         return sum(stored.bytes for stored in self.weights_after.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         check = None if self.check is None else self.check.to_dict()
         sizes = {"bytes_before": self.bytes_before, "bytes_after": self.bytes_after}

@@ -73,8 +73,11 @@ def _no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
     if not policy(summary.policy).ours:
         return "none: the policy is its framework's"
-    measured = any(note["topic"] == "samples" for note in summary.notes)
-    return "none fired" if measured or not summary.changed else "none fired; ranges were not measured"
+    if not summary.changed:
+        return "none needed: nothing was lowered"
+    if any(note["topic"] == "samples" for note in summary.notes):
+        return "none fired beside what was measured"
+    return "none fired; ranges were not measured"
 
 
 def _why_nothing(summary: Summary) -> str:
@@ -237,7 +240,7 @@ def _fusion_lines(found: Fusions) -> list[str]:
     if found.after is None and found.before is None:
         return [f"fused operators: not looked for: {found.note}"]
     lines = [f"fused operators that {found.runtime} finds ({found.provider})"]
-    kinds = sorted({*(found.after or {}), *(found.before or {})})
+    kinds: list[str] = sorted({*(found.after or {}), *(found.before or {})})
     for kind in kinds:
         before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
         lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ..core.json_types import JsonObject
 from ..oplists.traits import has
 from .lines import in_rows, plural
 
@@ -33,7 +34,7 @@ class StepReport:
 
     model: str
     output: str
-    options: dict[str, Any]
+    options: JsonObject
     trained: int
     parameters: list[str]
     trained_numbers: int
@@ -43,7 +44,7 @@ class StepReport:
     nodes: dict[str, dict[str, int]]
     heavy: dict[str, dict[str, int]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 
@@ -54,7 +55,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
     nodes: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     heavy: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     for node in step.model.graph:
-        dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype in FLOATS), "")
+        dtype = next((FLOATS[v.dtype] for v in node.outputs if v.dtype is not None and v.dtype in FLOATS), "")
         part = PREFIXES.get((node.name or "").split("/")[0], "forward")
         if dtype and not has(node.op_type, "casts"):
             nodes[part][dtype] += 1
@@ -136,7 +137,7 @@ def epoch_line(epoch: Epoch, epochs: int) -> str:
     return "  ".join(words)
 
 
-def history_dict(history: History) -> dict[str, Any]:
+def history_dict(history: History) -> JsonObject:
     """The report of `train` as data."""
     return {
         "epochs": [epoch.to_dict() for epoch in history.epochs],

@@ -5,32 +5,36 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from ..core.json_types import JsonObject
+from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
 from .lines import in_rows, plural
+from .sensitivity import Sensitivity, sensitivity_lines
 
 PATTERNS = 24  # shown; --json has all
-METRICS = {
+SHORT = {
     "l2": "relative L2",
     "max": "largest difference, relative",
     "argmax": "share of other classes",
     "cosine": "1 - cosine",
-}
+}  # what --help says in more words
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A conversion that was run: how it came about, its error, the nodes and bytes that it has in float32."""
+    """A conversion that was run: how it came about, its error, and the nodes, the products among them and the bytes
+    that it has in float32."""
 
     step: str
     error: float
     nodes: int
     bytes: int
     promoted: int  # groups
+    products: int = 0
     chosen: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error."""
         return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
 
@@ -43,8 +47,9 @@ class Tuning:
         met: whether the tolerance is met; if not, ``plan`` is None and nothing was written.
         error: of the chosen candidate, or the smallest that was reached.
         patterns: for ``fp32=`` or ``--fp32``, beside those that were given.
-        frontier: candidates that none beats in bytes and in error, the smallest first.
+        frontier: candidates that none beats in error and in cost, the cheapest first: bytes, those of products times 8.
         candidates: all, in the order of the runs.
+        sensitivity: which nodes matter how much, where it was asked for.
         runs: strict runs, that is passes over the samples, of candidates and to measure.
     """
 
@@ -64,8 +69,9 @@ class Tuning:
     frontier: tuple[Candidate, ...]
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...]
+    sensitivity: Sensitivity | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; without the plan."""
         names = ("model", "output", "met", "tolerance", "metric", "level", "dtype", "runs", "samples", "nodes")
         return {name: getattr(self, name) for name in names} | {
@@ -74,30 +80,36 @@ class Tuning:
             "frontier": [point.to_dict() for point in self.frontier],
             "candidates": [point.to_dict() for point in self.candidates],
             "notes": list(self.notes),
+            "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
         }
 
 
 def tuning_lines(found: Tuning) -> list[str]:
     """The report of `tune`."""
-    over = "on average" if found.metric == "argmax" else "for 9 of 10 samples"
+    over = "on average" if found.metric in OVER_ALL else "for 9 of 10 samples"
     rows = [
         ("model", found.model),
         ("result", found.output or "not written" + ("" if found.met else ": the tolerance is missed")),
         ("options", f"level {found.level}, {found.dtype}"),
-        ("tolerance", f"{found.tolerance:g} on {METRICS[found.metric]} of the worst output, {over}"),
+        ("tolerance", f"{found.tolerance:g} on {SHORT.get(found.metric, found.metric)} of the worst output, {over}"),
     ]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
     rows.append(("runs", f"{plural(found.runs, 'strict run')} over {plural(found.samples, 'sample')}"))
     lines = in_rows(rows)
     lines += ["", *_table(found.frontier), ""]
+    if found.sensitivity is not None:
+        lines += ["sensitivity", *sensitivity_lines(found.sensitivity), ""]
     return lines + in_rows([("verdict", _verdict(found)), *_patterns(found)])
 
 
 def _table(points: tuple[Candidate, ...]) -> list[str]:
-    head = ("float32 nodes", "bytes", "error", "candidate")
-    rows = [(f"{p.nodes:,}", f"{p.bytes:,}", _error(p.error), p.step + " <- chosen" * p.chosen) for p in points]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
-    return ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in range(3)), row[3]]) for row in (head, *rows)]
+    head = ("float32 nodes", "products", "bytes", "error", "candidate")
+    rows = [
+        (f"{p.nodes:,}", f"{p.products:,}", f"{p.bytes:,}", _error(p.error), p.step + " <- chosen" * p.chosen)
+        for p in points
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(4)]
+    return ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in range(4)), row[4]]) for row in (head, *rows)]
 
 
 def _error(error: float) -> str:

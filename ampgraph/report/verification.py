@@ -5,21 +5,42 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .lines import in_rows
+from ..core.json_types import JsonObject
+from ..core.metric_names import OVER_ALL
+from ..numerics.metrics.judged import Scores
+from .lines import in_rows, plural
+from .quantized import QuantizedParts
 
 if TYPE_CHECKING:
     from ..numerics.metrics.agreement import Agreement
     from ..numerics.trace.suspects import Suspect, TracedValue
 
-REPAIRS, OPERANDS, FALLBACK = 4, 3, 8  # shown; --json has all
+SORTS = {
+    "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
+    "classes": "other classes,", "detections": "detections, pair by pair,",
+}  # fmt: skip
+REPAIRS, OPERANDS, FALLBACK, STEPS = 4, 3, 8, 9  # shown; --json has all
+
+
+@dataclass(frozen=True)
+class StepError:
+    """What the error of a step is, counted from 0, and at which output."""
+
+    step: int
+    error: float
+    output: str
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON; null for an infinite error."""
+        return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
 
 @dataclass(frozen=True)
 class Verification:
     """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
-    values were looked at, None where none was."""
+    values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
 
     reference: str
     model: str
@@ -34,26 +55,48 @@ class Verification:
     traced: int | None = None
     fallback: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    metric: str = "l2"
+    overall: Scores | None = None
+    steps: tuple[StepError, ...] = ()
+    quantized: QuantizedParts | None = None
+    left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
+
+    @property
+    def worst_step(self) -> StepError | None:
+        """The step with the largest error, where models ran step by step."""
+        return max(self.steps, key=lambda step: step.error, default=None)
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`."""
-        compared = any(output.compared for output in self.outputs)
+        """Whether every output is within the tolerance, and one has elements; see `Agreement.within`.
+
+        By a metric of the user's own: whether that is, and nothing is infinite or NaN that should not be.
+        """
+        compared = any(output.compared or output.paired for output in self.outputs)
+        if self.overall is not None:
+            return self.overall.decisive <= self.tolerance and not any(output.astray for output in self.outputs)
+        if any(step.error > self.tolerance for step in self.steps):
+            return False
         return compared and all(output.within(self.tolerance) for output in self.outputs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         born = self.first_nonfinite
         plain = {name: getattr(self, name) for name in ("reference", "model", "ok", "tolerance", "device", "strict")}
         return plain | {
             "run": self.run,
             "samples": self.samples,
+            "metric": self.metric,
+            "overall": None if self.overall is None else self.overall.to_dict(),
             "outputs": [output.to_dict() for output in self.outputs],
             "first_nonfinite": None if born is None else born.to_dict(),
             "growth": [suspect.to_dict() for suspect in self.growth],
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
+            "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
+            "quantized": self.quantized.to_dict() if self.quantized else None,
+            "steps": [step.to_dict() for step in self.steps],
         }
 
 
@@ -62,15 +105,25 @@ def verification_lines(found: Verification) -> list[str]:
     rows = [("reference", found.reference), ("model", found.model), ("run", found.run)]
     rows += [("samples" if i == 0 else "", note) for i, note in enumerate(found.notes)]
     rows += _fallback(found)
+    rows += [("quantized", str(found.quantized))] if found.quantized else []
+    if found.overall is not None:
+        rows.append(("metric", f"{found.metric}  {_three(found.overall)}"))
     for output in found.outputs:
-        rows.append(("output", f"{output.name}  {_verdict(output, found.tolerance)}"))
+        rows.append(("output", f"{output.name}  {_verdict(output, found)}"))
         rows += [("", line) for line in _figures(output)]
+    rows += _step_rows(found)
     if found.first_nonfinite is not None:
         rows += _suspect("not finite", "first at ", found.first_nonfinite)
     for i, suspect in enumerate(found.growth):
-        rows += _suspect("" if i else "error grows", "at ", suspect)
+        rows += _suspect("" if i else "error", "made at ", suspect)
+    if found.left is not None:
+        more = "" if found.left <= found.tolerance else "; it has many causes, `ampgraph tune` finds what is needed"
+        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}{more}"))
     if found.traced is not None:
-        rows.append(("", f"(nodes as sample {found.traced} shows them)"))
+        place = f"sample {found.traced}"
+        if found.steps:
+            place = f"step {found.traced % len(found.steps)} of sample {found.traced // len(found.steps)}"
+        rows.append(("", f"(nodes as {place} shows them)"))
     rows.append(("verdict", _outcome(found)))
     return in_rows(rows)
 
@@ -78,11 +131,44 @@ def verification_lines(found: Verification) -> list[str]:
 def _outcome(found: Verification) -> str:
     missed = [output.name for output in found.outputs if not output.within(found.tolerance)]
     limit = f"{found.tolerance:g}"
-    if not any(output.compared for output in found.outputs) and not missed:
+    over = "on average" if found.metric in OVER_ALL else "for 90 % of the samples"
+    if found.overall is not None:
+        astray = ", and nothing infinite" if any(output.astray for output in found.outputs) else ""
+        return f"{'ok' if found.ok else 'missed'}: {found.metric} within {limit} {over}{astray}"
+    late = [step for step in found.steps if step.error > found.tolerance]
+    if late and not missed:
+        return f"missed: {plural(len(late), 'step')}, first step {late[0].step} (tolerance {limit} on the error {over})"
+    if not found.ok and not missed:
         return "missed: nothing was compared, as every output is empty"
+    sorts = {output.scores.name for output in found.outputs if output.counts}
+    what = "relative L2" if sorts <= {"numbers"} else "the error"
     if not missed:
-        return f"ok: relative L2 within {limit} for 90 % of the samples, at every output"
-    return f"missed: {', '.join(missed)} (tolerance {limit} on relative L2 for 90 % of the samples, nothing infinite)"
+        every = "every output" if all(output.counts for output in found.outputs) else "every output that has one"
+        return f"ok: {what} within {limit} {over}, at {every}"
+    return f"missed: {', '.join(missed)} (tolerance {limit} on {what} {over}, nothing infinite)"
+
+
+def _step_rows(found: Verification) -> list[tuple[str, str]]:
+    """The error of some steps, and of the worst."""
+    worst = found.worst_step
+    if worst is None:
+        return []
+    count = len(found.steps)
+    shown = sorted({round(i * (count - 1) / (STEPS - 1)) for i in range(STEPS)}) if count > STEPS else range(count)
+    text = ", ".join(f"{i}: {_number(found.steps[i].error)}" for i in shown)
+    return [("steps", f"worst {_number(worst.error)} at step {worst.step}, output {worst.output}"), ("", text)]
+
+
+def _three(scores: Scores) -> str:
+    """Median, 90th percentile and worst; of a share its mean."""
+    errors = (scores.median, scores.p90, scores.worst)
+    words = ["median", "90th percentile", "worst"]
+    text = [f"{_number(error)} {word}" for error, word in zip(errors, words, strict=True)]
+    return ", ".join([f"{_number(scores.decisive)} on average", *text[1:]] if scores.over_all else text)
+
+
+def _number(error: float) -> str:
+    return "infinite" if math.isinf(error) else f"{error:.2e}"
 
 
 def _fallback(found: Verification) -> list[tuple[str, str]]:
@@ -95,27 +181,41 @@ def _fallback(found: Verification) -> list[tuple[str, str]]:
     return [("on the CPU", f"{len(found.fallback)} nodes fell back: {message}"), ("", f"{named}{more}")]
 
 
-def _verdict(output: Agreement, tolerance: float) -> str:
+def _verdict(output: Agreement, found: Verification) -> str:
     if output.reason:
         return f"cannot be compared: {output.reason}"
     if output.silent and not output.compared:
         return "missed: the reference itself is not finite, in any element of any sample; nothing can be compared"
     if output.astray:
         return f"{output.astray:,} elements are not finite where the reference is, or the reverse"
-    if not output.compared:
+    if not output.compared and not output.paired:
         return "no elements, nothing to compare"
-    return "ok" if output.within(tolerance) else "missed"
+    if not output.counts:
+        return "not judged" + ("" if found.overall is not None else f": metric {found.metric} is not about it")
+    return "ok" if output.within(found.tolerance) else "missed"
 
 
 def _figures(output: Agreement) -> list[str]:
-    if not output.compared and not output.astray and not output.reason:
+    if not output.compared and not output.astray and not output.reason and not output.paired:
         return [f"{output.infinite:,} infinite, {output.nan:,} NaN"] if output.silent else []
-    errors = (output.median, output.p90, output.worst)
-    message = ", ".join(
-        f"{'infinite' if math.isinf(error) else f'{error:.2e}'} {word}"
-        for error, word in zip(errors, ("median", "90th percentile", "worst"), strict=True)
-    )
-    lines = [f"relative L2 {message}"]
+    scores = output.scores
+    title = SORTS.get(scores.name, scores.name)
+    lines = [f"{title} {_three(scores)}"] if output.judged else []
+    if output.floating and (scores.name != "numbers" or not output.judged):
+        lines.append(f"relative L2 {_three(Scores('', output.errors))}")
+    if output.paired is not None:
+        lines.append(f"{output.paired[0]:,} of {output.paired[1]:,} rows have a partner in the other model")
+    lines.append("; ".join(_details(output)))
+    if output.silent:
+        count = f"{len(output.silent):,} of {len(output.errors):,} samples left out"
+        lines.append(f"{count}: the reference itself is not finite there")
+    return lines
+
+
+def _details(output: Agreement) -> list[str]:
+    if not output.floating:
+        share = sum(error for error in output.errors if math.isfinite(error)) / max(len(output.errors), 1)
+        return [f"{100 * share:.4g} % of the elements differ, on average"]
     rest = [] if output.cosine is None and output.astray else [f"max abs {output.max_abs:.3g}"]
     if output.cosine is not None:
         rest.append(f"cosine {output.cosine:.7g}")
@@ -123,11 +223,7 @@ def _figures(output: Agreement) -> list[str]:
         same, rows = output.same_argmax
         rest.append(f"argmax {100 * same / rows:.4g} % of {rows:,}")
     rest.append(f"{output.infinite:,} infinite, {output.nan:,} NaN" if output.infinite or output.nan else "all finite")
-    lines.append("; ".join(rest))
-    if output.silent:
-        count = f"{len(output.silent):,} of {len(output.errors):,} samples left out"
-        lines.append(f"{count}: the reference itself is not finite there")
-    return lines
+    return rest
 
 
 def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:

@@ -7,13 +7,13 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, DType, Feeds
 from ..core.errors import AmpError, first_line
 from ..core.files import whole_file
 
@@ -79,7 +79,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
         raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], DType]:
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
@@ -116,7 +116,7 @@ def first_nan(array: Array) -> list[int] | None:
     return [int(index) for index in np.argwhere(bad)[0]] if bad.any() else None
 
 
-def save_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
+def save_npz(path: str | os.PathLike[str], arrays: Feeds) -> None:
     """Writes arrays by name, whole or not at all; the same arrays give the same bytes.
 
     bfloat16, which an .npz file cannot name, is written as float32: the same numbers. Raises AmpError AMP105.

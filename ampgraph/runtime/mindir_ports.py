@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, nearest
 from ..formats.mindir import io as mindir_io
 from ..formats.mindir.schema import ELEMENT_TYPES, TENSOR, TENSORS
@@ -40,9 +40,9 @@ class MindirPorts:
     prefix: str  # what the file writes before every name
     low: frozenset[str]  # float16, bfloat16: those that occur among the stored and computed tensors
 
-    def check(self, feeds: Mapping[str, Any]) -> dict[str, Array | Tensor]:
+    def check(self, feeds: Feeds) -> dict[str, Array | Tensor]:
         """The feeds as arrays, or Tensors as they are, in the order of the file. Raises AmpError AMP503."""
-        given: dict[str, Any] = {}
+        given: dict[str, Result] = {}
         for word, value in feeds.items():
             name = word.removeprefix(self.prefix)
             if name not in self.inputs:

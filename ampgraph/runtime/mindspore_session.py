@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, Feeds
 from ..core.errors import AmpError, first_line, nearest
 from .mindir_ports import MindirPorts, Tensor, read_ports
 from .ports import numpy_dtype
@@ -178,7 +178,7 @@ class MindsporeSession:
         self.device = select_device(self._ms, device)
         self._cell = load_cell(self._ms, path)
 
-    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Array]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """The outputs by name, all or some.
 
         Raises AmpError AMP503 for feeds that do not fit and an output that is not there, AMP504 when MindSpore stops.

@@ -7,14 +7,14 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import onnx
 
-from ..core.arrays import Array
+from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, first_line
 from .devices import choose, import_onnxruntime
 from .ports import Port, check_feeds, contradiction, numpy_dtype
@@ -75,7 +75,7 @@ class OnnxSession:
         self.required = list(self.inputs)
         self.optional = {item.name for item in self._session.get_overridable_initializers()}
 
-    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name. Raises AmpError AMP503 for what does not fit, AMP504 where the run stops."""
         checked = check_feeds(self.inputs, feeds, self.optional)
         wanted = list(self.outputs) if outputs is None else list(outputs)
@@ -88,7 +88,7 @@ class OnnxSession:
         except Exception as error:
             raise stopped(error, self.device, contradiction(self.inputs, checked)) from error
 
-    def _run_values(self, feeds: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+    def _run_values(self, feeds: dict[str, Result], wanted: list[str]) -> dict[str, Result]:
         """bfloat16 crosses the border as raw 16-bit words: numpy has no such type."""
         ort = import_onnxruntime()
         values = {}

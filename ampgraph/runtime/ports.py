@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, DType, Feeds, Result
 from ..core.errors import AmpError, first_line, nearest
 
 
@@ -30,7 +30,7 @@ class Port:
         return f"{self.dtype} [{', '.join('any' if d is None else str(d) for d in self.shape)}]"
 
 
-def numpy_dtype(name: str) -> np.dtype[Any]:
+def numpy_dtype(name: str) -> DType:
     """The numpy type of an element type; bfloat16 is ml_dtypes'."""
     if name == "bfloat16":
         import ml_dtypes
@@ -48,7 +48,7 @@ def array_of(port: Port, value: object) -> Array:
         raise AmpError("AMP503", message, hint=f"feed {port}") from None
 
 
-def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: Collection[str]) -> dict[str, Any]:
+def check_feeds(ports: Mapping[str, Port], feeds: Feeds, optional: Collection[str]) -> dict[str, Result]:
     """The feeds as contiguous arrays. Raises AmpError AMP503 for an unknown, missing or unfitting one."""
     for name in feeds:
         if name not in ports and name not in optional:
@@ -60,7 +60,7 @@ def check_feeds(ports: Mapping[str, Port], feeds: Mapping[str, Any], optional: C
     return {name: _fitting(ports[name], value) if name in ports else value for name, value in feeds.items()}
 
 
-def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Any]) -> str:
+def contradiction(ports: Mapping[str, Port], feeds: Mapping[str, Result]) -> str:
     """Where one symbolic size is two in what is fed; empty if nowhere. Exporters reuse names: it may be no mistake."""
     sizes: dict[str, tuple[int, str]] = {}
     for name, port in ports.items():

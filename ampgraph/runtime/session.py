@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from ..core.arrays import Feeds, Result
 from .ports import Port
 
 
@@ -26,7 +27,7 @@ class Session(Protocol):
         """The inputs that have no value of their own."""
         ...
 
-    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name, all or some: arrays, and for outputs that are no tensors what the runtime has.
 
         Raises AmpError AMP503 for feeds that do not fit and for an output that is not there, AMP504 where it stops.

@@ -11,7 +11,7 @@ import pytest
 import ampgraph
 from ampgraph import AmpError, Plan
 from ampgraph.numerics.strict.session import run_strict
-from onnx_text import parse
+from onnx_text import parse, proto
 
 FUNCTION = """
 <ir_version: 10, opset_import: ["" : 20, "my" : 1]>
@@ -67,7 +67,7 @@ def test_another_opset_is_refused_where_it_would_lose_functions() -> None:
 
 def test_another_opset_keeps_the_layers() -> None:
     path = Path(ampgraph.__file__).parent / "models" / "digits_transformer.onnx"
-    moved = ampgraph.convert(path, level="O0", opset=21)
+    moved = proto(ampgraph.convert(path, level="O0", opset=21))
     assert moved.opset_import[0].version == 21
     assert any(p.key == "pkg.torch.onnx.name_scopes" for n in moved.graph.node for p in n.metadata_props)
 
@@ -96,7 +96,7 @@ def test_the_readme_example(tmp_path: Path) -> None:
     ampgraph.convert(source, level="O2", output=tmp_path / "one.onnx")
     ampgraph.apply(source, Plan.from_json(plan.to_json()), output=tmp_path / "two.onnx")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
-    assert ampgraph.inspect(tmp_path / "one.onnx").to_dict()["nodes"]["float16"] > 50
+    assert ampgraph.inspect(tmp_path / "one.onnx").nodes["float16"] > 50
 
 
 CAST_LIKE = """

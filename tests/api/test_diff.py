@@ -115,3 +115,20 @@ def test_the_command(amp, tmp_path: Path) -> None:
     code, out, _ = amp("diff", tmp_path / "O1.onnx", tmp_path / "O1.onnx")
     assert code == 0 and "the models are alike" in out
     assert amp("diff", tmp_path / "O1.onnx", tmp_path / "O1.json")[0] == 2
+
+
+def test_errors_side_by_side(amp: Any, tmp_path: Path) -> None:
+    onnx.save(net(), tmp_path / "m.onnx")
+    for level in ("O1", "O3"):
+        words = ("--level", level, "-o", tmp_path / f"{level}.onnx", "--plan-out", tmp_path / f"{level}.json")
+        assert amp("convert", tmp_path / "m.onnx", *words)[0] == 0
+    models, plans = ([tmp_path / f"{level}.{end}" for level in ("O1", "O3")] for end in ("onnx", "json"))
+    found = ampgraph.diff(*models, reference=tmp_path / "m.onnx", samples=2)
+    (errors,) = found.errors
+    seen = [ampgraph.verify(tmp_path / "m.onnx", path, samples=2).outputs[0].p90 for path in models]
+    assert [errors.first, errors.second] == pytest.approx(seen) and min(seen) > 0
+    assert ampgraph.diff(*plans, reference=tmp_path / "m.onnx", samples=2).errors == found.errors
+    code, out, _ = amp("diff", *models, "--reference", tmp_path / "m.onnx", "--samples", 2)
+    assert code == 1 and f"errors      y  {seen[0]:.2e} and {seen[1]:.2e}" in out
+    code, _, err = amp("diff", *models, "--samples", 2)
+    assert code == 2 and "add --reference" in err

@@ -93,6 +93,7 @@ def test_float32_wins_where_two_operators_share_a_type(tmp_path):
         build_mixlist("mindspore", "auto", [mine])
 
 
+@pytest.mark.slow
 def test_the_file_is_what_cann_reads_and_always_the_same(tmp_path):
     out = tmp_path / "mixlist.json"
     for _ in range(2):

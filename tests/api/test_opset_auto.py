@@ -7,8 +7,13 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
+from ampgraph.api.opsets import moved
 from ampgraph.core.errors import AmpError
+from ampgraph.core.progress import silent
+from ampgraph.core.recipe import Recipe
+from ampgraph.formats import adapters
 from ampgraph.oplists.kernels import Kernels
+from ampgraph.planner.resolve import resolve
 from onnx_text import parse
 from planner.support import casts, dtype_of
 
@@ -54,6 +59,10 @@ def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ("Relu", 13)
     monkeypatch.setattr(Kernels, "runs", lambda self, *asked: asked != missing and runs(self, *asked))
     assert opset_of(ampgraph.convert(given(PRODUCT, 9), "O2", dtype="bfloat16", opset="auto")) == 9
+    recipe = Recipe.of(level="O2", dtype="bfloat16", opset="auto")
+    graph, _ = adapters.load(given(PRODUCT, 9))
+    notes = moved(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+    assert [note.text for note in notes] == ["opset 13 is not taken: cuda has no kernel there for Relu"]
 
 
 def test_the_plan_says_what_another_opset_would_free() -> None:
@@ -63,10 +72,10 @@ def test_the_plan_says_what_another_opset_would_free() -> None:
 
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(AmpError, match="AMP307.*whole number"):
-        ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[arg-type]
+        ampgraph.convert(given(CLIPS, 9), opset="newest")  # type: ignore[call-overload]
     plan = ampgraph.plan(given(CLIPS, 9))
     with pytest.raises(AmpError, match="AMP307.*no meaning here"):
         ampgraph.convert(given(CLIPS, 9), plan=plan, opset="auto")
-    assert opset_of(ampgraph.convert(given(CLIPS, 9), opset="13")) == 13  # type: ignore[arg-type]
+    assert opset_of(ampgraph.convert(given(CLIPS, 9), opset="13")) == 13  # type: ignore[call-overload]
     assert str(ampgraph.Recipe.from_text("O2,opset=auto")) == "O2,float16,opset=auto"
     assert ampgraph.Recipe.from_text("O2,opset=13").opset == 13

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import rlcompleter
 import subprocess
 import sys
 from functools import cache
@@ -22,6 +23,7 @@ def test_all_names_load_and_show() -> None:
     for name in ampgraph.__all__:
         assert getattr(ampgraph, name).__name__ == name
     assert set(ampgraph.__all__) <= set(dir(ampgraph))
+    assert rlcompleter.Completer({"ampgraph": ampgraph}).complete("ampgraph.conv", 0) == "ampgraph.convert("
     with pytest.raises(AttributeError, match="no attribute 'conver'"):
         ampgraph.conver  # type: ignore[attr-defined]  # noqa: B018
 
@@ -64,20 +66,28 @@ def test_type_checkers_find_misspelt_names_and_keywords(tmp_path: Path) -> None:
         'ampgraph.convert("m.onnx", recipe="O2")': "",
         "ampgraph.Recipe.of(level='O1', lists='mine.toml')": "",
         'ampgraph.conver("m.onnx")': "attr-defined",
-        'ampgraph.convert("m.onnx", dtyp="float16")': "call-arg",
+        'ampgraph.convert("m.onnx", dtyp="float16")': "call-overload",
         'ampgraph.plan("m.onnx", opset="18")': "arg-type",
         'ampgraph.verify("a", "b").okay': "attr-defined",
         "ampgraph.Recipe.of(dtpye='float16')": "call-arg",
+        "assert_type(ampgraph.convert(onnx.ModelProto(), 'O2'), onnx.ModelProto)": "",
+        "assert_type(ampgraph.apply(ir.load('m'), ampgraph.Plan.read('p')), ir.Model)": "",
+        "assert_type(ampgraph.convert('m.onnx', output=Path('o')), Path)": "",
+        "assert_type(ampgraph.convert('m.onnx', recipe='O1'), onnx.ModelProto | ir.Model | Graph)": "",
+        "ampgraph.convert(ir.load('m')).grahp": "attr-defined",
+        "ampgraph.convert(3)": "call-overload",
     }
     snippet = tmp_path / "snippet.py"
-    snippet.write_text("\n".join(["import ampgraph", *lines]))
+    head = ["import ampgraph, onnx", "import onnx_ir as ir", "from pathlib import Path"]
+    head += ["from typing_extensions import assert_type", "from ampgraph.core.graph import Graph"]
+    snippet.write_text("\n".join([*head, *lines]))
     words = [sys.executable, "-m", "mypy", "--no-error-summary", str(snippet)]  # with the cache of the usual run
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     errors = [line.partition("snippet.py:")[2] for line in done.stdout.splitlines() if "snippet.py:" in line]
-    found = {int(line.split(":")[0]) - 2: line for line in errors if ": error:" in line}
+    found = {int(line.split(":")[0]) - len(head) - 1: line for line in errors if ": error:" in line}
     assert set(found) == {place for place, code in enumerate(lines.values()) if code}, done.stdout + done.stderr
     for place, code in enumerate(lines.values()):
-        assert not code or f"[{code}]" in found[place]
+        assert not code or f"[{code}]" in found[place], found[place]
 
 
 @cache

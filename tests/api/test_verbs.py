@@ -118,6 +118,13 @@ def test_a_plan_that_is_given_is_not_changed_beside() -> None:
     plan = ampgraph.plan(model())
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, fp32=["product"])) == "AMP404"
     assert code_of(lambda: ampgraph.convert(model(), plan=plan, recipe="io=low")) == "AMP404"
+    beside = {"level": "O1", "dtype": "bfloat16", "target": "cpu", "store_weights": "keep", "dims": {"n": 2}}
+    for name, value in {**beside, "recipe": "O2", "range_margin": 3, "lists": "mine.toml"}.items():
+        word: dict[str, Any] = {name: value}
+        with pytest.raises(AmpError, match=f"AMP404.*{'level' if name == 'recipe' else name}= cannot change a plan"):
+            ampgraph.convert(model(), plan=plan, **word)
+    bare = ampgraph.convert(model(), plan=plan, level=None, fp32=[], target=None)
+    assert bare.SerializeToString() == ampgraph.convert(model(), plan=plan).SerializeToString()
     moved = ampgraph.plan(model(), opset=21)
     assert ampgraph.convert(model(), plan=moved, opset=21).opset_import[0].version == 21
 

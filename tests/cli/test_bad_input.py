@@ -201,6 +201,7 @@ def test_a_full_disk_leaves_nothing_behind(amp, folder, monkeypatch, words):
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits_cnn.onnx", "m.onnx"])
 def test_a_write_that_really_fails_leaves_nothing_behind(folder, name):
     data_model(folder / "m.onnx", count=65536)
@@ -211,6 +212,7 @@ def test_a_write_that_really_fails_leaves_nothing_behind(folder, name):
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_report_that_cannot_be_written():
     with open("/dev/full", "w") as full:
@@ -218,6 +220,7 @@ def test_a_report_that_cannot_be_written():
     assert done.returncode == 2 and done.stderr.startswith("error[AMP105]") and len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet():
     reading, writing = os.pipe()
     os.close(reading)
@@ -236,6 +239,7 @@ def _listens(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["early", "writing"])
 @pytest.mark.usefixtures("interruptible")

@@ -220,6 +220,7 @@ def test_help_and_version(amp):
         assert code == 0 and f"ampgraph {command}" in out
 
 
+@pytest.mark.slow
 def test_progress_on_a_terminal_only(folder):
     pty = pytest.importorskip("pty")
     source = folder / "digits_cnn.onnx"

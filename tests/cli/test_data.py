@@ -68,7 +68,7 @@ def test_without_data_inputs_are_generated_and_the_report_says_so(amp, folder):
     code, out, _ = amp("convert", folder / "m.onnx", "--dry-run", "--samples", 2, "--json")
     notes = [note["text"] for note in json.loads(out)["notes"] if note["topic"] == "samples"]
     assert code == 0 and notes[0] == "inputs were generated: 2 samples, seed 0"
-    assert notes[1] == "'x' float32 [2, 4]: about standard normal"
+    assert notes[1] == "'x' float32 [2, 4]: about standard normal, and of 4 and 1/16 times that"
     code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dry-run", "--samples", 1, "--dim", "batch=5")
     assert code == 0 and "'image' float32 [5, 1, 8, 8]" in out
 
@@ -127,6 +127,7 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

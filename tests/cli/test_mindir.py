@@ -125,7 +125,7 @@ def test_policy_mindspore_is_told_as_such(amp, source):
         (["--target", "cuda"], "AMP304", ["MindIR models do not run on 'cuda'", "ascend, cpu"]),
         (["--target", "tensorrt"], "AMP304", ["ascend, cpu"]),
         (["--opset", "18"], "AMP307", ["MindIR has no opsets"]),
-        (["--policy", "pytorch"], "AMP303", ["pytorch"]),
+        (["--policy", "apex"], "AMP303", ["PyTorch's modules", "--policy pytorch"]),
         (["--store-weights", "high"], "AMP301", ["high"]),
         (["--io", "imgae=low"], "AMP305", ["imgae"]),
         (["--dim", "batch=2"], "AMP310", ["batch"]),
@@ -166,6 +166,7 @@ def test_a_truncated_file_is_refused(amp, source, command, share):
     assert contents(source.parent) == before
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_process_of_its_own(source):
     source.write_bytes(source.read_bytes()[:1000])
     done = process("convert", source, "-o", source.with_name("out.mindir"))

@@ -152,6 +152,7 @@ def test_going_on_with_another_training_is_refused(made, tmp_path):
     assert code == 0 and "nothing was left to train" in out
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal_and_lines_in_a_pipe(made, tmp_path):
     words = [*COMMAND, "train", str(made / "step.onnx"), "--data", str(made / "train.npz"), "--epochs", "3"]
     leader, follower = pty.openpty()
@@ -176,6 +177,7 @@ def _drain(handle):
     return found.getvalue().decode(errors="replace")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.usefixtures("interruptible")
 def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, code):
@@ -192,6 +194,7 @@ def test_ended_from_outside_nothing_half_written_stays(made, tmp_path, number, c
     ampgraph.Trainer(made / "step.onnx").load(tmp_path / "run" / FILE)
 
 
+@pytest.mark.slow
 def test_the_loss_curve(made, tmp_path, monkeypatch):
     """Drawn where matplotlib is; told before the training where it is not."""
     words = ("train", made / "step.onnx", "--data", made / "train.npz", "--validate", made / "val.npz", "--epochs", 2)

@@ -39,6 +39,7 @@ def test_a_tolerance_that_is_met_writes_the_model(amp, t5):
     assert verified == 0
 
 
+@pytest.mark.slow
 def test_the_patterns_that_are_printed_make_the_same_model(amp, t5):
     words = ("--data", t5 / "data", "--tolerance", "5e-3")
     _, out, _ = amp("tune", t5 / "t5.onnx", *words, "-o", t5 / "tuned.onnx")
@@ -50,6 +51,7 @@ def test_the_patterns_that_are_printed_make_the_same_model(amp, t5):
     assert status == 0 and (t5 / "again.onnx").read_bytes() == (t5 / "tuned.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_json_has_the_frontier(amp):
     status, out, _ = amp("tune", DIGITS, "--data", HELDOUT, "--tolerance", "4e-4", "--json")
     found = json.loads(out)
@@ -77,6 +79,7 @@ def test_without_output_nothing_is_written(amp, tmp_path):
     assert "share of other classes of the worst output, on average" in out and "2 samples" in out
 
 
+@pytest.mark.slow
 def test_a_pipe_shows_no_progress(tmp_path):
     found = process("tune", DIGITS, "--data", HELDOUT)
     assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith("model ")

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 from conformance.checks import Convert, Result, check
 from conformance.reference import is_cached, mark_crashed, reference
+from share import turn
 
 TIMEOUT = 120.0
 
@@ -52,11 +52,23 @@ def one(name: str, levels: tuple[str, ...], convert: Convert) -> Outcome:
     return Outcome(name, "", list(check(case(name), ref, levels, convert)))
 
 
-def _work(pipe: Connection, levels: tuple[str, ...], spec: str) -> None:
+@dataclass(frozen=True)
+class Grid:
+    """What cases are converted with: ``count`` of the levels each, in turn (all in a full run), or all."""
+
+    levels: tuple[str, ...]
+    count: int = 0
+
+    def of(self, name: str) -> tuple[str, ...]:
+        return tuple(turn(name, self.levels, self.count)) if self.count else self.levels
+
+
+def _work(pipe: Connection, grid: Grid, spec: str) -> None:
     warnings.simplefilter("ignore")
-    convert = load_converter(spec) if levels else None
+    convert = load_converter(spec) if grid.levels else None
     pipe.send(None)
     while (name := pipe.recv()) is not None:
+        levels = grid.of(name)
         try:
             pipe.send(one(name, levels, convert))  # type: ignore[arg-type]
         except Exception as e:
@@ -65,10 +77,10 @@ def _work(pipe: Connection, levels: tuple[str, ...], spec: str) -> None:
 
 
 class _Worker:
-    def __init__(self, levels: tuple[str, ...], spec: str) -> None:
+    def __init__(self, grid: Grid, spec: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, levels, spec), daemon=True)
+        self.process = context.Process(target=_work, args=(other, grid, spec), daemon=True)
         self.process.start()
         other.close()
         self.case = ""
@@ -84,34 +96,34 @@ class _Worker:
         self.pipe.close()
 
 
-def run_cases(names: list[str], levels: tuple[str, ...], spec: str, jobs: int = 1) -> Iterator[Outcome]:
-    """Outcomes as they come; no levels means just the references."""
-    todo = list(reversed(names))
-    workers = [_Worker(levels, spec) for _ in range(min(jobs, len(names)))]
+def run_cases(names: list[str], levels: tuple[str, ...], spec: str, jobs: int = 1, count: int = 0) -> Iterator[Outcome]:
+    """Outcomes as they come; no levels means just the references, ``count`` so many of them for each case, in turn."""
+    todo, grid = list(reversed(names)), Grid(levels, count)
+    workers = [_Worker(grid, spec) for _ in range(min(jobs, len(names)))]
     try:
         while workers:
             for pipe in wait([w.pipe for w in workers], timeout=1.0):
                 worker = next(w for w in workers if w.pipe is pipe)
-                outcome, died = _receive(worker, levels)
+                outcome, died = _receive(worker, grid)
                 if outcome:
                     yield outcome
-                workers = _next(workers, worker, todo, died, levels, spec)
+                workers = _next(workers, worker, todo, died, grid, spec)
             for worker in [w for w in workers if w.case and time.monotonic() - w.since > TIMEOUT]:
-                yield _lost(worker.case, levels, f"no answer in {TIMEOUT:.0f} s")
-                workers = _next(workers, worker, todo, True, levels, spec)
+                yield _lost(worker.case, grid.of(worker.case), f"no answer in {TIMEOUT:.0f} s")
+                workers = _next(workers, worker, todo, True, grid, spec)
     finally:
         for worker in workers:
             worker.stop()
 
 
-def _receive(worker: _Worker, levels: tuple[str, ...]) -> tuple[Outcome | None, bool]:
+def _receive(worker: _Worker, grid: Grid) -> tuple[Outcome | None, bool]:
     try:
         return worker.pipe.recv(), False
     except (EOFError, OSError) as e:
         worker.process.join(5)
         if not worker.case:
             raise RuntimeError("a worker died before its first case: does the converter load?") from e
-        return _lost(worker.case, levels, f"the process died, exit code {worker.process.exitcode}"), True
+        return _lost(worker.case, grid.of(worker.case), f"the process died, exit code {worker.process.exitcode}"), True
 
 
 def _lost(name: str, levels: tuple[str, ...], why: str) -> Outcome:
@@ -121,15 +133,13 @@ def _lost(name: str, levels: tuple[str, ...], why: str) -> Outcome:
     return Outcome(name, "", [Result(name, level, "crash", why) for level in levels])
 
 
-def _next(
-    workers: list[_Worker], worker: _Worker, todo: list[str], died: bool, levels: Any, spec: str
-) -> list[_Worker]:
+def _next(workers: list[_Worker], worker: _Worker, todo: list[str], died: bool, grid: Grid, spec: str) -> list[_Worker]:
     if died:
         worker.stop()
         workers = [w for w in workers if w is not worker]
         if not todo:
             return workers
-        worker = _Worker(levels, spec)
+        worker = _Worker(grid, spec)
         return [*workers, worker]
     if todo:
         worker.give(todo.pop())

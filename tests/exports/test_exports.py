@@ -89,8 +89,8 @@ def test_auto_halves_the_weights(name: str) -> None:
 
 
 def _float_bytes(model: onnx.ModelProto) -> int:
-    weights = inspect(model).to_dict()["weights"]
-    return sum(held["bytes"] for dtype, held in weights.items() if "float" in dtype)
+    weights = inspect(model).weights
+    return sum(held.bytes for dtype, held in weights.items() if "float" in dtype)
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])

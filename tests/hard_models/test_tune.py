@@ -25,7 +25,8 @@ def test_tune_meets_5e_3_over_all_inputs(name):
     assert judged.p90 == pytest.approx(found.error, rel=1e-2)  # of another number of threads
 
 
-@pytest.mark.parametrize("name", sorted(HARD_MODELS.keys() - {"llama"}))  # which tests/test_tuning.py has
+@pytest.mark.share(2)
+@pytest.mark.parametrize("name", sorted(HARD_MODELS.keys() - {"llama"}))  # which tests/api/test_tune.py has
 def test_tune_halves_the_error_with_part_of_the_float32(name):
     """The ranking knows what matters: far from all has to be float32 for that."""
     model, feeds = HARD_MODELS[name].build(), HARD_MODELS[name].feeds(4)

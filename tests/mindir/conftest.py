@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mindir import cases, parity
+from mindir import parity
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def converted(exported):
     """``<name>/mindspore_<level>.mindir`` with its outputs: converted with MindSpore's policy."""
     with once(exported / "converted.done") as done:
         if not done:
-            pairs = [*parity.convertible(parity.USED), *cases.UNDECIDABLE, *cases.DIFFERENT]
+            pairs = parity.convertible([*parity.USED, *parity.NAMED])
             for name, level in pairs:
                 parity.convert(exported, name, level, "mindspore")
             parity.run(exported, pairs, "mindspore")

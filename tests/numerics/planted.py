@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
+import ampgraph
 import onnx_text
 
 parse = partial(onnx_text.parse, opset=21)
@@ -88,3 +90,8 @@ def feed(shape: tuple[int, ...] = (2, 4), scale: float = 1.0, **more: np.ndarray
     """Positive numbers around ``scale``."""
     x = np.random.default_rng(3).uniform(0.9, 1.1, shape) * scale
     return {"x": x.astype(np.float32), **more}
+
+
+def low(model: ModelProto, **more: Any) -> ModelProto:
+    """Everything low that may be."""
+    return ampgraph.convert(model, "O3", **more)

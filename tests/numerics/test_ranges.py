@@ -98,6 +98,7 @@ def some() -> Ranges:
     return found
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), tensors, max_size=4), st.text(), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_ranges_survive_json(held: dict[str, np.ndarray], digest: str, samples: int) -> None:

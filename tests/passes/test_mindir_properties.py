@@ -31,6 +31,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @MANY
 @given(random_texts(), OPTIONS)
 def test_a_conversion(text: str, options: dict[str, Any]) -> None:
@@ -50,6 +51,7 @@ def test_a_conversion(text: str, options: dict[str, Any]) -> None:
         assert data(convert(result, **options)) == data(result)
 
 
+@pytest.mark.slow
 @FEW
 @given(random_texts(), OPTIONS)
 def test_a_plan_as_json(text: str, options: dict[str, Any]) -> None:
@@ -77,6 +79,7 @@ def test_a_second_run_of_each_pass_changes_nothing(text: str, options: dict[str,
         assert data(graph.file.model) == before
 
 
+@pytest.mark.slow
 @FEW
 @given(
     random_texts(),
@@ -98,6 +101,7 @@ def test_patterns(text: str, options: dict[str, Any], kinds: list[str]) -> None:
         assert sum(f"{low}[" in line.split(" = ")[0] for line in lines if f"= {kind}(" in line) == count
 
 
+@pytest.mark.slow
 @FEW
 @given(random_texts(), st.sampled_from(DTYPES))
 def test_borders_that_are_asked_to_be_low(text: str, dtype: str) -> None:
@@ -112,6 +116,7 @@ def test_borders_that_are_asked_to_be_low(text: str, dtype: str) -> None:
     assert x == z == {"float16": 10, "bfloat16": 16}[dtype]
 
 
+@pytest.mark.slow
 @FEW
 @given(random_texts(), st.data())
 def test_unknown_fields_survive(text: str, random: Any) -> None:

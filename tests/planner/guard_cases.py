@@ -5,39 +5,10 @@ Every case is run twice by ``test_guards``: with its guard it must agree with fl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
-F = np.float32
-LOWEST = float(np.finfo(np.float32).min)
-ALL = ("O1", "O2", "O3", "auto")
-HOLDING = ("O1", "O2", "auto")  # the levels at which accuracy guards hold
-
-
-@dataclass(frozen=True)
-class Case:
-    """``guard`` does it, ``without`` it shows at these levels; ``notes`` are the topics that the plan reports.
-    ``exact``: not one element may differ."""
-
-    name: str
-    guard: str
-    graph: str
-    feeds: Mapping[str, Any]
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    levels: tuple[str, ...] = HOLDING
-    without: tuple[str, ...] = ("O2",)
-    notes: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ("float16",)
-    opset: int = 17
-    exact: bool = False
-
-
-def rows(*values: float) -> np.ndarray:
-    return np.array([values], F)
-
+from planner.guard_case import ALL, BOTH, HOLDING, LOWEST, POSITIONS, WEIGHT, X4, Case, F, rows
+from planner.guard_cases_places import BORDERS, INDICES, STORED
 
 Q = np.linspace(-1, 1, 32, dtype=F).reshape(4, 8)
 VALUES = np.linspace(0, 1, 32, dtype=F).reshape(4, 8)
@@ -45,7 +16,6 @@ HIDDEN = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], bool
 ATTENTION = "(float[4,8] q, float[4,8] v, bool[4,4] c) => (float[4,8] y)"
 FEEDS = {"q": Q, "v": VALUES, "c": HIDDEN}
 SCORES = "k = Transpose <perm = [1, 0]> (q)  s = MatMul (q, k)"
-WEIGHT = "guard_weights"
 
 MASKS = [
     Case(
@@ -111,7 +81,6 @@ MASKS = [
     ),
 ]
 
-X4 = {"x": rows(0.0, 0.0, 1e-3, 2.0)}
 EPS = [
     Case(
         f"eps before {name}",
@@ -259,7 +228,6 @@ SQUARES = [
     )
 ]
 
-POSITIONS = {"p": np.arange(8192, dtype=np.int64).reshape(1, 8192)}
 FREQUENCIES = (1 / 10000 ** (np.arange(0, 8, 2) / 8)).astype(F)
 ANGLES = [
     Case(
@@ -285,188 +253,19 @@ ANGLES = [
     ),
 ]
 
-INDEX = "guard_indices"
-BOTH = ("float16", "bfloat16")
-INDICES = [
-    Case(
-        "half a length",
-        INDEX,
-        """g (int64[2] n) => (int64[2] y) {
-            f = Cast <to = 1> (n)  h = Div (f, two)  d = Floor (h)  y = Cast <to = 7> (d) }""",
-        {"n": np.array([8191, 4099])},
-        {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "scales of Resize",
-        INDEX,
-        """g (float[1,1,2,1000] x, int64[1] n) => (float[?] s) { f = Cast <to = 1> (n)  q = Div (f, width)
-            t = Concat <axis = 0> (ones, q)  r = Resize <mode = "nearest"> (x, , t)  s = Reshape (r, flat) }""",
-        {"x": np.arange(2000, dtype=F).reshape(1, 1, 2, 1000) % 7, "n": np.array([1234])},
-        {"width": rows(1000)[0], "ones": rows(1, 1, 1)[0], "flat": np.array([-1])},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "the end of a Range",
-        INDEX,
-        """g (int64 n) => (float[?] y) { f = Cast <to = 1> (n)  h = Mul (f, half)  y = Range (zero, h, one) }""",
-        {"n": np.array(8190)},
-        {"half": F(0.5), "zero": F(0), "one": F(1)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "one-hot by equality",
-        INDEX,
-        """g (int64[3] i) => (float[3,2] y) { f = Cast <to = 1> (i)  c = Unsqueeze (f, last)  e = Equal (c, ids)
-            o = Cast <to = 1> (e)  y = MatMul (o, table) }""",
-        {"i": np.array([4999, 4097, 300])},
-        {
-            "last": np.array([1]),
-            "ids": np.arange(5000, dtype=F)[None],
-            "table": (np.arange(10000, dtype=F) % 64).reshape(5000, 2),
-        },
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        exact=True,
-    ),
-]
+PROBABILITIES = [
+    Case(name, "_probability", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", {"x": rows(*x)}, stored,
+         notes=("probability",), dtypes=dtypes)
+    for name, body, x, stored, dtypes in (
+        ("log(softmax(x))", "p = Softmax (x)  y = Log (p)", (0, -9, -20, -25), {}, ("float16",)),
+        ("log(softmax(x)), moved", "p = Softmax (x)  t = Reshape (p, row)  y = Log (t)", (0, -9, -20, -25),
+         {"row": np.array([1, 4])}, ("float16",)),
+        ("log(p + 1e-12)", "p = Softmax (x)  a = Add (p, eps)  y = Log (a)", (0, -9, -20, -25), {"eps": F(1e-12)},
+         ("float16",)),
+        ("log(1 - sigmoid(x))", "p = Sigmoid (x)  l = Sub (one, p)  y = Log (l)", (0, 3, 9, 12), {"one": F(1)}, BOTH),
+        ("a clip, and 1 - p", "p = Sigmoid (x)  c = Clip (p, low, high)  l = Sub (one, c)  y = Log (l)", (0, 3, 9, 12),
+         {"one": F(1), "low": F(1e-7), "high": F(1 - 1e-7)}, BOTH),
+    )
+]  # fmt: skip
 
-BORDERS = [
-    Case(
-        "half a length, in a branch",
-        INDEX,
-        """g (int64[2] n, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = If (c) <
-                then_branch = t () => (float[2] p) { p = Div (f, two) },
-                else_branch = e () => (float[2] r) { r = Mul (f, two) }
-            >  d = Floor (h)  y = Cast <to = 7> (d) }""",
-        {"n": np.array([8191, 4099]), "c": np.array(True)},
-        {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "half a length, in functions",
-        INDEX,
-        """g (int64[2] n) => (int64[2] y) { f = Cast <to = 1> (n)  h = local.Half (f)  y = local.Down (h) }
-        <domain: "local", opset_import: ["" : 17]>
-        Half (a) => (b) { two = Constant <value = float {2.0}> ()  b = Div (a, two) }
-        <domain: "local", opset_import: ["" : 17]>
-        Down (a) => (b) { c = Floor (a)  b = Cast <to = 7> (c) }""",
-        {"n": np.array([8191, 4099])},
-        {},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "a length halved by a loop",
-        INDEX,
-        """g (int64[2] n, int64 k, bool c) => (int64[2] y) { f = Cast <to = 1> (n)  h = Loop (k, c, f) <
-                body = b (int64 i, bool on, float[2] s) => (bool more, float[2] t) {
-                    more = Identity (on)  t = Div (s, two) }
-            >  d = Floor (h)  y = Cast <to = 7> (d) }""",
-        {"n": np.array([8191, 4099]), "k": np.array(1), "c": np.array(True)},
-        {"two": F(2)},
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        BOTH,
-        exact=True,
-    ),
-    Case(
-        "one-hot by equality of ids from a branch",
-        INDEX,
-        """g (int64[3] i, bool k) => (float[3,2] y) { f = If (k) <
-                then_branch = t () => (float[3] p) { p = Cast <to = 1> (i) },
-                else_branch = e () => (float[3] r) { r = Cast <to = 1> (i) }
-            >  c = Unsqueeze (f, last)  n = Equal (c, ids)  o = Cast <to = 1> (n)  y = MatMul (o, table) }""",
-        {"i": np.array([4999, 4097, 300]), "k": np.array(True)},
-        {
-            "last": np.array([1]),
-            "ids": np.arange(5000, dtype=F)[None],
-            "table": (np.arange(10000, dtype=F) % 64).reshape(5000, 2),
-        },
-        ALL,
-        ("O2", "O3"),
-        ("index",),
-        exact=True,
-    ),
-    Case(
-        "angles from a branch",
-        "_positions",
-        """g (int64[1,8192] p, bool c) => (float[1,8192] y) { f = Cast <to = 1> (p)  h = If (c) <
-                then_branch = t () => (float[1,8192] q) { q = Mul (f, slow) },
-                else_branch = e () => (float[1,8192] r) { r = Identity (f) }
-            >  y = Sin (h) }""",
-        {**POSITIONS, "c": np.array(True)},
-        {"slow": F(0.7)},
-        notes=("positions",),
-    ),
-    Case(
-        "a value beyond the range from a branch",
-        WEIGHT,
-        """g (float[1,4] x, bool c) => (float[1,4] y) { h = If (c) <
-                then_branch = t () => (float[1,4] q) { q = Mul (x, w) },
-                else_branch = e () => (float[1,4] r) { r = Identity (x) }
-            >  y = Mul (h, small) }""",
-        {"x": rows(1, 1, 1, 1), "c": np.array(True)},
-        {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
-    ),
-]
-
-STORED = [
-    Case(
-        "a weight beyond the range",
-        WEIGHT,
-        "g (float[1,4] x) => (float[1,4] y) { m = Mul (x, w)  y = Mul (m, small) }",
-        X4,
-        {"w": rows(1e5, 7e4, 1e6, 1), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
-    ),
-    Case(
-        "a weight that flushes to zero",
-        WEIGHT,
-        "g (float[1,4] x) => (float[1,4] y) { y = MatMul (x, w) }",
-        {"x": rows(1e4, 2e4, 3e4, 4e4)},
-        {"w": np.full((4, 4), 1e-8, F)},
-        ALL,
-        ("O1", "O2", "O3", "auto"),
-        ("weight",),
-    ),
-    Case(
-        "a fill beyond the range",
-        WEIGHT,
-        """g (float[1,4] x) => (float[1,4] y) { f = ConstantOfShape <value = float[1] {100000}> (shape)  m = Mul (x, f)
-            y = Mul (m, small) }""",
-        X4,
-        {"shape": np.array([1, 4]), "small": F(1e-3)},
-        ALL,
-        ("O2", "O3"),
-        ("weight",),
-    ),
-]
-
-CASES = [*MASKS, *EPS, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]
+CASES = [*MASKS, *EPS, *PROBABILITIES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]

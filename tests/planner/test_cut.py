@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import onnx
 import onnx.printer
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ def test_the_cut_is_the_cheapest_with_the_smallest_float32_side(problem: Problem
     assert high_side(solution) == smallest
 
 
+@pytest.mark.slow
 @QUICK
 @given(problems(most=30), st.booleans())
 def test_the_cut_is_never_dearer_than_propagation(problem: Problem, need_all: bool) -> None:
@@ -123,6 +125,7 @@ def with_many_readers(count: int) -> Problem:
     return Problem(nets, {FIXED_LOW: LOW, FIXED_HIGH: HIGH})
 
 
+@pytest.mark.slow
 def test_the_work_grows_with_the_readers_of_a_value_not_with_their_square() -> None:
     assert len(solve(with_many_readers(1200))) == 1200
     assert_linear(lambda count: partial(solve, with_many_readers(count)), 100)
@@ -135,6 +138,7 @@ def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
     return judge(Context(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))).task
 
 
+@pytest.mark.slow
 @GRAPHS
 @given(random_models(most=10), st.sampled_from(("O1", "O2", "auto")))
 def test_what_is_settled_without_sizes_is_what_the_sizes_say(model, level: str) -> None:
@@ -151,6 +155,7 @@ def test_what_is_settled_without_sizes_is_what_the_sizes_say(model, level: str) 
         assert high_side(solution) == min(map(high_side, optimal), key=len)
 
 
+@pytest.mark.slow
 @GRAPHS
 @given(random_models(most=16), st.sampled_from(LEVELS), st.sampled_from(("float16", "bfloat16")))
 def test_converting_again_changes_nothing(model, level: str, dtype: str) -> None:

@@ -38,6 +38,7 @@ def additions(model: ModelProto) -> list[str]:
     return [word.split(":")[1] for word in decisions(model).split() if word.startswith("Add:")]
 
 
+@pytest.mark.slow
 def test_a_stream_that_norms_read_in_float32_stays_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stream(8)
     feeds = {"input": np.random.default_rng(5).standard_normal((8, WIDTH)).astype(np.float32)}

@@ -116,7 +116,9 @@ def test_its_lists(sixth: Policy) -> None:
         ("Exp", "slow", "float32"), ("MatMul", "fast", "low"), ("six::dot", "fast", "low")
     ]  # fmt: skip
     dot = ampgraph.lists("dot", policy="sixth")
-    assert "rule" in "\n".join(list_lines(dot, "O1")) and dot[0].to_dict()["rule"].startswith("Sixth 1.0: made low")
+    assert "rule" in "\n".join(list_lines(dot, "O1")) and str(dot[0].to_dict()["rule"]).startswith(
+        "Sixth 1.0: made low"
+    )
     assert [row.at_level for row in ampgraph.lists("Exp", policy="sixth", level="O0")] == ["float32"]
     assert ampgraph.lists("Relu", policy="sixth")[0].at_level == "follows"
 

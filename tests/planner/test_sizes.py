@@ -39,9 +39,9 @@ def test_what_is_enlarged_is_guessed_anew() -> None:
     assert dtype_of(converted(model, "O2"), "GlobalAveragePool") == "f32"
 
 
-@pytest.mark.parametrize(("sizes", "count"), [("7,7", 0), ("H,W", 2), ("64,64", 2)])
-def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, count: int) -> None:
-    model = pooled(sizes, 1, "ReduceMean <axes = [2, 3]> (c)")
+@pytest.mark.parametrize(("sizes", "strides", "count"), [("7,7", 1, 0), ("H,W", 1, 2), ("H,W", 8, 0), ("64,64", 1, 2)])
+def test_a_mean_of_few_elements_is_no_sum_to_fear(sizes: str, strides: int, count: int) -> None:
+    model = pooled(sizes, strides, "ReduceMean <axes = [2, 3]> (c)")
     assert casts(converted(model, "auto")) == 2 + count
     assert dtype_of(converted(model, "O1"), "ReduceMean") == "f32"
 

@@ -175,6 +175,7 @@ def test_what_magnifies_nothing_leaves_its_products_low(body: str, level: str) -
     assert "MatMul:f32" not in decisions(result)
 
 
+@pytest.mark.slow
 def test_behind_a_network_one_product_is_float32() -> None:
     """Its input was rounded before."""
     model = model_of(

@@ -211,6 +211,7 @@ def test_an_error_of_mindspore_in_one_line() -> None:
     assert fault(RuntimeError("")) == "RuntimeError"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mindspore") is None, reason="only where it could be imported")
 def test_nothing_imports_mindspore_before_it_is_needed() -> None:
     code = (

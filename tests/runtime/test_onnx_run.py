@@ -1,8 +1,7 @@
-"""`ampgraph run` on ONNX models: what is fed, where it runs, what comes back and how it is told."""
+"""A run of an ONNX model: what is fed, where it runs, what comes back."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,19 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph.api.run import opened
-from ampgraph.cli import app as cli
 from ampgraph.core.errors import AmpError
-from ampgraph.report.outputs import describe_outputs
 from ampgraph.runtime import devices
 from ampgraph.runtime.devices import choose
 from ampgraph.runtime.onnxruntime_session import OnnxSession
 from ampgraph.runtime.ports import Port, check_feeds
-from cli_helpers import MODELS, contents, refused
-from onnx_text import parse
+from cli_helpers import MODELS
+from onnx_text import parse, proto
+from runtime.adder import BIAS, FEEDS, X, model, tensor, written
 
-X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-BIAS = np.array([1, 2, 3], np.float32)
-FEEDS: dict[str, np.ndarray] = {"x": X, "scale": np.ones(4, np.float32), "n": np.array(2, np.int64)}
 GPU = SimpleNamespace(
     __version__="9.9", get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
 )
@@ -38,49 +33,9 @@ NPU = SimpleNamespace(
 )
 
 
-def tensor(name: str, kind: int, shape: list[Any]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def model(low: bool = False) -> onnx.ModelProto:
-    """``y = (x + bias) * n`` in float32, and ``rows``, a number a row; ``bias`` may be fed. ``low``: in bfloat16."""
-    kind = TensorProto.BFLOAT16 if low else TensorProto.FLOAT
-    nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    inputs, outputs = [tensor("x", kind, ["batch", 3])], [tensor("y", kind, ["batch", 3])]
-    held = []
-    if not low:
-        nodes = [
-            helper.make_node("Add", ["x", "bias"], ["sum"]),
-            helper.make_node("Cast", ["n"], ["factor"], to=TensorProto.FLOAT),
-            helper.make_node("Mul", ["sum", "factor"], ["y"], name="product"),
-            helper.make_node("Neg", ["scale"], ["rows"]),
-        ]
-        inputs += [tensor("scale", kind, ["batch"]), tensor("n", TensorProto.INT64, []), tensor("bias", kind, [3])]
-        outputs += [tensor("rows", kind, ["batch"])]
-        held = [numpy_helper.from_array(BIAS, "bias")]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-@pytest.fixture
-def amp(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*words: Any) -> tuple[Any, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.app([str(word) for word in words], prog_name="ampgraph")
-        told = capsys.readouterr()
-        return ended.value.code, told.out, told.err
-
-    return run
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """``m.onnx``, and ``data.npz`` with what it takes and labels beside."""
-    onnx.save(model(), tmp_path / "m.onnx")
-    np.savez(tmp_path / "data.npz", **FEEDS, labels=np.arange(4))
-    return tmp_path
+    return written(tmp_path)
 
 
 # -- what is computed -------------------------------------------------------------------------------------------------
@@ -124,7 +79,7 @@ def test_bfloat16_comes_and_goes_as_ml_dtypes_has_it(tmp_path: Path) -> None:
 def test_a_strict_run_rounds_and_a_plain_one_need_not() -> None:
     feeds = {"image": np.load(MODELS / "digits_heldout.npz")["image"][:8]}
     plain = ampgraph.run(MODELS / "digits_cnn.onnx", feeds)["logits"]
-    low = ampgraph.convert(MODELS / "digits_cnn.onnx", "O2")
+    low = proto(ampgraph.convert(MODELS / "digits_cnn.onnx", "O2"))
     strict = ampgraph.run(low, feeds, strict=True)["logits"]
     assert 0 < np.abs(strict - plain).max() < 0.1
 
@@ -279,92 +234,7 @@ def test_a_run_that_stops_is_told() -> None:
         ampgraph.run(made, feeds)
 
 
-# -- what is told and written -----------------------------------------------------------------------------------------
-
-
-def test_outputs_in_a_line_each() -> None:
-    rows = describe_outputs(
-        {
-            "plain": np.array([[1.0, -2.0], [0.5, 4.0]], np.float16),
-            "odd": np.array([np.nan, np.inf, -np.inf, 3.0], np.float32),
-            "lost": np.full((2, 1), np.nan),
-            "none": np.zeros((0, 3), np.float32),
-            "number": np.int64(7),
-            "flags": np.array([True, False]),
-            "low": np.ones(2, ml_dtypes.bfloat16),
-            "texts": np.array(["a"], object),
-            "parts": [X, X],
-        }
-    )
-    assert [str(row) for row in rows] == [
-        "plain  float16 2x2  -2 to 4, mean 0.875",
-        "odd  float32 4  3 to 3, mean 3  2 infinite, 1 NaN",
-        "lost  float64 2x1  0 infinite, 2 NaN",
-        "none  float32 0x3",
-        "number  int64 scalar  7 to 7, mean 7",
-        "flags  bool 2  0 to 1, mean 0.5",
-        "low  bfloat16 2  1 to 1, mean 1",
-        "texts  object 1",
-        "parts  sequence of 2 0",
-    ]
-    data = json.loads(json.dumps([row.to_dict() for row in rows], allow_nan=False))
-    assert data[1]["infinite"] == 2 and data[1]["nan"] == 1 and data[2]["smallest"] is None
-
-
-def test_the_command_tells_and_writes(amp: Any, folder: Path) -> None:
-    out = folder / "out.npz"
-    code, told, err = amp("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", out)
-    assert (code, err) == (0, "") and told.splitlines()[0].startswith("y  float32 4x3  ")
-    assert told.splitlines()[1] == "rows  float32 4  -1 to -1, mean -1"
-    with np.load(out) as found:
-        assert list(found) == ["y", "rows"] and (found["y"] == (X + BIAS) * 2).all()
-    before = out.read_bytes()
-    code, told, _ = amp("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", out, "--strict", "--json")
-    assert code == 0 and json.loads(told)[1]["mean"] == -1.0
-    assert out.read_bytes() == before  # the same numbers, the same bytes
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["--data", "none.npz"], "AMP101", "no such file"),
-        (["--data", "m.onnx"], "AMP108", "is not an .npz file"),
-        (["--data", "less.npz"], "AMP503", "no array for input 'scale'"),
-        (["--data", "wrong.npz"], "AMP503", "float64 was fed"),
-        (["--data", "data.npz", "--device", "gpu"], "AMP321", "unknown device 'gpu'"),
-        (["--data", "data.npz", "--device", "ascend"], "AMP321", "ONNX models"),
-        (["--data", "data.npz", "-o", "none/out.npz"], "AMP105", "does not exist"),
-        (["--data", "data.npz", "-o", "folder"], "AMP105", "is a directory"),
-    ],
-)
-def test_mistakes_write_nothing(
-    amp: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: str, told: str
-) -> None:
-    monkeypatch.chdir(folder)
-    (folder / "folder").mkdir()
-    np.savez("less.npz", x=X)
-    np.savez("wrong.npz", **{**FEEDS, "x": X.astype(np.float64)})
-    before = contents(folder)
-    more = [] if "-o" in words else ["-o", "out.npz"]
-    refused(amp("run", "m.onnx", *words, *more), code, told)
-    assert contents(folder) == before
-
-
-def test_a_full_disk_keeps_the_old_outputs(amp: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from errno import ENOSPC
-
-    (folder / "out.npz").write_bytes(b"old")
-    before = contents(folder)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np.lib.format, "write_array", full)
-    words = ("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", folder / "out.npz")
-    refused(amp(*words), "AMP105", "the disk is full")
-    assert contents(folder) == before
-
-
+@pytest.mark.slow
 def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     """In a process of its own: ONNX Runtime 1.31 died of it, with all of its optimizers."""
     model = parse(

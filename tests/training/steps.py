@@ -77,7 +77,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
         running = [(mean, b.op("Add", b.op("Mul", mean, b.number(0.9)), b.op("Mul", seen, b.number(0.1))))]
     told = add_update(states, [weight, bias], [down, across], optimizer or SGD(0.1), scaled, clip, running)
     if iteration is not None:
-        states.commit(iteration, b.op("Add", iteration, b.constant(np.array(1, np.int64))))
+        states.commit({iteration: b.op("Add", iteration, b.constant(np.array(1, np.int64)))})
     layout = StepLayout(
         states=tuple(states.entries()),
         inputs=("x", "labels"),

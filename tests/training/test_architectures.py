@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 
+from share import turn
 from training.architectures import LOW, Measured, build
 from training.kernels import without_cuda_kernel
 from training.models import MAKERS, make
@@ -29,13 +30,13 @@ measured = functools.cache(Measured)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name):
-    """O0: as near to float64 as torch's, for every parameter that trains and batches of several sizes. O1 and O2: no
-    further than autocast. One test for all, since they share their exports and references."""
+    """O0: as near to float64 as torch's, for every parameter that trains and batches of several sizes. O1, O2 (one of
+    them, both in a full run): no further than autocast. One test for all, since they share their exports."""
     found = measured(name)
     assert max(found.ours("O0")) <= 3 * max(found.float32())
     for dtype in LOW if name in BOTH_TYPES else ("float16",):
         band = found.autocast(dtype)
-        for level in ("O1", "O2") if "/" not in name else ("O2",):
+        for level in turn(f"{name} {dtype}", ("O1", "O2")) if "/" not in name else ("O2",):
             assert 1e-5 < np.median(found.ours(level, dtype)) <= max(band), f"{level} {dtype}"
 
 

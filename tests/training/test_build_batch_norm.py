@@ -95,6 +95,7 @@ class Plain(nn.Module):
         return self.last(torch.relu(self.norm(self.first(x))).mean((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_a_module_without_running_statistics(level, tmp_path):
     """It normalizes by its batch, in the training and after it."""

@@ -61,6 +61,7 @@ def masks_of(step):
     return [mask.name for mask in found]
 
 
+@pytest.mark.slow
 def test_it_trains_as_torch_does_with_the_same_masks(tmp_path):
     torch.manual_seed(3)
     module, random = Transformer(), np.random.default_rng(0)

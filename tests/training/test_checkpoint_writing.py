@@ -62,6 +62,7 @@ trainer.save(sys.argv[1] + "/" + FILE)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["fetch", "fsync", "replace"])
 def test_killed_while_a_checkpoint_is_written(tmp_path, stage):
     """The old one stays whole; what was half written is gone when the next training begins there."""
@@ -133,6 +134,7 @@ def test_a_folder_without_locks(tmp_path, monkeypatch):
     assert len(make_trainer().fit(DATA, **FIT, checkpoint=tmp_path).epochs) == 3
 
 
+@pytest.mark.slow
 def test_a_file_that_the_system_refuses_half_way(tmp_path):
     """A real limit on the size of files, in a process of its own."""
     code = (

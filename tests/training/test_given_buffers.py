@@ -100,6 +100,7 @@ class Moving(nn.Module):
         return self.last(self.norm(x - self.average))
 
 
+@pytest.mark.slow
 def test_a_module_that_moves_an_average_of_its_own_is_refused(tmp_path):
     """Its BatchNorm is not: build-step updates that."""
     ampgraph.export_for_training(Moving(), (torch.randn(4, 4),), tmp_path / "forward.onnx")

@@ -77,6 +77,7 @@ class DropPath(nn.Module):
         return self.line(x) / kept * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_drop_path_of_a_torch_module(tmp_path, level):
     ampgraph.export_for_training(DropPath(), (torch.zeros(3, 4),), tmp_path / "net.onnx")

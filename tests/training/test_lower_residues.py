@@ -46,6 +46,7 @@ def raw(module: nn.Module, x: torch.Tensor, optimize: bool, train: bool = True):
         return torch.onnx.export(module.train(train), (x,), dynamo=True, optimize=optimize, verbose=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimize", [False, True])
 def test_sequences_and_castlike_train(optimize):
     torch.manual_seed(0)
@@ -62,6 +63,7 @@ def test_sequences_and_castlike_train(optimize):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make, train, lost", [(merged, True, "1|3"), (folded, True, "1"), (folded, False, "1")])
 def test_merged_and_folded_parameters_are_named(make, train, lost):
     """Norms that start out equal become one; BatchNormalization goes into the convolution, in training mode too."""

@@ -101,6 +101,7 @@ def test_a_place_that_is_none(tmp_path):
         make_trainer().load(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_a_network_with_batch_norm_and_dropout(tmp_path):
     """Killed in mid-epoch, with overflows before and after: running statistics and random numbers go on too."""
     images, labels = digits.load_split()[0]

@@ -181,6 +181,7 @@ def chains(draw):
     return chain
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains())
 def test_random_chains(chain):

@@ -11,8 +11,9 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
 from ampgraph.training.step.scale_graph import ScaleValues, next_scale
+from training.scale_traces import steps_of
 from training.small_steps import Runner, batches, regression, torch_loss, weights
-from training.test_loss_scale import real_cell, real_scaler, steps_of
+from training.test_loss_scale_real import real_cell, real_scaler
 
 STEPS = 300
 POLICIES = [

@@ -60,6 +60,7 @@ def test_learning_rates_come_from_the_table_and_the_last_one_holds():
     np.testing.assert_allclose(trainer.state["weight"], weight, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_results_are_read_late_and_each_is_its_own():
     trainer = Trainer(linear_step(SGD(0.5), DynamicLossScale(init=4, interval=2), clip=1.0))
     results = [trainer.step(batch(16 * number)) for number in range(6)]

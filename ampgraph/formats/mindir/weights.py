@@ -8,19 +8,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.errors import AmpError
 from . import schema
 from .schema import Message
 
 ALIGN = 64  # MindSpore's data files have a header of this size, and pad each parameter to it
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 CIPHERS = {b"\xd8^:\x7f": "AES-GCM", b"\xd9^:\x7f": "AES-CBC", b"\xda^:\x7f": "SM4-CBC"}  # how MindSpore marks a block
 LITTLE = b"\1"  # first byte of a data file; MindSpore's loader compares it with its own byte order
 DAMAGED = "the file is damaged: export it again"
@@ -186,7 +186,7 @@ def _count(file: MindirFile, tensor: Message) -> int:
     return count
 
 
-def _numpy_type(kind: str) -> np.dtype[Any]:
+def _numpy_type(kind: str) -> DType:
     return LOW_TYPES.get(kind) or np.dtype(kind)
 
 
@@ -221,7 +221,7 @@ def elements(file: MindirFile, tensor: Message) -> Array:
     return data
 
 
-def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> Array:
+def _mapped(file: MindirFile, tensor: Message, dtype: DType) -> Array:
     _check_external(file, tensor, {})
     location, offset, length = place(file, tensor)
     if not length:
@@ -234,7 +234,7 @@ def _mapped(file: MindirFile, tensor: Message, dtype: np.dtype[Any]) -> Array:
         raise AmpError("AMP103", problem, where=file.where, hint=FOREIGN_DATA) from None
 
 
-def _inline(tensor: Message, dtype: np.dtype[Any]) -> Array:
+def _inline(tensor: Message, dtype: DType) -> Array:
     if raw := tensor.raw_data:
         return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
     if tensor.float_data:

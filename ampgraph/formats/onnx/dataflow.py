@@ -10,12 +10,13 @@ from ...core.errors import AmpError
 from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
-from .origins import origin_of
+from .origins import Origins
 from .schemas import first_opset_admitting, kind_of, opset_of_ir
 from .shapes import OnnxShapes
 from .values import Environment, OnnxValues
 from .weights import OnnxWeights
 
+UNKNOWN = NONE - 1
 MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
@@ -24,7 +25,7 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    flow.origin = origin_of
+    flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values).read(model.graph)
     _refuse_without_cast(values, low)
@@ -66,11 +67,12 @@ class _OnnxReader:
         values, table, ops = self._values, env.table, self._values.flow.ops
         control, operators = self._control, self._operators
         for index, node in enumerate(graph):
-            inputs = [NONE] * len(node.inputs)
-            for position, native in enumerate(node.inputs):
-                if native is not None:
-                    found = table.get(native)
-                    inputs[position] = values.lookup(native, scope, env).id if found is None else found
+            inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
+            if UNKNOWN in inputs:
+                for native in node.inputs:
+                    if native is not None and native not in table:
+                        values.lookup(native, scope, env)
+                inputs = [NONE if native is None else table[native] for native in node.inputs]
             op = values.op(kind_of(node.domain, node.op_type), scope.id, index, node.name or "", inputs, node)
             notes = node.metadata_props
             op.held, op.adds_branches = notes.get(HELD, ""), BRANCHES in notes

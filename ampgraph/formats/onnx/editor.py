@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +22,9 @@ from .types import DTYPES, attributes_of, with_element
 from .variants import Variants
 from .weights import RoundedTensor
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class OnnxEditor:
     """The verbs of `core.graph.NodeEditor`. ``done``: called behind the last edit, if there was one."""
@@ -31,7 +35,7 @@ class OnnxEditor:
         self._placing, self._readers = Placing(self.handles), Readers(self.handles)
         self._casts = Casts(self.handles, self._placing)
 
-    def __enter__(self) -> OnnxEditor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -77,7 +81,7 @@ class OnnxEditor:
             node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, given.shape))
         elif op.kind in DTYPE_ATTRIBUTES:
             name = DTYPE_ATTRIBUTES[op.kind]
-            follows = op.kind in FOLLOWS_INPUT or op.kind in ("DequantizeLinear", "QuantizeLinear")
+            follows = op.kind in ("DequantizeLinear", "QuantizeLinear")  # a scale, which has a decision of its own
             if not follows or pin or self.flow.attribute(op, name):
                 node.attributes[name] = type_attribute(name, dtype, self.flow.opset)
 

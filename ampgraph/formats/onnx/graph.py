@@ -13,12 +13,12 @@ import onnx_ir as ir
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
-from ..editable import EditableGraph
 from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
-from .editor import OnnxEditor
+from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
+from .runnable import RunnableOnnx
 from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
@@ -28,7 +28,7 @@ TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
 
 
-class OnnxGraph(EditableGraph):
+class OnnxGraph(RunnableOnnx):
     """The native model, never rebuilt."""
 
     format, suffix = "ONNX", ".onnx"
@@ -42,11 +42,11 @@ class OnnxGraph(EditableGraph):
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         return OnnxGraph(onnx_io.load(path))
 
-    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxEditor:
+    def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
         """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""
         self.require_newest(flow)
         self._admit_casts()
-        return OnnxEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
+        return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and the list of graphs."""

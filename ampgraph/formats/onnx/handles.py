@@ -16,7 +16,7 @@ class Handles:
 
     def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants) -> None:
         self.model, self.flow, self._variants = model, flow, variants
-        self.fresh = FreshNames(_all_names(model, flow))
+        self.fresh = FreshNames(all_names(model, flow))
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._made = 0
@@ -68,7 +68,7 @@ class Handles:
         return native.type or (ir.TensorType(DTYPES[known]) if known else None)
 
 
-def _all_names(model: ir.Model, flow: Dataflow) -> set[str]:
+def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
     """Every value and node name of every scope, and of functions that nothing calls."""
     names: set[str] = set()
     graphs = {id(g): g for g in (getattr(scope.native, "graph", scope.native) for scope in flow.scopes)}

@@ -110,10 +110,12 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             hint="onnx.checker.check_model names the fault",
         ) from error
     remember(model, said)
+    outside = False
     for tensor in onnx_proto.tensors(proto):
+        outside |= bool(tensor.external_data)
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
-    if folder is not None and any(t.external_data for t in onnx_proto.tensors(proto)):
+    if folder is not None and outside:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
     return model
@@ -142,8 +144,9 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
                 put_tensor(holder, tensor)
         with open(temporary("model"), "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
-        read = {Path(tensor.path).name for tensor in external_tensors(model)}  # by the source, which may be a copy
-        retired = _own_data(path) - {data_name} - read
+        retired = _own_data(path) - {data_name}
+        if retired:  # what the source reads stays: it may be a copy
+            retired -= {Path(tensor.path).name for tensor in external_tensors(model)}
         with _in_place(temporary("data"), path.parent / data_name) if data_name else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     for name in retired:

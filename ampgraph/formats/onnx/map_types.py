@@ -8,10 +8,13 @@ import onnx
 import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
+from .proto import drop_unreadable
 from .walk import all_graphs
 
 KEPT = "ampgraph.map_types"
 """Where a graph of onnx_ir remembers them, by the names of values; the main graph of a model with any always does."""
+
+OVERLOADS = 10  # the version of the file format from which functions hold the types of their values themselves
 
 Kept = dict[str, bytes]
 
@@ -30,6 +33,8 @@ def from_proto(proto: ModelProto) -> ir.Model:
 def to_proto(model: ir.Model) -> ModelProto:
     """The proto of a model, map types included."""
     proto = ir.to_proto(model)
+    if model.functions and proto.ir_version < OVERLOADS:
+        drop_unreadable(proto)
     if holds_maps(model):
         for graph, written in zip(all_graphs(model), _graphs(proto), strict=True):
             _give_back(written, graph.meta.get(KEPT, {}))

@@ -21,13 +21,21 @@ _STORED = re.compile(r"%[pbc]_(\w+)")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def origin_of(op: Op) -> Origin | None:
-    """Where a node came from; None where its exporter does not say it."""
-    return origin_of_node(op.native)
+class Origins:
+    """Where nodes came from, each read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Origin | None] = {}
+
+    def __call__(self, op: Op) -> Origin | None:
+        """None where the exporter of a node does not say it."""
+        if op.id not in self._known:
+            self._known[op.id] = origin_of_node(op.native)
+        return self._known[op.id]
 
 
 def origin_of_node(node: ir.Node) -> Origin | None:
-    """The same of a node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``."""
+    """The same of one node. Its names are ``torch::CLASS`` of each module around it, then ``aten::NAME``."""
     props = getattr(node, "metadata_props", {})
     found = _NODE.match(props.get(NODE, ""))
     if found is None:

@@ -33,6 +33,16 @@ def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
                     yield from _tensors(body)
 
 
+def drop_unreadable(proto: ModelProto) -> None:
+    """Drops annotations of values inside functions that onnx_ir writes into the main graph of files before version 10,
+    as ``domain::function/value``, and does not read again: where the value's own name has a slash."""
+    heads = tuple(f"{function.domain}::{function.name}/" for function in proto.functions)
+    kept = [i for i in proto.graph.value_info if not (i.name.startswith(heads) and i.name.count("/") > 1)]
+    if len(kept) < len(proto.graph.value_info):
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(kept)
+
+
 def densify(proto: ModelProto, where: str) -> int:
     """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none. Their number.
 

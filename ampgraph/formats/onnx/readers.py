@@ -33,7 +33,8 @@ class Readers:
         graph = self._handles.graph(scope)
         if scope == 0:
             result = self._as_output(graph, position, result)
-        elif not is_made_in(graph, result):  # no runtime takes a value from outside as the result of a body
+        elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
+            # no runtime takes a value from outside as the result of a body, nor one for two of a function
             result = self._identity(graph, result, result.shape)
         graph.outputs[position] = result
 
@@ -67,7 +68,7 @@ class Readers:
         source, target, graph = op.inputs[0], op.outputs[0], self._handles.graph(scope)
         assert source is not None
         if any(output is target for output in graph.outputs):
-            if not is_made_in(graph, source) or (scope == 0 and source.is_graph_output()):
+            if not is_made_in(graph, source) or source.is_graph_output():
                 return False
             if scope == 0:
                 name, source.shape = target.name, target.shape

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .weights import stored_tensor
+from .wire import node_bytes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 
@@ -22,7 +23,7 @@ class OnnxShapes:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self._inferred: dict[str, Shape] | None = None
+        self._inferred: dict[str, onnx.TypeProto.Tensor] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
         native: ir.Value = value.native
@@ -36,7 +37,8 @@ class OnnxShapes:
             return None
         if self._inferred is None:
             self._inferred = infer(self.model)
-        return self._inferred.get(value.name) if value.scope == 0 else None
+        found = self._inferred.get(value.name) if value.scope == 0 else None
+        return None if found is None else _shape(found)
 
 
 def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
@@ -53,7 +55,7 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
     if not annotated or model.functions or model.graph.num_nodes() > MOST_NODES:
         return []
     known = infer(model, doubted=True)
-    pairs = [(value, known[value.name]) for value in annotated if value.name in known]
+    pairs = [(value, _shape(known[value.name])) for value in annotated if value.name in known]
     return [(value, shape) for value, shape in pairs if _differ(sizes(value.shape or ()), shape)]
 
 
@@ -62,8 +64,8 @@ def _differ(one: Shape, other: Shape) -> bool:
     return len(one) != len(other) or any(a != b for a, b in fixed)
 
 
-def infer(model: ir.Model, doubted: bool = False) -> dict[str, Shape]:
-    """Shapes of the main graph's values by onnx's inference, on a copy without weights; empty where it fails.
+def infer(model: ir.Model, doubted: bool = False) -> dict[str, onnx.TypeProto.Tensor]:
+    """Types with a shape of the main graph's values by onnx's inference, without weights; empty where it fails.
 
     ``doubted``: what the file says of the model's outputs is not believed either."""
     proto = weightless(model)
@@ -73,15 +75,16 @@ def infer(model: ir.Model, doubted: bool = False) -> dict[str, Shape]:
         found = onnx.shape_inference.infer_shapes(proto, strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
-    shapes: dict[str, Shape] = {}
-    for info in (*found.graph.value_info, *(found.graph.output if doubted else ())):
-        if info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape"):
-            dims = info.type.tensor_type.shape.dim
-            shapes[info.name] = tuple(
-                (d.dim_value if d.dim_value >= 0 else None) if d.HasField("dim_value") else d.dim_param or None
-                for d in dims
-            )
-    return shapes
+    infos = (*found.graph.value_info, *(found.graph.output if doubted else ()))
+    types = {info.name: info.type.tensor_type for info in infos if info.type.HasField("tensor_type")}
+    return {name: tensor for name, tensor in types.items() if tensor.HasField("shape")}
+
+
+def _shape(tensor: onnx.TypeProto.Tensor) -> Shape:
+    return tuple(
+        (dim.dim_value if dim.dim_value >= 0 else None) if dim.HasField("dim_value") else dim.dim_param or None
+        for dim in tensor.shape.dim
+    )
 
 
 def weightless(model: ir.Model) -> onnx.ModelProto:
@@ -98,11 +101,11 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
         if tensor is None:
             continue
         if tensor.nbytes <= KEEP_DATA:
-            proto.graph.initializer.append(ir.serde.serialize_tensor(tensor))
+            ir.serde.serialize_tensor_into(proto.graph.initializer.add(), tensor)
         elif value.name not in listed:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
-    proto.graph.node.extend(ir.serde.serialize_node(node) for node in model.graph)
+    proto.graph.MergeFromString(node_bytes(model.graph))
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Scope, Value
+from ...core.dataflow import FLOAT32, NONE, AttributeValue, Dataflow, Op, Scope, Value
 from ..flow_builder import FlowBuilder
 from .types import declared_type, dtype_name
 
@@ -109,7 +109,8 @@ class OnnxValues(FlowBuilder):
         """The value of an attribute, with references to a function's parameters resolved; None when absent."""
         return self.environments[op.scope].attribute(op.native, name)
 
-    def plain_attribute(self, op: Op, name: str) -> Any:
+    def plain_attribute(self, op: Op, name: str) -> AttributeValue:
         """The same for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
-        return value.numpy() if isinstance(value, ir.TensorProtocol) else value
+        plain: AttributeValue = value.numpy() if isinstance(value, ir.TensorProtocol) else value
+        return plain

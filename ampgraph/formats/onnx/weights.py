@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.dataflow import Value
 
 CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
-LOW_TYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
@@ -42,6 +42,11 @@ def flat(tensor: ir.TensorProtocol) -> Array:
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
 
+def pieces(data: Array) -> Iterator[Array]:
+    """Views of an array of one dimension, one after the other."""
+    return (data[start : start + CHUNK] for start in range(0, data.size, CHUNK))
+
+
 class OnnxWeights:
     """The WeightReader of the dataflow."""
 
@@ -60,9 +65,7 @@ class OnnxWeights:
         tensor = stored_tensor(value.native)
         if tensor is None:
             return
-        data = flat(tensor)
-        for start in range(0, data.size, CHUNK):
-            yield data[start : start + CHUNK]
+        yield from pieces(flat(tensor))
 
     def key(self, value: Value) -> object:
         """Equal for values that share one stored tensor (a function's constant, seen from each of its calls)."""
@@ -91,31 +94,39 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        parts = list(self.chunks())
-        data = np.concatenate(parts) if parts else np.empty(0, self.low)
-        return ir.Tensor(data.reshape(self.source.shape.numpy()), dtype=self.dtype, name=self.name)
+        data = self._whole().reshape(self.source.shape.numpy())
+        return ir.Tensor(data, dtype=self.dtype, name=self.name)
 
     def tobytes(self) -> bytes:
-        return b"".join(part.tobytes() for part in self.chunks())
+        return self._whole().tobytes()
+
+    def _whole(self) -> Array:
+        data = flat(self.source)
+        rounded = np.empty(data.size, self.low)
+        for part, place in zip(pieces(data), pieces(rounded), strict=True):
+            self._round_into(part, place)
+        return rounded
 
     def chunks(self) -> Iterator[Array]:
+        """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
         data = flat(self.source)
-        for start in range(0, data.size, CHUNK):
-            part = data[start : start + CHUNK]
-            if self.floor is not None:
-                part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-            with np.errstate(over="ignore"):
-                yield part.astype(self.low)
+        kept = np.empty(min(CHUNK, data.size), self.low)
+        for part in pieces(data):
+            self._round_into(part, kept[: part.size])
+            yield kept[: part.size]
+
+    def _round_into(self, part: Array, place: Array) -> None:
+        if self.floor is not None:
+            part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
+        with np.errstate(over="ignore"):
+            np.copyto(place, part, casting="unsafe")
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
-    """The raw little-endian bytes of a tensor, in pieces."""
+    """The raw little-endian bytes of a tensor, in pieces, each of which holds until the next one is asked for."""
     if isinstance(tensor, RoundedTensor):
-        for part in tensor.chunks():
-            yield part.tobytes()
+        yield from (part.view(np.uint8).data for part in tensor.chunks())
     elif isinstance(tensor, ir.ExternalTensor) and tensor.dtype.bitwidth >= 8:
-        data = flat(tensor)
-        for start in range(0, data.size, CHUNK):
-            yield data[start : start + CHUNK].tobytes()
+        yield from (part.view(np.uint8).data for part in pieces(flat(tensor)))
     else:
         yield tensor.tobytes()

@@ -6,154 +6,26 @@ All numbers come from integer arithmetic on PCG64's raw stream, which numpy keep
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.arrays import Array
-from ...core.dataflow import NONE, Dataflow
+from ...core.arrays import Array, DType
+from ...core.dataflow import Dataflow
 from ...core.errors import AmpError
-from .likely import LIKELY, Likely, made
+from .kinds import KINDS, Kinds, made
 from .numbers import Numbers
+from .pictures import is_picture
 from .roles import InputReader, Reading
+from .sizes import GraphInput, Place, Sizes
 
-BATCH, SEQUENCE, PAST, IMAGE, CHANNELS = 2, 16, 8, 64, 3
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
+HIGH = 10_000  # a limit that lets all pass
 STEPS = 1000  # of a diffusion's schedule
 LARGEST = 1 << 31  # bytes of one input
-
-_WORD = re.compile(r"[A-Za-z_.][\w.]*")
-_SUM = re.compile(r"[\w.\s+\-*/()]+")
-
-
-@dataclass(frozen=True)
-class GraphInput:
-    """A graph input: ``dtype`` as numpy names it, sizes that are names or None where any will do."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
-    value: int = NONE
-
-
-@dataclass
-class Sizes:
-    """One size for each symbolic dimension, by its name and by where it stands."""
-
-    ports: Sequence[GraphInput]
-    given: Mapping[str, int] = field(default_factory=dict)
-    batch: int = BATCH
-    known: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.known = dict(self.given)
-        places: dict[str, tuple[GraphInput, int]] = {}
-        for port in self.ports:
-            for axis, dim in enumerate(port.shape):
-                if isinstance(dim, str) and not _is_anonymous(dim):
-                    places.setdefault(dim, (port, axis))
-        later = [name for name in places if _is_sum(name) or self._is_total(name)]
-        for name, (port, axis) in places.items():
-            if name not in self.known and name not in later:
-                self.known[name] = self._guess(name, port, axis)
-        for name in later:
-            if name not in self.known:
-                self.known[name] = self._sum(name)
-
-    def size(self, dim: int | str | None) -> int:
-        """The size of a dimension of any value; a name that no input has counts as a sequence."""
-        if isinstance(dim, int):
-            return dim
-        if dim is None:
-            return SEQUENCE
-        return self.known[dim] if dim in self.known else self._sum(dim) if _is_sum(dim) else SEQUENCE
-
-    def shape(self, port: GraphInput) -> tuple[int, ...]:
-        """The sizes of an input."""
-        return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
-
-    def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
-        unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
-        return self._guess("", port, axis) if unnamed else self.size(dim)
-
-    @property
-    def past(self) -> int:
-        """How much of a sequence came before."""
-        return next((size for name, size in self.known.items() if self._is_past(name)), 0)
-
-    def _is_past(self, name: str) -> bool:
-        if _is_sum(name) or "total" in name.lower():
-            return False
-        holders = [p for p in self.ports if name in p.shape]
-        only_past = bool(holders) and all(p.name.lower().startswith(("past", "cache_")) for p in holders)
-        return "past" in name.lower() or (only_past and all(p.shape[0] != name for p in holders))
-
-    def _is_total(self, name: str) -> bool:
-        """The past and the present together, as a mask has it."""
-        holders = [p for p in self.ports if name in p.shape]
-        mask_only = bool(holders) and all("mask" in p.name.lower() and p.shape[-1] == name for p in holders)
-        has_past = any(isinstance(d, str) and self._is_past(d) for p in self.ports for d in p.shape)
-        return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
-
-    def _sum(self, name: str) -> int:
-        if not _is_sum(name):
-            tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
-            return self.past + self.size(tokens[0] if tokens else "")
-        names = sorted(set(_WORD.findall(name)), key=len, reverse=True)
-        text = _WORD.sub(lambda m: str(self.known.get(m.group(), SEQUENCE)), name)
-        number = _evaluate(text) if names else None
-        return SEQUENCE if number is None else max(number, 1)
-
-    def _guess(self, name: str, port: GraphInput, axis: int) -> int:
-        word, rank = name.lower(), len(port.shape)
-        if name and self._is_past(name):
-            return PAST
-        if "batch" in word:
-            return self.batch
-        if any(part in word for part in ("seq", "len", "time", "token", "frame", "step")):
-            return SEQUENCE
-        if "height" in word or "width" in word:
-            return IMAGE
-        if "channel" in word:
-            return CHANNELS
-        if axis == 0:
-            return self.batch
-        if rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past"):
-            return IMAGE if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
-        return SEQUENCE
-
-
-def _is_anonymous(name: str) -> bool:
-    """Whether a dimension's name is none: paddle2onnx writes ``?`` for every size that is open."""
-    return not any(sign.isalnum() for sign in name)
-
-
-def _is_sum(name: str) -> bool:
-    """Whether a dimension's name is arithmetic: ``past + seq``."""
-    return bool(_SUM.fullmatch(name)) and any(sign in name for sign in ("+", "*", "//", " - "))
-
-
-def _evaluate(text: str) -> int | None:
-    """Sums and products of whole numbers, left to right by precedence; None for anything else."""
-    total = 0
-    for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
-        product = 1
-        for operation, factor in re.findall(r"(//|\*|/)?\s*(\d+)", term):
-            if operation in ("//", "/"):
-                if not int(factor):
-                    return None
-                product //= int(factor)
-            else:
-                product *= int(factor)
-        if re.sub(r"[\d\s*/]", "", term):
-            return None
-        total += -product if sign == "-" else product
-    return total
 
 
 @dataclass(frozen=True)
@@ -175,14 +47,11 @@ class Generator:
 
     def __init__(
         self, flow: Dataflow, ports: Sequence[GraphInput], seed: int, dims: Mapping[str, int] | None = None,
-        likely: bool = False,
+        learnt: Mapping[Place, int] | None = None,
     ) -> None:  # fmt: skip
-        """``likely``: one row, and images, sound and several magnitudes where an input looks as if it took them."""
-        self.seed, self.likely = seed, Likely(flow) if likely else None
-        given = dict(dims or {})
-        if self.likely is not None:
-            given = {**self.likely.lengths(ports), **given}
-        self.sizes = Sizes(ports, given, 1 if likely else BATCH)
+        """``dims`` and ``learnt``: as `Sizes` has them."""
+        self.seed, self.kinds = seed, Kinds(flow)
+        self.sizes = Sizes(ports, dims or {}, learnt or {})
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
 
@@ -197,6 +66,11 @@ class Generator:
     def sample(self, index: int) -> dict[str, Array]:
         """The feeds of sample ``index``, always the same."""
         return {source.port.name: self._make(source, index) for source in self.sources}
+
+    def places(self) -> dict[Place, int]:
+        """The sizes that were guessed, by input and axis."""
+        shapes = {source.port.name: source.shape for source in self.sources}
+        return {(name, axis): shapes[name][axis] for name, axis in self.sizes.open()}
 
     # -- what each input is -------------------------------------------------------------------------------------------
 
@@ -223,6 +97,9 @@ class Generator:
             return InputFill(port, shape, "added", f"0, with a tail of {HIDDEN:g} in every other sample")
         if found.masks or "mask" in name:
             return self._mask(port, shape, found)
+        if found.limit:
+            last = 0 if found.limit == "below" else HIGH
+            return InputFill(port, shape, "constant", f"{last}, a limit from {found.limit}", last, last)
         if found.positive:
             return InputFill(port, shape, "uniform", "uniform in (0, 1)")
         if "timestep" in name:
@@ -230,9 +107,7 @@ class Generator:
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
-        if self.likely is not None:
-            return InputFill(port, shape, *self.likely.kind(port.name, port.value, shape))
-        return InputFill(port, shape, "normal", "about standard normal")
+        return InputFill(port, shape, *self.kinds.of(port, shape))
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         inverted = found.one_masks
@@ -262,6 +137,8 @@ class Generator:
             return InputFill(port, shape, "index", f"indices {within}{tail}", first, last, pad)
         if "timestep" in name:
             return InputFill(port, shape, "integer", f"whole numbers below {STEPS}", 0, min(STEPS - 1, int(limit.max)))
+        if limit.bits == 8 and limit.min == 0 and is_picture(shape):
+            return InputFill(port, shape, "pixels", "pictures of 0 to 255")
         if limit.bits == 8:
             return InputFill(port, shape, "integer", "all numbers of its type", int(limit.min), int(limit.max))
         last = PLAIN_INTEGERS - 1
@@ -272,13 +149,11 @@ class Generator:
     def _make(self, source: InputFill, index: int) -> Array:
         shape, kind = source.shape, source.kind
         numbers = Numbers(self.seed, index, zlib.crc32(source.port.name.encode()))
-        if kind == "normal":
-            array = numbers.normal(shape)
-        elif kind == "uniform":
+        if kind == "uniform":
             array = numbers.uniform(shape) + np.float32(2.0**-25)
         elif kind == "boolean":
             array = numbers.integers(0, 1, shape)
-        elif kind in LIKELY:
+        elif kind in KINDS:
             array = made(kind, numbers, shape, index)
         elif kind in ("mask", "added"):
             kept = self._kept(shape, index) != source.inverted
@@ -294,7 +169,7 @@ class Generator:
             array = numbers.integers(source.first, source.last, shape)
             if source.pad is not None:
                 array = np.where(self._kept(shape, index), array, source.pad)
-        return np.ascontiguousarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape))
+        return np.asarray(np.asarray(array).astype(numpy_type(source.port.dtype)).reshape(shape), order="C")
 
     def _kept(self, shape: tuple[int, ...], index: int) -> Array:
         """Which places of the last axis are no padding: all in even samples, a tail is in odd ones.
@@ -310,7 +185,7 @@ class Generator:
         return np.broadcast_to(np.arange(total) < column, shape)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
+def numpy_type(name: str) -> DType:
     """A numpy type by name; bfloat16 and its like are those of ml_dtypes, whatever else was registered under a name."""
     import ml_dtypes
 

@@ -38,6 +38,7 @@ class Reading:
     masks: bool = False
     one_masks: bool = False  # a one hides its place instead of keeping it
     added: bool = False  # a float mask that is added to scores
+    limit: str = ""  # of what is kept: from "above", from "below"
     positive: bool = False  # the argument of a logarithm or a root
     notes: list[str] = field(default_factory=list)
 
@@ -103,6 +104,9 @@ class InputReader:
         if has(role, "needs_positive"):
             found.positive = True
             return []
+        if has(role, "orders") and self.flow.shape(source) == ():
+            found.limit = "above" if at_place(role, "orders", index) != at.flipped else "below"
+            return []
         if role == "Where" and index == 0:
             return self._where(op, at, found)
         if role == "Equal" or has(role, "affine"):
@@ -134,9 +138,9 @@ class InputReader:
         if has(op.role, "index_tuples"):
             deep = self.flow.shape(op.inputs[1])
             count = deep[-1] if deep and isinstance(deep[-1], int) else 1
-            batch = int(self.flow.attribute(op, "batch_dims") or 0)
+            batch = int(self.flow.number(op, "batch_dims") or 0)
             return min((self._dimension(op.inputs[0], batch + k) for k in range(count)), default=0)
-        axis = self.flow.attribute(op, "axis")
+        axis = self.flow.number(op, "axis")
         if axis is None and len(op.inputs) > 2:  # MindIR gives it as an input
             axis = self.flow.scalar(op.inputs[2])
         return self._dimension(op.inputs[0], int(axis or 0))

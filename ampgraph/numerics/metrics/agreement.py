@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
+from ...core.json_types import JsonObject
+from .judged import Judged, Scores, quantile, scale_of
 
 # Of an output's root mean square: float16's step at one. Smaller outputs are probabilities near zero or differences of
 # numbers around one, and are not known better than that: a change in their own digits is no error of the model.
@@ -22,7 +23,8 @@ class Apart:
     ``error`` is the root mean square of the difference over that of the reference, of what is finite in it, and over
     ``FLOOR`` where the reference is smaller; infinite where one element is not finite in the result or the reverse, and
     where the reference has elements of which none is finite; for anything but floating types the share of elements that
-    differ. ``cosine`` and ``same_argmax`` (rows, of how many) are None where they make no sense.
+    differ. ``off`` and ``size`` are its numerator and denominator before the floor. ``cosine`` and ``same_argmax``
+    (rows, of how many) are None where they make no sense.
     """
 
     error: float
@@ -36,9 +38,12 @@ class Apart:
     compared: int = 0  # elements, finite ones alone
     silent: bool = False  # the reference has elements, and none is finite: it says nothing
     floating: bool = False  # numbers; else classes, indices, truth values
+    off: float = 0.0
+    size: float = 0.0
+    nested: bool = False  # a sequence or a map: the worst of what it holds
 
 
-def apart(reference: Any, result: Any) -> Apart:
+def apart(reference: Result, result: Result) -> Apart:
     """Compares two outputs: arrays, maps, sequences of them, or nothing (an empty optional)."""
     if isinstance(reference, list) or isinstance(result, list):
         return _sequences(reference, result)
@@ -48,8 +53,8 @@ def apart(reference: Any, result: Any) -> Apart:
         return Apart(0, 0) if reference is result else _different("one of the two is empty")
     want, got = np.asarray(reference), np.asarray(result)
     if want.shape != got.shape:
-        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}", _is_float(want))
-    if _is_float(want) and _is_float(got):
+        return _different(f"shape {list(got.shape)} instead of {list(want.shape)}", is_float(want))
+    if is_float(want) and is_float(got):
         return _floats(want, got)
     differ = int((want != got).sum())
     return Apart(differ / want.size if want.size else 0.0, float(differ > 0), compared=want.size)
@@ -59,30 +64,34 @@ def _different(reason: str, floating: bool = False) -> Apart:
     return Apart(math.inf, math.inf, reason=reason, floating=floating)
 
 
-def _is_float(array: Array) -> bool:
+def is_float(array: Array) -> bool:
+    """Whether it holds floating numbers, bfloat16 among them."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _maps(reference: Any, result: Any) -> Apart:
+def _maps(reference: Result, result: Result) -> Apart:
     """Maps by their keys: the values of all of them in one array."""
     if not isinstance(reference, dict) or not isinstance(result, dict) or set(reference) != set(result):
         return _different("maps of different keys")
-    return apart(*(np.asarray([found[key] for key in reference]) for found in (reference, result)))
+    return replace(
+        apart(*(np.asarray([found[key] for key in reference]) for found in (reference, result))), nested=True
+    )
 
 
-def _sequences(reference: Any, result: Any) -> Apart:
+def _sequences(reference: Result, result: Result) -> Apart:
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return _different("sequences of different lengths")
     parts = [apart(a, b) for a, b in zip(reference, result, strict=True)]
     if not parts:
-        return Apart(0, 0)
+        return Apart(0, 0, nested=True)
     counts = {name: sum(getattr(part, name) for part in parts) for name in ("infinite", "nan", "astray", "compared")}
     silent = not counts["compared"] and any(part.silent for part in parts)
     heard = parts if silent else [part for part in parts if not part.silent or part.astray]
     worst = max(heard, key=lambda part: part.error)
     floating = any(part.floating for part in parts)
     return Apart(
-        worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating
+        worst.error, max(p.max_abs for p in parts), **counts, reason=worst.reason, silent=silent, floating=floating,
+        nested=True,
     )  # fmt: skip
 
 
@@ -97,14 +106,17 @@ def _floats(reference: Array, result: Array) -> Apart:
     scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
     norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
     silent = bool(want.size) and not known.any()
-    smallest = FLOOR * float(kept.sum()) ** 0.5 / scale
+    root = float(kept.sum()) ** 0.5
+    smallest = FLOOR * root / scale
     error = math.inf if astray or silent else off / max(norm, smallest) if kept.any() else 0.0
     cosine = None if not (norm and other) else max(-1.0, min(1.0, float(a / scale @ (b / scale)) / (norm * other)))
     largest = float(np.abs(a - b).max(initial=0))
     same = _argmax(want, got)
+    rms = scale / (root or 1.0)
     return Apart(
-        error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent, floating=True
-    )
+        error, largest, cosine, same, infinite, nan, astray, compared=int(kept.sum()), silent=silent, floating=True,
+        off=off * rms, size=norm * rms,
+    )  # fmt: skip
 
 
 def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
@@ -120,8 +132,11 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
 
 @dataclass
 class Agreement:
-    """One output over all samples. ``silent``: those in which the reference has nothing finite; quantiles are over the
-    others."""
+    """One output over all samples. ``errors`` are relative L2, ``judged`` what a metric says where one was asked for.
+
+    ``silent``: samples in which the reference has nothing finite; quantiles are over the others. ``counts``: whether
+    the metric is about it.
+    """
 
     name: str
     errors: list[float] = field(default_factory=list)
@@ -135,9 +150,14 @@ class Agreement:
     compared: int = 0
     silent: set[int] = field(default_factory=set)
     floating: bool = False
+    judged: list[Judged] = field(default_factory=list)
+    counts: bool = True
+    over_all: bool = False  # the mean over the samples is judged
 
-    def add(self, found: Apart) -> None:
-        """Takes in another sample."""
+    def add(self, found: Apart, judged: Judged | None = None) -> None:
+        """Takes in another sample, and what a metric says of it."""
+        if judged is not None:
+            self.judged.append(judged)
         if found.silent:
             self.silent.add(len(self.errors))
         self.errors.append(found.error)
@@ -151,13 +171,37 @@ class Agreement:
         self.infinite += found.infinite
         self.nan += found.nan
         self.astray += found.astray
-        self.reason = self.reason or found.reason
+        if judged is None or not math.isfinite(judged.off):
+            self.reason = self.reason or found.reason
         self.floating = self.floating or found.floating
 
     def quantile(self, share: float) -> float:
         """An error that occurred: of 8 samples the 90th percentile is the eighth."""
-        heard = sorted(error for i, error in enumerate(self.errors) if i not in self.silent) or self.errors
-        return heard[max(0, math.ceil(share * len(heard)) - 1)]
+        return quantile(self._heard(self.errors), share)
+
+    def _heard(self, errors: list[float]) -> list[float]:
+        """Those of samples whose reference says something, all if none does."""
+        return [error for i, error in enumerate(errors) if i not in self.silent] or errors
+
+    @property
+    def judged_errors(self) -> list[float]:
+        """What each sample's error is by the metric, relative L2 where none was asked for."""
+        if not self.judged:
+            return self.errors
+        scale = scale_of(j.size for i, j in enumerate(self.judged) if i not in self.silent)
+        return [judged.error(scale) for judged in self.judged]
+
+    @property
+    def scores(self) -> Scores:
+        """The errors that are held against a tolerance."""
+        sort = self.judged[0].sort if self.judged else "numbers" if self.floating else "integers"
+        return Scores(sort, self._heard(self.judged_errors), self.over_all)
+
+    @property
+    def paired(self) -> tuple[int, int] | None:
+        """Rows that found a partner in the other model, of how many, where rows are paired."""
+        found = [judged.paired for judged in self.judged if judged.paired is not None]
+        return (sum(pair[0] for pair in found), sum(pair[1] for pair in found)) if found else None
 
     @property
     def median(self) -> float:
@@ -172,19 +216,23 @@ class Agreement:
         return self.quantile(1.0)
 
     def within(self, tolerance: float) -> bool:
-        """Whether the 90th percentile of the error is within it and nothing is infinite or NaN that should not be.
+        """Whether the error of 9 of 10 samples is within it and nothing is infinite or NaN that should not be.
 
-        Never where the reference has nothing finite in any sample."""
+        Never where the reference has nothing finite in any sample; always where the metric is not about it.
+        """
         mute = bool(self.silent) and not self.compared
-        return not (self.astray or self.reason or mute) and self.p90 <= tolerance
+        return not self.counts or (not (self.astray or self.reason or mute) and self.scores.decisive <= tolerance)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null stands for an error without measure."""
         errors = {"median": self.median, "p90": self.p90, "worst": self.worst}
         same = None if self.same_argmax is None else self.same_argmax[0] / self.same_argmax[1]
         return {
             "name": self.name,
             "relative_l2": {key: value if math.isfinite(value) else None for key, value in errors.items()},
+            "judged_as": self.scores.name if self.counts else None,
+            "error": self.scores.to_dict() if self.counts else None,
+            "rows_paired": None if self.paired is None else list(self.paired),
             "errors": [value if math.isfinite(value) else None for value in self.errors],
             "max_abs": self.max_abs if math.isfinite(self.max_abs) else None,
             "cosine": self.cosine,

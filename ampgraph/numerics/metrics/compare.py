@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Result
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Difference:
         return bool(self.reason)
 
 
-def difference(reference: Any, result: Any, tolerance: Tolerance = Tolerance()) -> Difference:  # noqa: B008
+def difference(reference: Result, result: Result, tolerance: Tolerance = Tolerance()) -> Difference:  # noqa: B008
     """Compare two arrays, or two sequences of arrays; exact for anything that is not floating."""
     if isinstance(reference, list) or isinstance(result, list):
         return _sequences(reference, result, tolerance)
@@ -49,7 +48,7 @@ def difference(reference: Any, result: Any, tolerance: Tolerance = Tolerance()) 
     return _floats(a.astype(np.float64), b.astype(np.float64), tolerance)
 
 
-def _sequences(reference: Any, result: Any, tolerance: Tolerance) -> Difference:
+def _sequences(reference: Result, result: Result, tolerance: Tolerance) -> Difference:
     if not isinstance(reference, list) or not isinstance(result, list) or len(reference) != len(result):
         return Difference(0, 0, 0, "sequences of different lengths")
     parts = [difference(a, b, tolerance) for a, b in zip(reference, result, strict=True)]

@@ -8,28 +8,28 @@ loop one for each turn. So nothing large has to leave a loop, and turns may diff
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
+from onnx import TensorProto
 
 from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, Dataflow, Op, Scope, Value
+from ...core.graph import Attribute, NodeEditor
 from ...core.ranges import Range, escaped
-from ...formats.onnx.graph import OnnxGraph
+from ...core.runnable import RunnableGraph
 from ...oplists.traits import has
-from ..graphs import Names, Types, new_node, outputs_of
 
 OLDEST = 10  # the opset that has IsInf
 LARGEST = float(np.finfo(np.float32).max)
-DOUBLE = ir.DataType.DOUBLE
+DOUBLE = "float64"
+ROWS = "ampgraph_rows"
 
 
-def expose_bodies(graph: OnnxGraph) -> dict[str, str]:
+def expose_bodies(graph: RunnableGraph) -> dict[str, str]:
     """Adds the rows to a model without functions, in place: name of the rows in the main graph -> `value_key`."""
     flow = graph.dataflow()
-    if flow.opset < OLDEST:
+    if flow.opset < OLDEST or len(flow.scopes) == 1:
         return {}
-    writer = _RowWriter(Names(graph.model.graph), Types.read(flow))
-    found = {rows.name or "": key for rows, key in writer.lift(graph.model.graph, "")}
-    graph.edited()
-    return found
+    with graph.editor(flow) as edit:
+        return {rows.name: key for rows, key in _RowWriter(flow, edit).lift(flow.scopes[0], "")}
 
 
 def range_of_rows(rows: Array) -> Range:
@@ -49,94 +49,92 @@ def range_of_rows(rows: Array) -> Range:
 
 
 class _RowWriter:
-    """Writes nodes under new names."""
+    """Writes operators into bodies."""
 
-    def __init__(self, names: Names, types: Types) -> None:
-        self._names, self._types, self._count = names, types, 0
+    def __init__(self, flow: Dataflow, edit: NodeEditor) -> None:
+        self._flow, self._edit = flow, edit
+        self._ops: dict[int, list[Op]] = {}
+        for op in flow.ops:
+            self._ops.setdefault(op.scope, []).append(op)
+        self._bodies: dict[int, list[Scope]] = {}
+        for scope in flow.scopes:
+            self._bodies.setdefault(scope.op, []).append(scope)
 
-    def _name(self) -> str:
-        self._count += 1
-        return self._names.fresh(f"ampgraph_rows{self._count}")
+    def _add(self, body: Scope, kind: str, dtype: str, *inputs: Value, **attributes: Attribute) -> Value:
+        return self._edit.add(kind, inputs, [dtype], attributes, scope=body.id, name=ROWS)[0]
 
-    def _add(self, graph: ir.Graph, kind: str, *inputs: ir.Value, **attributes: int | ir.TensorProtocol) -> ir.Value:
-        node = new_node(kind, inputs, self._name(), attributes)
-        graph.append(node)
-        return node.outputs[0]
-
-    def _constant(self, graph: ir.Graph, array: Array) -> ir.Value:
-        return self._add(graph, "Constant", value=ir.tensor(array))
+    def _constant(self, body: Scope, array: Array) -> Value:
+        return self._add(body, "Constant", str(array.dtype), value=array)
 
     # -- from the inside outwards -------------------------------------------------------------------------------------
 
-    def lift(self, graph: ir.Graph, path: str) -> list[tuple[ir.Value, str]]:
+    def lift(self, graph: Scope, path: str) -> list[tuple[Value, str]]:
         """(rows, key) of everything in the bodies below a graph."""
-        found: list[tuple[ir.Value, str]] = []
-        for node in list(graph):
-            if node.domain or not has(node.op_type, "control_flow"):
-                continue
-            made = next((value.name for value in node.outputs if value.name), node.name) or ""
-            bodies = [(a.name, a.as_graph()) for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-            rows = [self._rows(body, f"{path}{escaped(made)}.{part} > ") for part, body in bodies]
+        found: list[tuple[Value, str]] = []
+        for op in self._ops.get(graph.id, ()):
+            bodies = self._bodies.get(op.id, []) if has(op.kind, "control_flow") else []
+            made = next((name for i in op.outputs if (name := self._flow.values[i].name)), op.name)
             # of all bodies before any is given outputs
-            for (_, body), own in zip(bodies, rows, strict=True):
-                others = [other for _, other in bodies if other is not body]
-                found += [(self._out(node, body, others, row), key) for row, key in own]
+            rows = [self._rows(body, f"{path}{escaped(made)}.{body.path.rpartition('.')[2]} > ") for body in bodies]
+            for body, own in zip(bodies, rows, strict=True):
+                others = [other for other in bodies if other is not body]
+                found += [(self._out(op, body, others, row), key) for row, key in own]
         return found
 
-    def _rows(self, body: ir.Graph, path: str) -> list[tuple[ir.Value, str]]:
-        """The rows of a body's own values, and of those in bodies below; named before nodes are added."""
-        own = [value for value in (*body.inputs, *outputs_of(body)) if self._types.is_float32(value)]
+    def _rows(self, body: Scope, path: str) -> list[tuple[Value, str]]:
+        """The rows of a body's own values, and of those in bodies below."""
+        made = [i for op in self._ops.get(body.id, ()) for i in op.outputs]
+        own = [value for value in (self._flow.values[i] for i in (*body.inputs, *made)) if _is_float32(value)]
         below = self.lift(body, path)
-        return [*((self._row(body, value), f"{path}{escaped(value.name or '')}") for value in own), *below]
+        return [*((self._row(body, value), f"{path}{escaped(value.name)}") for value in own), *below]
 
-    def _out(self, node: ir.Node, body: ir.Graph, others: list[ir.Graph], rows: ir.Value) -> ir.Value:
-        """A further output of a node, with the rows that its body has; the other branch of an If has none."""
-        if has(node.op_type, "loops"):
-            rows = self._add(body, "Reshape", self._one(body, rows), self._constant(body, np.array([4])))
-        rows.type = ir.TensorType(DOUBLE)
-        body.outputs.append(rows)
-        for other in others:
-            empty = self._constant(other, np.zeros((0, 4)))
-            empty.type = ir.TensorType(DOUBLE)
-            other.outputs.append(empty)
-        for name in ("scan_output_axes", "scan_output_directions"):
-            if name in node.attributes:
-                node.attributes[name] = ir.AttrInt64s(name, [*node.attributes[name].as_ints(), 0])
-        node.resize_outputs(len(node.outputs) + 1)
-        node.outputs[-1].name = self._name()
-        return node.outputs[-1]
+    def _out(self, op: Op, body: Scope, others: list[Scope], rows: Value) -> Value:
+        """A further output of an operator, with the rows that its body has; the other branch of an If has none."""
+        if has(op.kind, "loops"):
+            rows = self._add(body, "Reshape", DOUBLE, self._one(body, rows), self._constant(body, np.array([4])))
+        empty = [self._constant(other, np.zeros((0, 4))) for other in others]
+        return self._edit.give_out(op, [rows, *empty], ROWS)
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def _row(self, graph: ir.Graph, value: ir.Value) -> ir.Value:
+    def _row(self, body: Scope, value: Value) -> Value:
         """[1, 4] of one value; a number that changes nothing joins in, as an empty tensor has no extremes."""
-        flat = self._add(graph, "Reshape", value, self._constant(graph, np.array([-1])))
-        odd = self._add(graph, "Or", self._add(graph, "IsInf", flat), self._add(graph, "IsNaN", flat))
+        flat = self._add(body, "Reshape", FLOAT32, value, self._constant(body, np.array([-1])))
+        odd = self._add(
+            body, "Or", "bool", self._add(body, "IsInf", "bool", flat), self._add(body, "IsNaN", "bool", flat)
+        )
         numbers = []
         for kind, neutral in (("ReduceMin", LARGEST), ("ReduceMax", -LARGEST)):
-            filler = self._constant(graph, np.array([neutral], np.float32))
-            finite = self._add(graph, "Where", odd, filler, flat)
-            end = self._add(graph, kind, self._add(graph, "Concat", finite, filler, axis=0), keepdims=0)
-            numbers.append(self._add(graph, "Cast", end, to=DOUBLE.value))
-        numbers.append(self._add(graph, "Cast", self._add(graph, "Size", flat), to=DOUBLE.value))
-        ones = self._add(graph, "Cast", odd, to=DOUBLE.value)
-        numbers.append(self._add(graph, "ReduceSum", ones, keepdims=0))
-        return self._joined(graph, numbers)
+            filler = self._constant(body, np.array([neutral], np.float32))
+            finite = self._add(body, "Where", FLOAT32, odd, filler, flat)
+            both = self._add(body, "Concat", FLOAT32, finite, filler, axis=0)
+            numbers.append(self._double(body, self._add(body, kind, FLOAT32, both, keepdims=0)))
+        numbers.append(self._double(body, self._add(body, "Size", "int64", flat)))
+        numbers.append(self._add(body, "ReduceSum", DOUBLE, self._double(body, odd), keepdims=0))
+        return self._joined(body, numbers)
 
-    def _one(self, graph: ir.Graph, rows: ir.Value) -> ir.Value:
+    def _double(self, body: Scope, value: Value) -> Value:
+        return self._add(body, "Cast", DOUBLE, value, to=int(TensorProto.DOUBLE))
+
+    def _one(self, body: Scope, rows: Value) -> Value:
         """[k, 4] as one row."""
-        neutral = self._constant(graph, np.array([[LARGEST, -LARGEST, 0, 0]]))
-        both = self._add(graph, "Concat", rows, neutral, axis=0)
+        neutral = self._constant(body, np.array([[LARGEST, -LARGEST, 0, 0]]))
+        both = self._add(body, "Concat", DOUBLE, rows, neutral, axis=0)
 
-        def column(place: int, kind: str) -> ir.Value:
-            one = self._add(graph, "Gather", both, self._constant(graph, np.array([place])), axis=1)
-            return self._add(graph, kind, one, keepdims=0)
+        def column(place: int, kind: str) -> Value:
+            one = self._add(body, "Gather", DOUBLE, both, self._constant(body, np.array([place])), axis=1)
+            return self._add(body, kind, DOUBLE, one, keepdims=0)
 
         low, high = column(0, "ReduceMin"), column(1, "ReduceMax")
-        return self._joined(graph, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
+        return self._joined(body, [low, high, *(column(place, "ReduceSum") for place in (2, 3))])
 
-    def _joined(self, graph: ir.Graph, numbers: list[ir.Value]) -> ir.Value:
+    def _joined(self, body: Scope, numbers: list[Value]) -> Value:
         """Four numbers as a row."""
-        single, row = (self._constant(graph, np.array(shape)) for shape in ([1], [1, 4]))
-        parts = [self._add(graph, "Reshape", number, single) for number in numbers]
-        return self._add(graph, "Reshape", self._add(graph, "Concat", *parts, axis=0), row)
+        single, row = (self._constant(body, np.array(shape)) for shape in ([1], [1, 4]))
+        parts = [self._add(body, "Reshape", DOUBLE, number, single) for number in numbers]
+        return self._add(body, "Reshape", DOUBLE, self._add(body, "Concat", DOUBLE, *parts, axis=0), row)
+
+
+def _is_float32(value: Value) -> bool:
+    """Whether it is a float32 tensor; outputs that are left out have no name."""
+    return value.dtype == FLOAT32 and not value.container and bool(value.name)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Result
 from ...core.borders import Borders
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.graph import LOW
 from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, measure, value_key
-from ...formats.onnx.graph import OnnxGraph
+from ...core.runnable import RunnableGraph
 from ..graphs import flat_graph
-from ..inputs.samples import Samples
+from ..inputs.sample_set import Samples
 from ..strict.rewrite import rewrite
 from .bodies import expose_bodies, range_of_rows
 from .segments import LIMIT, SegmentedModel
 
 
 def measured_ranges(
-    graph: OnnxGraph,
+    graph: RunnableGraph,
     samples: Samples,
     *,
     device: str = "cpu",
@@ -36,7 +36,7 @@ def measured_ranges(
     """
     flow, flat = graph.dataflow(), flat_graph(graph)
     ranges = Ranges(graph.digest())
-    runner = _Runner(flat, flow, _names(graph, flow, flat), device, limit)
+    runner = _Runner(flat, flow, _names(flow, flat), device, limit)
     for number, feeds in enumerate(samples):
         for name, array in runner.run(feeds, _progress(progress, number, len(samples))):
             found = range_of_rows(array) if name in runner.rows else measure(array)
@@ -53,7 +53,9 @@ def measured_ranges(
 class _Runner:
     """One model, its low values computed as rounded float32 where it has any: few CPU kernels are low."""
 
-    def __init__(self, flat: OnnxGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int) -> None:
+    def __init__(
+        self, flat: RunnableGraph, flow: Dataflow, keys: dict[str, list[str]], device: str, limit: int
+    ) -> None:
         self._low = {v.name for v in (flow.values[i] for i in flow.scopes[0].inputs) if v.dtype in LOW}
         self._inputs = {flow.values[i].name for i in flow.scopes[0].inputs} & set(keys)
         if any(value.dtype in LOW for value in flow.values):
@@ -63,7 +65,9 @@ class _Runner:
         self.keys = {**keys, **{name: [key] for name, key in self.rows.items()}}
         self._model = SegmentedModel(flat, sorted(self.keys), device=device, limit=limit)
 
-    def run(self, feeds: Mapping[str, Any], progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, Any]]:
+    def run(
+        self, feeds: Mapping[str, Result], progress: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[str, Result]]:
         """(name, array) of everything that is measured."""
         fed = {n: v.astype(np.float32) if n in self._low else v for n, v in feeds.items()}
         yield from ((name, fed[name]) for name in fed if name in self._inputs)
@@ -102,10 +106,10 @@ def _wanted(flow: Dataflow) -> list[Value]:
     return [v for v in found if v.id not in given]
 
 
-def _names(graph: OnnxGraph, flow: Dataflow, flat: OnnxGraph) -> dict[str, list[str]]:
+def _names(flow: Dataflow, flat: RunnableGraph) -> dict[str, list[str]]:
     """Name in the model with its functions inlined -> the keys of the values that it stands for, bodies left out."""
     inside, wanted = _bodies(flow), _wanted(flow)
-    if not graph.model.functions:
+    if all(scope.kind != "function" for scope in flow.scopes):
         return {v.name: [value_key(flow, v.id)] for v in wanted if v.scope == 0 and v.name}
     pairs = _paired(flow, flat.dataflow(), inside)
     borders = Borders(flow)

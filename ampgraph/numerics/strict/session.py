@@ -8,31 +8,27 @@ output is rounded once. What a kernel does inside its accumulators is not modell
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from onnx import ModelProto
+from onnx.helper import np_dtype_to_tensor_dtype
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
-from ...core.graph import LOW
-from ...formats.onnx.io import to_proto
-from ...formats.onnx.types import DTYPES, declared_type
+from ...core.graph import LOW, Graph
+from ...formats.kinds import Model
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
-from ...runtime.ports import Port, check_feeds, contradiction
-from ..graphs import flat_graph, folder_of, port_of, serialized
+from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
+from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened
 from .rewrite import rewrite
 
-COLLECT_FROM = 4 << 20  # bytes of a model: from there on its graph is not kept a moment longer
 
-
-def strict_model(model: Any) -> ModelProto:
+def strict_model(model: Model | Graph) -> ModelProto:
     """The float32 model with every low value rounded; inputs, outputs and their types are those of ``model``.
 
     A sequence or an optional of a low type becomes one of float32, at the border too: no Cast exists for it. References
@@ -41,7 +37,8 @@ def strict_model(model: Any) -> ModelProto:
     with quiet_collector():
         graph = flat_graph(model)
         rewrite(graph, keep_border=True)
-        return to_proto(graph.model)
+        strict: ModelProto = ModelProto.FromString(graph.content())
+        return strict
 
 
 class StrictSession:
@@ -53,22 +50,21 @@ class StrictSession:
         required: inputs without a default.
     """
 
-    def __init__(self, model: Any, *, threads: int = 0) -> None:
+    def __init__(self, model: Model | Graph, *, threads: int = 0) -> None:
         """``model``: what `convert` takes, or a Graph. Raises AmpError AMP1xx, AMP501, AMP502."""
         import_onnxruntime()
         with quiet_collector():
             graph = flat_graph(model)
-            main = graph.model.graph
-            self._types = {v.name: declared_type(v) for v in (*main.inputs, *main.outputs)}
-            self.inputs = {v.name or "": _plain(port_of(v)) for v in main.inputs}
-            self.outputs = {v.name or "": port_of(v) for v in main.outputs}
-            self.required = [v.name or "" for v in main.inputs if not v.is_initializer()]
+            taken, given = graph.declared()
+            self._types = {value.name: (value.container, value.dtype) for value in (*taken, *given)}
+            self.inputs = {value.name: _plain(port_of(value)) for value in taken}
+            self.outputs = {value.name: port_of(value) for value in given}
+            self.required = [value.name for value in taken if not value.stored]
             # Low values cross the border as float32: numpy has no bfloat16 that the runtime would take.
+            folder = graph.folder()  # asked before there are twice the nodes
             rewrite(graph, keep_border=False)
-            content, folder = serialized(graph.model), folder_of(graph)
-        del graph, main
-        if len(content) > COLLECT_FROM:
-            gc.collect()  # the nodes of a graph know each other; the runtime makes its own of them
+            content = graph.content()
+        del graph
         try:
             self._session = opened(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -77,7 +73,7 @@ class StrictSession:
             hint = "`ampgraph inspect` and onnx.checker.check_model may name the fault"
             raise AmpError("AMP502", f"ONNX Runtime refuses the model: {first_line(error)}", hint=hint) from error
 
-    def run(self, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name; `outputs` picks some. Raises AmpError AMP503 for what does not fit, AMP504."""
         wanted = list(self.outputs) if outputs is None else list(outputs)
         for name in wanted:
@@ -102,15 +98,14 @@ class StrictSession:
         return dtype if dtype in LOW else ""
 
 
-def run_strict(model: Any, feeds: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, Any]:
+def run_strict(model: Model | Graph, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
     """Open a strict session and run it once."""
     return StrictSession(model).run(feeds, outputs=outputs)
 
 
 def _plain(port: Port) -> Port:
     """A tensor of numbers that numpy has; anything else is left to the runtime."""
-    numpy_type = DTYPES[port.dtype].numpy() if port.dtype and port.dtype in DTYPES else np.dtype(object)
-    known = port.dtype in LOW or (numpy_type.isbuiltin == 1 and numpy_type.kind in "iufbc")
+    known = port.dtype in LOW or np.dtype(np.sctypeDict.get(port.dtype, object)).kind in "iufbc"
     return port if known else Port(port.name, "", port.shape)
 
 
@@ -130,7 +125,7 @@ def _to_float32(value: Any, low: str) -> Any:
 def _opaque(array: Array) -> Any:
     """float8 and the like, which the runtime takes as bytes with a type number."""
     raw = array.view(np.uint8 if array.itemsize == 1 else np.uint16)
-    number = ir.DataType.from_numpy(array.dtype).value
+    number = np_dtype_to_tensor_dtype(array.dtype)
     return import_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(raw, number)
 
 
@@ -140,4 +135,4 @@ def _to_low(value: Any, low: str) -> Any:
     if isinstance(value, list):
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
-        return value.astype(DTYPES[low].numpy())
+        return value.astype(numpy_dtype(low))

@@ -6,24 +6,23 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.graph import LOW
+from ...core.json_types import JsonObject
+from ...core.node_names import pattern_for
 from ...core.sites import Site
-from ...formats.onnx.types import dtype_name
 from ...oplists.traits import has
-from .values import FLOATS, HUGE, Extremes, Observed, Trace
+from .magnified import AMPLIFIES, FLOOR
+from .values import HUGE, Extremes, Observed, Trace
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above zero
-AMPLIFIES = 4.0  # from there on the inputs' own rounding is the cause as well
-FLOOR = 1e-6  # a growth below it is float32's own noise
 MASK = -1e30
 
-Weights = Callable[[Site], Mapping[str, ir.TensorProtocol]]
+Weights = Callable[[Site], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class TracedValue:
     reference: Extremes | None
     error: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 
@@ -58,17 +57,20 @@ class Suspect:
     repair: tuple[str, ...]
     hints: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 
 
-class Inquest:
-    """Asks one trace; ``weights`` gives the stored tensors that a node reads."""
+def repair(pattern: str) -> str:
+    """The option of `convert` that holds what a pattern names."""
+    return f"--fp32 {shlex.quote(pattern)}"
 
-    def __init__(
-        self, trace: Trace, weights: Callable[[Site], Mapping[str, ir.TensorProtocol]], inside: str = ""
-    ) -> None:
+
+class Inquest:
+    """Asks one trace; ``weights`` gives the stored numbers that a node reads."""
+
+    def __init__(self, trace: Trace, weights: Weights, inside: str = "") -> None:
         self.trace, self._weights, self.inside = trace, weights, inside
         self.maker = {out: i for i, site in enumerate(trace.sites) for out in site.outputs if out}
         self.readers: dict[str, list[int]] = {}
@@ -107,7 +109,7 @@ class Inquest:
         reached = max((self.trace.reach(out) for out in site.outputs), default=0.0)
         hints = ("--dtype bfloat16",) if self.low_type == "float16" else ()
         if spoiled:
-            return self._suspect(i, f"its weight '{spoiled}' holds infinities or NaN", [i])
+            return self.suspect(i, f"its weight '{spoiled}' holds infinities or NaN", [i])
         if reached > limit:
             ends = (HUGE, float("inf")) if reached >= HUGE else (limit, HUGE)  # masks, or numbers
             carriers = (j for j in range(len(self.trace.sites)) if self._is_low(j) and self._reaches(j, *ends))
@@ -116,14 +118,14 @@ class Inquest:
             lowest = min((self.trace.lowest(out) for out in site.outputs), default=0.0)
             if lowest < MASK:
                 hints = ("write the mask as -inf, or as half of the low type's minimum", *hints)
-            return self._suspect(i, why, nodes, hints)
+            return self.suspect(i, why, nodes, hints)
         gone = [name for name in site.inputs if (seen := self.trace.values.get(name)) and seen.vanished]
         if gone:
             count, size = self.trace.values[gone[0]].vanished, SMALLEST[self.low_type]
             why = f"'{gone[0]}' has become zero in {count:,} places: {self.low_type} ends at {size:.1g}"
             hint = f"an eps of at least {size:.1g} before it, if the model is yours"
-            return self._suspect(i, why, [i, *self._vanishing(gone)], (hint,))
-        return self._suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
+            return self.suspect(i, why, [i, *self._vanishing(gone)], (hint,))
+        return self.suspect(i, "its inputs are finite, and off by their rounding", [i, *self._causes(i)], hints)
 
     def _upstream(self, i: int) -> int:
         """Back through values that the reference does not have, to where the first of them stops being finite."""
@@ -135,10 +137,8 @@ class Inquest:
         return i
 
     def _spoiled_weight(self, site: Site) -> str:
-        for name, tensor in self._weights(site).items():
-            if isinstance(tensor, ir.ExternalTensor) or dtype_name(tensor.dtype) not in FLOATS:
-                continue
-            array = tensor.numpy().astype(np.float32)
+        for name, numbers in self._weights(site).items():
+            array = numbers.astype(np.float32)
             if np.isnan(array).any() or np.isposinf(array).any():  # -inf is how masks are written
                 return name
         return ""
@@ -174,14 +174,14 @@ class Inquest:
             ]
             if not after or any(self.trace.astray(name) for name in site.inputs):
                 continue
-            gain = max(after) - self._error_in(site)
+            gain = max(after) - self.error_in(site)
             if gain > max(least, FLOOR):
                 gains.append((-gain, i))
         return [self._grown(i) for _, i in sorted(gains)[:count]]
 
     def _grown(self, i: int) -> Suspect:
         site = self.trace.sites[i]
-        before = self._error_in(site)
+        before = self.error_in(site)
         after = max(e for out in site.outputs if (e := self.trace.error(out)) is not None)
         why = f"relative error {before:.2g} in, {after:.2g} out"
         widest = max((self.trace.reach(name) for name in site.inputs), default=0.0)
@@ -192,9 +192,9 @@ class Inquest:
         nodes = [i] if self._is_low(i) else []
         if amplified or not nodes:
             nodes += self._causes(i)
-        return self._suspect(i, why, nodes)
+        return self.suspect(i, why, nodes)
 
-    def _error_in(self, site: Site) -> float:
+    def error_in(self, site: Site) -> float:
         """The largest error of what a node reads, before Casts that were added round it."""
         return max((self.trace.error(self._source(name)) or 0.0 for name in site.inputs), default=0.0)
 
@@ -234,7 +234,8 @@ class Inquest:
         names = (*site.inputs, *site.outputs)
         return any(site.inputs) and not self._added(i) and any(self.trace.dtypes.get(name) in LOW for name in names)
 
-    def _suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
+    def suspect(self, i: int, why: str, nodes: list[int], hints: tuple[str, ...] = ()) -> Suspect:
+        """The report on a node, for a reason, with patterns that hold some nodes."""
         site = self.trace.sites[i]
         inside = "/".join(filter(None, (self.inside, site.scope)))
         origin = None if site.node else self._origin(site)
@@ -254,8 +255,7 @@ class Inquest:
         """What names a node of the reference to `convert`."""
         origin = self._origin(self.trace.sites[i])
         if origin is not None:
-            written = next(filter(None, origin.written), "")
-            yield f"--fp32 {shlex.quote(origin.node or f'value:{written}')}"
+            yield repair(pattern_for(origin.node, next(filter(None, origin.written), "")))
 
     def _origin(self, site: Site) -> Site | None:
         """The node of the reference that makes what a node makes."""

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ...core.arrays import Array
-from ...core.graph import LOW
+from ...core.arrays import Array, Feeds, Result
+from ...core.dataflow import NONE, Op, Value
+from ...core.graph import LOW, Graph
 from ...core.progress import Count
+from ...core.runnable import RunnableGraph
 from ...core.sites import Site
-from ...formats.onnx.graph import OnnxGraph
-from ...formats.onnx.types import native_type
-from ..graphs import Types, captured, flat_graph, inlined, load_onnx
+from ...formats.kinds import Model
+from ..graphs import flat_graph, load_onnx, reads_of
 from ..ranges.segments import LIMIT, SegmentedModel
 from ..strict.rewrite import rewrite
-from .sites import read_sites
 
+WHOLE = 1 << 40  # elements: more than any
 HUGE = 1e18  # beyond it a value is a mask, not a number
 FLOATS = ("float32", "float64", *LOW)
-Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Observed:
     vanished: int = 0
 
 
-def compared(value: Any, twin: Any | None) -> Observed:
+def compared(value: Result, twin: Result | None) -> Observed:
     """A value beside that of the reference."""
     got = _numbers(value)
     own = _extremes(got)
@@ -146,7 +145,7 @@ class Tracer:
     Values in the main graphs and in functions are seen; for the body of an If see `branch`.
     """
 
-    def __init__(self, reference: Any, model: Any, *, device: str = "", limit: int = LIMIT) -> None:
+    def __init__(self, reference: Model | Graph, model: Model | Graph, *, device: str = "", limit: int = LIMIT) -> None:
         """``reference``, ``model``: what `convert` takes, or Graphs. ``device``: empty for strict runs; the reference
         runs on the CPU in any case.
 
@@ -154,18 +153,27 @@ class Tracer:
         """
         self.device, self.limit = device, limit
         graphs = load_onnx(reference), load_onnx(model)
-        self._flat = inlined(graphs[0]), inlined(graphs[1])
+        self._flat = graphs[0].flat(), graphs[1].flat()
         flows = [flat.dataflow() for flat in self._flat]
-        self._types = [Types.read(flow) for flow in flows]
-        self._values = [{v.name: v.native for v in flow.values if v.scope == 0} for flow in flows]
-        ours, self.sites = (read_sites(graph, flat) for graph, flat in zip(graphs, self._flat, strict=True))
+        self._flows = flows
+        self._values = [{v.name: v for v in flow.values if v.scope == 0} for flow in flows]
+        ours, self.sites = (graph.sites(flat) for graph, flat in zip(graphs, self._flat, strict=True))
+        self._writers = {flows[0].values[v].name: op for op in flows[0].ops for v in op.outputs if v != NONE}
         self.origins = {out: site for site in ours for out in site.outputs if out}
-        self.inputs = tuple(v.name or "" for v in self._flat[1].model.graph.inputs)
+        self.inputs = tuple(value.name for value in self._flat[1].declared()[0])
         made = [out for site in self.sites for out in site.outputs if self._tensor(1, out) in FLOATS]
         self.dtypes = {n: self._tensor(1, n) for n in (*self.inputs, *made) if self._tensor(1, n) in FLOATS}
         self.twins = self._paired()
         wanted = {self.twins[name] for name in made if name in self.twins}
         self._runs = self._opened(0, sorted(wanted)), self._opened(1, made)
+
+    def named(self, output: str) -> tuple[str, str]:
+        """(name, first output) of the reference's node that writes a value, in a body too; empty for none."""
+        op = self._writers.get(output)
+        if op is None:
+            return "", ""
+        flow = self._flows[0]
+        return op.name, next((flow.values[v].name for v in op.outputs if v != NONE), "")
 
     def run(self, reference_feeds: Feeds, feeds: Feeds, progress: Count | None = None) -> Trace:
         """Runs both side by side. Raises AmpError AMP504."""
@@ -188,30 +196,32 @@ class Tracer:
                 held.pop(twin or "", None)
         return Trace(self.sites, values, self.dtypes, self.twins, self.origins, self.inputs)
 
-    def weights(self, site: Site) -> dict[str, ir.TensorProtocol]:
-        """The stored tensors that a node reads."""
-        stored = self._flat[1].model.graph.initializers
-        found = {name: stored[name].const_value for name in site.inputs if name in stored}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+    def weights(self, site: Site) -> dict[str, Array]:
+        """The stored numbers that a node reads, but for those in data files."""
+        flow, values = self._flows[1], (self._values[1].get(name) for name in site.inputs)
+        stored = [v for v in values if v is not None and v.parameter and v.dtype in FLOATS]
+        found = {v.name: flow.weights.array(v, limit=WHOLE) for v in stored if not self._flat[1].outside(v)}
+        return {name: array for name, array in found.items() if array is not None}
 
     def branch(self, site: Site, reference_feeds: Feeds, feeds: Feeds) -> tuple[Tracer, Feeds, Feeds] | None:
         """The body that an If runs, as models of their own with their feeds; None where the two sides differ."""
-        nodes = self._node(0, [self.twins.get(out, out) for out in site.outputs]), self._node(1, site.outputs)
-        parts: list[tuple[OnnxGraph, Feeds]] = []
+        ops = self._op(0, [self.twins.get(out, out) for out in site.outputs]), self._op(1, site.outputs)
+        parts: list[tuple[RunnableGraph, Feeds]] = []
         taken = None
-        for side, (node, given) in enumerate(zip(nodes, (reference_feeds, feeds), strict=True)):
-            if node is None or node.op_type != "If" or node.inputs[0] is None:
+        for side, (op, given) in enumerate(zip(ops, (reference_feeds, feeds), strict=True)):
+            if op is None or op.kind != "If" or op.inputs[0] == NONE:
                 return None
-            outer = captured(node)
-            if any(not self._types[side].tensor(value) for value in outer):
+            flow = self._flows[side]
+            read = [flow.values[i] for i in reads_of(flow)[op.id]]  # the condition, and what the branches read
+            if any(value.container or not value.dtype for value in read):
                 return None  # a sequence
-            found = self._found(side, [node.inputs[0], *outer], self._fed(side, given))
-            chosen = bool(np.asarray(found[node.inputs[0].name or ""]).reshape(-1)[0])
+            found = self._found(side, read, self._fed(side, given))
+            chosen = bool(np.asarray(found[flow.values[op.inputs[0]].name]).reshape(-1)[0])
             if taken not in (None, chosen):
                 return None
             taken = chosen
-            body = self._body(side, node.attributes["then_branch" if chosen else "else_branch"].as_graph(), outer)
-            parts.append((body, {v.name or "": found[v.name or ""] for v in body.model.graph.inputs}))
+            body = self._flat[side].branch(op, "then_branch" if chosen else "else_branch")
+            parts.append((body, {value.name: found[value.name] for value in body.declared()[0]}))
         (ours, our_feeds), (theirs, their_feeds) = parts
         return Tracer(ours, theirs, device=self.device, limit=self.limit), our_feeds, their_feeds
 
@@ -219,7 +229,7 @@ class Tracer:
 
     def _paired(self) -> dict[str, str]:
         """Value of the model -> value of the reference: of the same name, or the same but for Casts that were added."""
-        known = {*self.origins, *(v.name for v in self._flat[0].model.graph.inputs)}
+        known = {*self.origins, *(value.name for value in self._flat[0].declared()[0])}
         twins = {n: n for n in self.dtypes if n in known and self._tensor(0, n) in FLOATS}
         for site in self.sites:
             if site.kind == "Cast" and site.outputs[0] in self.dtypes and site.inputs[0] in twins:
@@ -232,39 +242,27 @@ class Tracer:
     def _tensor(self, side: int, name: str) -> str:
         """The element type of a value of the main graph that is a tensor."""
         value = self._values[side].get(name)
-        return "" if value is None else self._types[side].tensor(value)
+        return "" if value is None or value.container else value.dtype
 
     def _opened(self, side: int, seen: list[str]) -> SegmentedModel:
         graph, strict = flat_graph(self._flat[side]), side == 0 or not self.device
-        if strict and any(dtype in LOW for _, dtype in self._types[side].of.values()):
+        if strict and any(value.dtype in LOW for value in self._flows[side].values):
             rewrite(graph, keep_border=False)
         return SegmentedModel(graph, seen, device="cpu" if strict else self.device, limit=self.limit)
 
-    def _fed(self, side: int, feeds: Feeds) -> dict[str, Any]:
+    def _fed(self, side: int, feeds: Feeds) -> dict[str, Result]:
         """Feeds as the sessions take them: a strict run has float32 for every low type."""
         strict = side == 0 or not self.device
         low = {name for name in feeds if strict and self._tensor(side, name) in LOW}
         return {n: np.asarray(v).astype(np.float32) if n in low else v for n, v in feeds.items()}
 
-    def _node(self, side: int, outputs: Iterable[str]) -> ir.Node | None:
+    def _op(self, side: int, outputs: Iterable[str]) -> Op | None:
         made = (self._values[side].get(name) for name in outputs if name)
-        return next((node for value in made if value is not None and (node := value.producer()) is not None), None)
+        return next((op for v in made if v is not None and (op := self._flows[side].writer(v.id)) is not None), None)
 
-    def _found(self, side: int, values: list[ir.Value], fed: dict[str, Any]) -> dict[str, Any]:
+    def _found(self, side: int, values: list[Value], fed: dict[str, Result]) -> dict[str, Result]:
         """Arrays by name, stored tensors left out."""
-        names = [value.name or "" for value in values]
+        names = {value.name for value in values}
         found = {name: fed[name] for name in names if name in fed}
-        run = self._opened(side, [value.name or "" for value in values if value.producer() is not None])
+        run = self._opened(side, [value.name for value in values if value.producer != NONE])
         return found | {name: array for name, array in run.run(fed) if name in names}
-
-    def _body(self, side: int, body: ir.Graph, outer: list[ir.Value]) -> OnnxGraph:
-        """A body as a model: what it reads from outside becomes inputs, or weights of its own."""
-        stored = [v for v in outer if v.const_value is not None and not v.is_graph_input()]
-        inputs = [v for v in outer if v not in stored]
-        weights = [*body.initializers.values(), *stored]
-        opsets = dict(self._flat[side].model.opset_imports)
-        view = ir.GraphView(inputs, list(body.outputs), nodes=list(body), initializers=weights, opset_imports=opsets)
-        graph = view.clone()
-        for value, source in zip(graph.inputs, inputs, strict=True):
-            value.type, value.shape = native_type("", self._types[side].tensor(source)), None
-        return OnnxGraph(ir.Model(graph, ir_version=self._flat[side].model.ir_version))

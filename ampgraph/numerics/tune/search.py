@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BUDGET = 20  # strict runs, measuring passes among them
 BISECTIONS = 8
 CLOSE = 16  # bisection ends within a sixteenth of the size
+SLACKS = (0.9, 0.45)  # of the tolerance: what a set of kinds is to leave by the measured sums, which are estimates
+KINDS = 4  # named in a step
 
 
 @dataclass(frozen=True)
 class Point:
-    """A candidate that was run: the groups promoted, the error, and the float32 nodes and bytes that it has."""
+    """A candidate that was run: the groups promoted, the error, and what it has in float32: nodes, bytes, products
+    among the nodes, and the cost of all of it, the bytes if not given."""
 
     step: str
     promoted: frozenset[int]
     error: float
     nodes: int
     bytes: int
+    products: int = 0
+    cost: int | None = None
 
     @property
     def size(self) -> tuple[int, int, int]:
         """What is to be small, the first first."""
-        return self.bytes, self.nodes, len(self.promoted)
+        return self.bytes if self.cost is None else self.cost, self.nodes, len(self.promoted)
 
 
 @dataclass
 class PromotionSearch:
-    """``costs`` are the groups' bytes. ``evaluate(groups, step)`` runs a candidate; ``overflowing()`` gives the groups
+    """``costs`` are the groups' own. ``evaluate(groups, step)`` runs a candidate; ``overflowing()`` gives the groups
     in which a node overflows or makes a NaN, in one run; ``measure(promoted)`` gives what each group contributes to the
-    squared error, in one run of that candidate.
+    squared error, in one run of that candidate. ``kinds`` are the groups' operators, ``others`` sets of groups that are
+    tried as well, each with a name.
 
     Attributes:
         points: all that was run, in order.
@@ -43,7 +49,10 @@ class PromotionSearch:
     evaluate: Callable[[frozenset[int], str], Point]
     overflowing: Callable[[], Iterable[int]]
     measure: Callable[[frozenset[int]], Sequence[float]]
+    kinds: Sequence[str] = ()
+    others: Mapping[str, frozenset[int]] = field(default_factory=dict)
     budget: int = BUDGET
+    weights: Sequence[float] = ()
     points: list[Point] = field(default_factory=list)
     runs: int = 0
 
@@ -57,16 +66,17 @@ class PromotionSearch:
         self.runs += 1
         forced = sorted(self.overflowing())
         base = self._try(forced, f"what overflows: {len(forced)}") if forced else start
-        weights: Sequence[float] = [0.0] * len(self.costs)
+        self.weights = [0.0] * len(self.costs)
         if not self._meets(base):
             whole = self._try(range(len(self.costs)), "all in float32")
             if not self._meets(whole):
                 return None
             self.runs += 1
-            weights = self.measure(base.promoted)
+            self.weights = self.measure(base.promoted)
+            self._alternatives(base)
             rest = [i for i in range(len(self.costs)) if i not in base.promoted]
-            self._bisect(forced, sorted(rest, key=lambda i: -weights[i]), weights, base, whole)
-        self._demote(weights)
+            self._bisect(forced, sorted(rest, key=lambda i: -self.weights[i]), base, whole)
+        self._demote()
         return self.best()
 
     def best(self) -> Point | None:
@@ -93,15 +103,57 @@ class PromotionSearch:
             self.points.append(known)
         return known
 
+    # -- sets with a name ---------------------------------------------------------------------------------------------
+
+    def _alternatives(self, base: Point) -> None:
+        """What is given, and the kinds of operators that contribute most for what they cost."""
+        for name, groups in self.others.items():
+            self._try(base.promoted | groups, name)
+        order = self._ranked_kinds(base)
+        for slack in SLACKS if order else ():
+            chosen = order[: self._enough(order, base, slack)]
+            kinds = [kind for kind, _ in chosen]
+            groups = base.promoted.union(*(members for _, members in chosen))
+            if self._meets(self._try(groups, f"all {', '.join(kinds[:KINDS])}{' ...' * (len(kinds) > KINDS)}")):
+                return
+
+    def _ranked_kinds(self, base: Point) -> list[tuple[str, list[int]]]:
+        """The kinds of what is low in a candidate, that first which contributes most for its cost."""
+        members: dict[str, list[int]] = {}
+        for i, kind in enumerate(self.kinds):
+            if i not in base.promoted:
+                members.setdefault(kind, []).append(i)
+        worth = {k: self._sum(m) / max(sum(self.costs[i] for i in m), 1) for k, m in members.items()}
+        return sorted(members.items(), key=lambda item: (-worth[item[0]], item[0]))
+
+    def _enough(self, order: list[tuple[str, list[int]]], base: Point, slack: float) -> int:
+        """How many kinds leave no more than a share of the tolerance, if what was measured added up."""
+        whole = self._sum([i for _, members in order for i in members])
+        wanted = whole * (slack * self.tolerance / base.error) ** 2 if math.isfinite(base.error) else 0.0
+        left = whole
+        for count, (_, members) in enumerate(order, 1):
+            left -= self._sum(members)
+            if left <= wanted:
+                return count
+        return len(order)
+
+    def _sum(self, groups: Iterable[int]) -> float:
+        return sum(self.weights[i] for i in groups if math.isfinite(self.weights[i]))
+
     # -- how many of the ranking --------------------------------------------------------------------------------------
 
-    def _bisect(self, forced: list[int], order: list[int], weights: Sequence[float], low: Point, high: Point) -> None:
+    def _bisect(self, forced: list[int], order: list[int], low: Point, high: Point) -> None:
         """Looks for the shortest prefix of the ranking that meets the tolerance."""
+        weights = self.weights
         tails = [0.0]
         for i in reversed(order):
             tails.append(tails[-1] + (weights[i] if math.isfinite(weights[i]) else 0.0))
         tails.reverse()  # what is left when so many are promoted
-        few, many = 0, len(order)
+        few, many = 0, self._cheaper(forced, order)
+        if many < len(order):
+            high = self._try([*forced, *order[:many]], f"first {many} of the ranking") if many else low
+            if not self._meets(high):
+                return
         for turn in range(BISECTIONS):
             if many - few <= max(1, many // CLOSE) or self.runs >= self.budget:
                 return
@@ -111,6 +163,17 @@ class PromotionSearch:
                 many, high = size, point
             else:
                 few, low = size, point
+
+    def _cheaper(self, forced: list[int], order: list[int]) -> int:
+        """How many of the ranking cost less than the best candidate so far: more are not worth a run."""
+        best = self.best()
+        limit = math.inf if best is None else sum(self.costs[i] for i in best.promoted)
+        cost = sum(self.costs[i] for i in forced)
+        for count, i in enumerate(order):
+            cost += self.costs[i]
+            if cost > limit:
+                return count
+        return len(order)
 
     def _guess(self, tails: Sequence[float], few: int, many: int, low: Point, high: Point) -> int:
         """Where the squared error would pass the tolerance if what is left added up as it was measured."""
@@ -124,11 +187,12 @@ class PromotionSearch:
 
     # -- taking some back ---------------------------------------------------------------------------------------------
 
-    def _demote(self, weights: Sequence[float]) -> None:
+    def _demote(self) -> None:
         """Takes back what contributes least for its bytes, a quarter of the best candidate first, and what follows; a
         piece without which the tolerance is missed is halved, and at last stays."""
         best = self.best()
         assert best is not None
+        weights = self.weights
         order = sorted(best.promoted, key=lambda i: (weights[i] / max(self.costs[i], 1), -self.costs[i], i))
         place, size = 0, max(1, len(order) // 4)
         while place < len(order) and self.runs < self.budget:

@@ -5,16 +5,17 @@ Nothing is exposed but two numbers for each value, so memory stays that of an or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Feeds
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError
-from ...formats.onnx.graph import OnnxGraph
+from ...core.graph import Graph
+from ...formats.kinds import Model
 from ...runtime.onnxruntime_session import refused, stopped
-from ..graphs import flat_graph, folder_of, serialized
+from ..graphs import flat_graph
 from ..sessions import cpu_options, in_file_order, opened
 from ..strict.rewrite import rewrite
 from .shadow_graph import ERROR, NORM, Combined
@@ -32,7 +33,7 @@ class LocalErrors:
 
     chained = False
 
-    def __init__(self, reference: Any, low: Any, *, threads: int = 0) -> None:
+    def __init__(self, reference: Model | Graph, low: Model | Graph, *, threads: int = 0) -> None:
         """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
 
         Raises AmpError AMP1xx for files, AMP208 for models of different opsets, AMP502 where the runtime refuses.
@@ -47,14 +48,14 @@ class LocalErrors:
         self._masked: frozenset[str] = frozenset()
         self._open()
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, float]:
+    def run(self, feeds: Feeds) -> dict[str, float]:
         """Output of a low node -> norm of its error over norm of the reference, elements that are masks left out.
 
         Infinite where the low result is not finite. ``feeds`` are the reference's. Raises AmpError AMP504.
         """
         return {name: _ratio(error, norm) for name, (error, norm) in self.measured(feeds).items()}
 
-    def measured(self, feeds: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    def measured(self, feeds: Feeds) -> dict[str, tuple[float, float]]:
         """(norm of the error, norm of the reference) of each output."""
         sums, norms = self._run(feeds)
         unmasked = {o for o, n in zip(self.outputs, norms, strict=True) if not np.isfinite(n)} - self._masked
@@ -67,12 +68,12 @@ class LocalErrors:
 
     def _open(self) -> None:
         with quiet_collector():
-            reference, low = (OnnxGraph(graph.model.clone()) for graph in self._models)
+            reference, low = (graph.copied() for graph in self._models)
             combined = Combined(reference, low, self._masked, self.chained)
             graph = combined.build()
             self.outputs = combined.outputs
             rewrite(graph, keep_border=False)
-            content, folder = serialized(graph.model), folder_of(graph)
+            content, folder = graph.content(), graph.folder()
         # Nodes run in the order of the graph, each comparison behind what it compares: else they pile up for the end.
         options = in_file_order(cpu_options(folder, self._threads))
         try:
@@ -80,7 +81,7 @@ class LocalErrors:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             raise refused(error, "model") from error
 
-    def _run(self, feeds: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _run(self, feeds: Feeds) -> tuple[list[Any], list[Any]]:
         wanted = [f"{o}{sort}" for sort in (ERROR, NORM) for o in self.outputs]
         fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         try:

@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32
+from ...core.dataflow import FLOAT32, Dataflow
 from ...core.graph import LOW
+from ...core.names import FreshNames
+from ...core.runnable import RunnableGraph
 from ...formats.onnx.graph import OnnxGraph
 from ...formats.onnx.schemas import kind_of
 from ...formats.onnx.types import DTYPES
+from ...formats.onnx.walk import all_graphs, bodies, captured
 from ...formats.onnx.weights import stored_tensor
 from ...oplists.traits import has
-from ..graphs import Names, Types, bodies, captured, new_node, rewire
 
 HUGE = 1e18  # beyond it a value is a mask, not a number; its square still fits float32
 OWN_LIMIT = 1 << 20  # bytes: a stored tensor of the low model up to this is taken as it is, a larger one rounded here
 FLOATS = frozenset(DTYPES[name] for name in (FLOAT32, *LOW))
 Compared = tuple[str, ir.Value, ir.Value]  # a value of the reference, the norms of its error and of itself
 ERROR, NORM = "@error", "@norm"
+
+
+@dataclass(frozen=True)
+class Types:
+    """(container, element type) of values, as inferred once; ``("", "")`` is unknown."""
+
+    of: Mapping[ir.Value, tuple[str, str]]
+
+    @staticmethod
+    def read(flow: Dataflow) -> Types:
+        """Those of a model without functions: each of its values stands in one scope."""
+        return Types({value.native: (value.container, value.dtype) for value in flow.values})
+
+    def tensor(self, value: ir.Value) -> str:
+        """The element type of a tensor, empty for what is none."""
+        container, dtype = self.of.get(value, ("", ""))
+        return "" if container else dtype
+
+    def low(self, value: ir.Value) -> str:
+        """The low element type of a tensor or a container, else empty."""
+        dtype = self.of.get(value, ("", ""))[1]
+        return dtype if dtype in LOW else ""
+
+    def is_float32(self, value: ir.Value) -> bool:
+        """Whether it is a float32 tensor."""
+        return self.tensor(value) == FLOAT32
 
 
 class Combined:
@@ -32,7 +61,8 @@ class Combined:
     difference and ``name@norm`` that of the reference.
     """
 
-    def __init__(self, reference: OnnxGraph, low: OnnxGraph, masked: frozenset[str], chained: bool) -> None:
+    def __init__(self, reference: RunnableGraph, low: RunnableGraph, masked: frozenset[str], chained: bool) -> None:
+        assert isinstance(reference, OnnxGraph) and isinstance(low, OnnxGraph)
         self.model, self.masked, self.chained = reference.model, masked, chained
         self.graph, self.low = reference.model.graph, low.model.graph
         flows = reference.dataflow(), low.dataflow()
@@ -41,7 +71,7 @@ class Combined:
         self.called = {value: name for name, value in self.theirs.items()}  # moved nodes write other names
         self.origins = {name: self._origin(value) for name, value in self.theirs.items()}
         self.lows = {node for node in self.low if self._is_low(node)}
-        self.names = Names(self.graph, self.low)
+        self.names = FreshNames(_names(reference.model, low.model))
         self.imports = low.model.opset_imports
         self.place = next(iter(self.graph), None)  # what is added stands behind it
         self.shadows: dict[ir.Value, ir.Value] = {}  # of the low model, what stands for it here
@@ -116,11 +146,11 @@ class Combined:
             return
         self.moved.add(node)
         read = [value for value in (*node.inputs, *captured(node)) if value is not None]
-        rewire(node, {value: self._read(value) for value in read})
+        _rewire(node, {value: self._read(value) for value in read})
         self.low.remove(node)
         node.name = ""
         for value in node.outputs:
-            value.name = self.names.fresh(f"{value.name}@shadow") if value.name else value.name
+            value.name = self.names(f"{value.name}@shadow") if value.name else value.name
         self._put(node)
 
     def _read(self, value: ir.Value) -> ir.Value:
@@ -165,7 +195,7 @@ class Combined:
                 difference = self._add("Where", [kept, difference, zero], f"{name}@difference")
                 reference = self._add("Where", [kept, value, zero], f"{name}@reference")
             norms = [
-                self._put(new_node("ReduceL2", [source], f"{name}{sort}", {"keepdims": 0}))
+                self._put(_new_node("ReduceL2", [source], f"{name}{sort}", {"keepdims": 0}))
                 for source, sort in ((difference, ERROR), (reference, NORM))
             ]
             yield name, norms[0], norms[1]
@@ -216,7 +246,7 @@ class Combined:
 
     def _stored(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A tensor of the low model, which may lie in its folder, here."""
-        name = self.names.fresh(f"{name}@own")
+        name = self.names(f"{name}@own")
         value = ir.Value(name=name, const_value=ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
         value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         self.graph.register_initializer(value)
@@ -230,7 +260,7 @@ class Combined:
     def _add(
         self, kind: str, inputs: list[ir.Value], name: str, attributes: Mapping[str, int] | None = None
     ) -> ir.Value:
-        return self._put(new_node(kind, inputs, self.names.fresh(name), attributes))
+        return self._put(_new_node(kind, inputs, self.names(name), attributes))
 
     def _put(self, node: ir.Node) -> ir.Value:
         """Behind what was added before."""
@@ -255,3 +285,31 @@ def _floats(tensor: ir.TensorProtocol | None) -> npt.NDArray[np.float32] | None:
     if tensor is None or isinstance(tensor, ir.ExternalTensor) or tensor.dtype not in FLOATS:
         return None
     return tensor.numpy().astype(np.float32)
+
+
+def _rewire(node: ir.Node, given: Mapping[ir.Value, ir.Value]) -> None:
+    """A node, and what its bodies capture, reads other values."""
+    for place, value in enumerate(node.inputs):
+        if value is not None and value in given:
+            node.replace_input_with(place, given[value])
+    for body in bodies(node):
+        for inner in body:
+            _rewire(inner, given)
+        for place, value in enumerate(body.outputs):
+            if value in given:
+                body.outputs[place] = given[value]
+
+
+def _new_node(kind: str, inputs: list[ir.Value], name: str, attributes: Mapping[str, int] | None = None) -> ir.Node:
+    """A node of the standard domain with one result, which is called ``name``."""
+    node = ir.node(kind, list(inputs), attributes, num_outputs=1, name="")
+    node.outputs[0].name = name
+    return node
+
+
+def _names(*models: ir.Model) -> Iterator[str | None]:
+    """Of every value, bodies included."""
+    for model in models:
+        for graph in all_graphs(model):
+            yield from (value.name for value in (*graph.inputs, *graph.initializers.values()))
+            yield from (value.name for node in graph for value in node.outputs)

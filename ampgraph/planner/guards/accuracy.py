@@ -17,6 +17,7 @@ from ..regions import Regions
 from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
+from .probabilities import Probabilities
 from .spectra import Spectra
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
@@ -108,6 +109,7 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("sums_squares", _square),
         ("multiplies", _square),
         ("logarithms", _spectrum),
+        ("logarithms", _probability),
         ("divides", _spectrum),
         ("prefix_sums", _prefix_sum),
         ("periodic", _positions),
@@ -159,8 +161,8 @@ def _epsilon(sight: Sight, op: Op) -> float:
     """The small number that an operator keeps its result away from zero with; 0 for none."""
     flow = sight.context.flow
     numbers = [n for v in op.inputs[:2] if v != NONE and (n := flow.scalar(v)) is not None]
-    if len(op.inputs) == 1 and (lowest := flow.attribute(op, "min")) is not None:  # an operand in later versions
-        numbers.append(float(lowest))
+    if len(op.inputs) == 1 and (lowest := flow.number(op, "min")) is not None:  # an operand in later versions
+        numbers.append(lowest)
     return abs(numbers[0]) if len(numbers) == 1 and 0 < abs(numbers[0]) < DIVISION_EPS else 0.0
 
 
@@ -223,6 +225,13 @@ def _spectrum(sight: Sight, op: Op) -> Spoilt:
     under = f"a floor of {floor:g} under them" if floor else "no floor under them"
     verb = "divides by powers" if divides else "magnifies small powers"
     return Why("spectrum", f"{op.kind} {verb}, with {under}: {dtype} rounds large ones by more"), ops
+
+
+def _probability(sight: Sight, op: Op) -> Spoilt:
+    """The logarithm of a probability, or of what it leaves to one."""
+    ops = Probabilities(sight.context, sight.regions).behind(op)
+    text = f"{op.kind} magnifies small probabilities: {sight.context.options.dtype} has few digits for them, or none"
+    return (Why("probability", text), ops) if ops else None
 
 
 def _prefix_sum(sight: Sight, op: Op) -> Spoilt:

@@ -86,7 +86,7 @@ class Bounds:
 
     def _clipped(self, op: Op, depth: int) -> float:
         flow = self.context.flow
-        ends = [flow.attribute(op, "min"), flow.attribute(op, "max")]
+        ends = [flow.number(op, "min"), flow.number(op, "max")]
         ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
         numbers = [abs(float(end)) for end in ends if end is not None]
         own = self.of(op.inputs[0], depth)

@@ -52,11 +52,14 @@ def _why(context: Context, source: Source) -> Why:
 
 
 def _reads(context: Context, op: int) -> Iterable[Use]:
-    """Who reads the float32 values that carry on from an operator, into and out of bodies as well."""
-    flow = context.flow
+    """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
+    file too, which a cast back makes float32 again."""
+    flow, low = context.flow, context.options.dtype
     for value in flow.ops[op].outputs:
-        if flow.values[value].dtype != FLOAT32:
+        if flow.values[value].dtype not in (FLOAT32, low):
             continue
         for copy in context.borders.copies(value):
-            if flow.values[copy].unit != NONE:
-                yield from (use for use in flow.uses[copy] if NONE not in (use.op, use.unit))
+            if flow.values[copy].dtype == low:
+                yield from (use for use in flow.uses[copy] if use.op != NONE)
+            elif flow.values[copy].unit != NONE:
+                yield from (use for use in flow.uses[copy] if use.op != NONE and (use.unit != NONE or use.given_cast))

@@ -1,14 +1,19 @@
-"""What was measured: ranges by value, and the values that pass the limit of the low type."""
+"""What was measured: ranges by value, and the values that pass the limit of the low type, or what it resolves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import floor, log2
+from types import MappingProxyType
 from typing import NewType
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow
 from ...core.ranges import Range, by_value
 from ..context import Context
 from .masks import is_mask
+
+EXACT = MappingProxyType({"float16": 2048, "bfloat16": 256})
+"""Integers are exact up to here: from then on steps are 2."""
 
 Passing = NewType("Passing", Mapping[int, str])
 """Values that pass the limit, each with the number in words."""
@@ -40,13 +45,34 @@ def passing(context: Context) -> Passing:
     }
     limit = f"limit {options.largest / options.range_margin:.4g} with margin {options.range_margin:g}"
     masks = _Masks(context, beyond, options.largest / options.range_margin)
-    return Passing(
-        {
-            value: f"'{flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
-            for value, held in beyond.items()
-            if not masks.harmless(value)
-        }
-    )
+    texts = {
+        value: f"'{flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
+        for value, held in beyond.items()
+        if not masks.harmless(value)
+    }
+    return Passing({**_coarse(context, found), **texts})
+
+
+def _coarse(context: Context, found: Mapping[int, Range]) -> dict[int, str]:
+    """What a softmax takes the exponential of, where steps of the low type are a quarter of a power of e and more.
+
+    Large negative numbers are masks, and count for nothing in a row that has any other.
+    """
+    flow, traits, dtype = context.flow, context.traits, context.options.dtype
+    limit = EXACT[dtype] / 4
+    large = {value for value, held in found.items() if held.high >= limit and flow.values[value].dtype == FLOAT32}
+    if not large:
+        return {}
+    read = {op.inputs[0]: op.kind for op in flow.ops if traits.has(op.role, "softmaxes")}
+    for op in (op for op in flow.ops if traits.has(op.role, "exponentials")):
+        shifted = flow.writer(op.inputs[0])  # by the largest of them, as a softmax is written out
+        if shifted is not None and traits.has(shifted.role, "cancels"):
+            read[shifted.inputs[0]] = op.kind
+    return {
+        value: f"'{flow.values[value].name}' reaches {found[value].high:.4g} before {read[value]}, where {dtype} has "
+        f"steps of {2.0 ** floor(log2(found[value].high)) / EXACT[dtype] * 2:g}"
+        for value in sorted(large & read.keys())
+    }
 
 
 class _Masks:

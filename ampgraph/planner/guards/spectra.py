@@ -71,7 +71,7 @@ class Spectra:
         if traits.has(op.role, "roots"):
             return floor**2
         if number is None:
-            lowest = self.flow.attribute(op, "min") if traits.has(op.role, "adds_epsilon") else None
+            lowest = self.flow.number(op, "min") if traits.has(op.role, "adds_epsilon") else None
             return max(floor, float(lowest or 0))
         if traits.has(op.role, "powers"):
             return floor ** (1 / number) if number else floor

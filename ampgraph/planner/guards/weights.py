@@ -93,7 +93,7 @@ class _Reader:
     def _filled(self, value: Value) -> Extent:
         flow, options = self.context.flow, self.context.options
         fill = flow.attribute(flow.ops[value.producer], "value")
-        number = float(fill.reshape(-1)[0]) if fill is not None and fill.size else 0.0
+        number = float(fill.reshape(-1)[0]) if isinstance(fill, np.ndarray) and fill.size else 0.0
         finite = abs(number) if np.isfinite(number) else 0.0
         vanishes = 0 < finite < options.smallest_subnormal / 2
         return Extent(finite, False, float(finite > options.largest), float(vanishes))

@@ -121,7 +121,7 @@ def _cut(judgement: Judgement) -> Cut:
 
 
 def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
-    """The decided model, with what is told once everything is decided."""
+    """The decided model, with its notes once everything is decided."""
     context = judgement.context
     floors = floors_read_low(context, judgement.unstorable, settled)
     notes: Sequence[Note] = [

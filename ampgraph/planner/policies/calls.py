@@ -19,13 +19,14 @@ from ..decisions import Decisions
 class OperatorCall:
     """One call: its nodes in order, and its entry in the list (None: it is in none).
 
-    ``operands``: the values with a float type that enter it, in order.
+    ``operands``: the values with a float type that enter it, in order. ``at``: what becomes of it at the level.
     """
 
     listing: Listing | None
     named: bool
     ops: list[Op] = field(default_factory=list)
     operands: list[Value] = field(default_factory=list)
+    at: str = ""
 
 
 def find_calls(flow: Dataflow, lists: OpLists, given: Decisions) -> list[OperatorCall]:

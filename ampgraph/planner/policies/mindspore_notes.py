@@ -19,7 +19,7 @@ TOPIC = "mindspore"
 
 
 def notes(rules: Rules) -> list[Note]:
-    """Everything to tell of a model whose units are settled."""
+    """All notes on a model whose units are settled."""
     level = rules.options.level.name
     found = list(_given_low(rules, level)) if level != "O1" else []
     if level in ("O1", "O2"):
@@ -86,7 +86,7 @@ def _made_tensors(rules: O3) -> Iterator[Note]:
             continue
         uses = [use for use in rules.flow.uses[value.id] if use.op != NONE and use.unit != NONE]
         uses = [use for use in uses if not rules.inside(rules.flow.ops[use.op])]
-        if not uses or not (rules.is_range(value) or any(map(rules.reads_low, uses)) and _is_filled(rules, value)):
+        if not uses or not (rules.is_range(value) or any(map(rules.reads_low, uses)) and _is_even(rules, value)):
             continue
         kept = "float32" if rules.is_range(value) else "low"
         text = (
@@ -95,9 +95,13 @@ def _made_tensors(rules: O3) -> Iterator[Note]:
         yield Note(TOPIC, f"{_name(rules.flow.ops[uses[0].op])}, input {uses[0].index}", text)
 
 
-def _is_filled(rules: Rules, value: Value) -> bool:
+def _is_even(rules: Rules, value: Value) -> bool:
+    """Whether a constant is of one number, or goes in even steps: what `ops.ones` and `ops.linspace` make."""
     array = rules.flow.weights.array(value)
-    return array is not None and array.size > 1 and bool(np.allclose(array, array.reshape(-1)[0], rtol=1e-3, atol=0))
+    if array is None or array.size < 2:
+        return False
+    steps = np.diff(array.reshape(-1))
+    return bool(np.allclose(steps, steps[0], rtol=1e-3, atol=0))
 
 
 def _numbers(rules: Rules) -> Iterator[Note]:

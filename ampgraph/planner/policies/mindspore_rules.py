@@ -170,7 +170,7 @@ class O3(Rules):
         return self.is_range(value) and not self.inside(op)
 
     def is_range(self, value: Value) -> bool:
-        """Whether a constant rises or falls in even steps."""
+        """Whether a constant counts in whole steps."""
         if value.id not in self._ranges:
             self._ranges[value.id] = _rises(self.flow, value)
         return self._ranges[value.id]
@@ -277,12 +277,12 @@ class Auto(Rules):
 
 
 def _rises(flow: Dataflow, value: Value) -> bool:
-    """Whether the elements of a stored tensor go up or down in even steps."""
+    """Whether a stored tensor counts up or down in whole steps, as what a network makes by `ops.arange` does."""
     array = flow.weights.array(value) if value.shape else None
     if array is None or array.size < 2:
         return False
     steps = np.diff(array.reshape(-1))
-    return bool(steps[0] != 0 and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+    return bool(steps[0] != 0 and float(steps[0]).is_integer() and (steps == steps[0]).all())
 
 
 LEVELS: Mapping[str, type[Rules]] = {"O0": O0, "O1": O1, "O2": O2, "O3": O3, "auto": Auto}

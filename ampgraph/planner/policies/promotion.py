@@ -25,20 +25,44 @@ class PromotedTypes(ForwardTypes):
     def __init__(self, flow: Dataflow, options: Options, given: Decisions) -> None:
         super().__init__(flow, options, given)
         self.calls = find_calls(flow, options.lists, given)
+        for call in self.calls:
+            call.at = self._at(call)
+
+    def _at(self, call: OperatorCall) -> str:
+        """What becomes of a call. A norm whose slots must share one type computes in float32 inside, which is what a
+        kernel does that takes float32 statistics beside low data."""
+        if call.listing is None:
+            return ""
+        at = self.options.lists.framework.classes[call.listing.cls].of(self.options.level.name)
+        return INSIDE if at == FOLLOWS and any(self._shares(op) for op in call.ops) else at
+
+    def _shares(self, op: Op) -> bool:
+        """Whether an operator with stored statistics has one type for them and its data."""
+        one = len({self.flow.find(unit) for unit in op.slots.values()}) == 1
+        return one and self.options.lists.traits.has(op.role, "stored_statistics")
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         call = self.calls[op.id]
-        cls = call.listing.cls if call.listing else ""
-        at = self.options.lists.framework.classes[cls].of(self.options.level.name) if cls else ""
-        if at == "low":
+        if call.at == "low" or self.flow.units[unit].border:
             return ""
-        if call.listing and at == "float32":
-            return f"{self.spelled(op)}: {call.listing.source}: {self.options.lists.framework.classes[cls].about}"
-        if at == INSIDE:
+        if call.listing and call.at == "float32":
+            about = self.options.lists.framework.classes[call.listing.cls].about
+            return f"{self.spelled(op)}: {call.listing.source}: {about}"
+        if call.at == INSIDE:
             return "computes in float32 inside"
-        if at == FOLLOWS:
+        if call.at == FOLLOWS:
             return self._of_data(op, call, unit)
         return self.float32_among(op, self.strong(op, call.operands))
+
+    def _settle_borders(self) -> bool:
+        """What enters and leaves bodies has one type: float32 where one of its values is."""
+        changed = super()._settle_borders()
+        for value in self.flow.values:
+            for use in self.flow.uses[value.id]:
+                border = use.unit != NONE and self.flow.units[use.unit].border and self.is_low(use.unit)
+                if border and not self.comes_low(value, use.op):
+                    changed |= self.make_float32(use.unit, f"'{value.name}' comes as float32")
+        return changed
 
     def spelled(self, op: Op) -> str:
         """The operator of the framework that a node belongs to, else what the file calls it."""
@@ -59,30 +83,29 @@ class PromotedTypes(ForwardTypes):
         return 1 if self.flow.shape(value.id) == () else 2
 
     def is_number(self, op: Op, value: Value) -> bool:
-        """Whether a stored tensor is what the exporter made of a number: no parameter, buffer or tensor of the call."""
-        if not value.weight:
+        """Whether a stored tensor is what the exporter made of a number: no parameter, buffer or tensor of the call.
+
+        In a file that names no calls: one without dimensions, or of one element and without the path of a parameter.
+        """
+        if not value.weight or self.flow.weights.size(value) != 1:
             return False
         origin = self.flow.origin(op)
         if origin is None:
-            return self.flow.shape(value.id) == ()
-        return self.flow.weights.size(value) == 1 and value.name.replace(".", "_") not in origin.reads
+            return self.flow.shape(value.id) == () or "." not in value.name
+        return value.name.replace(".", "_") not in origin.reads
 
     def comes_low(self, value: Value, reader: int) -> bool:
         """What a call gives that is wide inside alone comes in the type of its first operand."""
         call = self.calls[value.producer] if value.dtype == FLOAT32 and value.producer != NONE else None
-        if call is None or not self._is_inside(call) or (reader != NONE and self.calls[reader] is call):
+        if call is None or call.at != INSIDE or (reader != NONE and self.calls[reader] is call):
             return super().comes_low(value, reader)
         return all(self.comes_low(operand, call.ops[0].id) for operand in call.operands[:1])
-
-    def _is_inside(self, call: OperatorCall) -> bool:
-        classes = self.options.lists.framework.classes
-        return call.listing is not None and classes[call.listing.cls].of(self.options.level.name) == INSIDE
 
     def roundings(self) -> list[Rounding]:
         """What such a call gives to readers that compute in float32: it was low in between."""
         found = []
         for value in self.flow.values:
-            if value.producer == NONE or value.dtype != FLOAT32 or not self._is_inside(self.calls[value.producer]):
+            if value.producer == NONE or value.dtype != FLOAT32 or self.calls[value.producer].at != INSIDE:
                 continue
             uses = [use for use in self.flow.uses[value.id] if self._rounds(value, use)]
             if uses:
@@ -128,8 +151,9 @@ class PromotedTypes(ForwardTypes):
         decided = [op for op in self.flow.ops if op.slots]
         named = sum(self.calls[op.id].named for op in decided)
         if decided:
-            rest = f"{len(decided) - named} by the file's own"
-            yield Note("origin", "", f"{named} nodes by the PyTorch operators that the exporter names, {rest}")
+            rest = len(decided) - named
+            text = f"{named} nodes by the PyTorch operators that the exporter names, {rest} by the file's own"
+            yield Note("origin", "", text)
         for op in decided:
             if self._two_types(op):
                 text = f"{self.framework} computes a part of it low; {op.kind} has one type"

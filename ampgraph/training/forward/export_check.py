@@ -31,7 +31,7 @@ SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
 
 
-def check_export(module: torch.nn.Module, args: Sequence[Any], model: ir.Model) -> None:
+def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model) -> None:
     """Compares the graph and the module.
 
     Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
@@ -94,7 +94,7 @@ def _in_evaluation_mode(model: ir.Model) -> ir.Graph:
     return copy.graph
 
 
-def _feeds(graph: ir.Graph, args: Sequence[Any]) -> Arrays | None:
+def _feeds(graph: ir.Graph, args: Sequence[object]) -> Arrays | None:
     given = [value.detach().cpu().numpy() for value in _tensors(args)]
     names = [value.name or "" for value in graph.inputs]
     return dict(zip(names, given, strict=True)) if len(names) == len(given) else None
@@ -147,7 +147,7 @@ def _gradients(graph: ir.Graph, trained: Sequence[str], feeds: Arrays, sums: Seq
 
 
 def _evaluated(
-    module: torch.nn.Module, args: Sequence[Any], trained: Mapping[str, torch.nn.Parameter]
+    module: torch.nn.Module, args: Sequence[object], trained: Mapping[str, torch.nn.Parameter]
 ) -> tuple[list[Any], Arrays, list[Any]]:
     """The module's outputs, its gradients, and the factors of the sum that they are the gradients of."""
     import torch

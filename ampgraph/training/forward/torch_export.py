@@ -35,7 +35,7 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 def export_for_training(
     module: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[object],
     path: str | os.PathLike[str],
     *,
     dynamic_batch: bool = True,
@@ -77,7 +77,7 @@ def export_for_training(
     OnnxGraph(model).save(path)
 
 
-def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[Any], dynamic_batch: bool) -> ir.Model:
+def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5

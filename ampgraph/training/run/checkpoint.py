@@ -14,13 +14,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import DTypeLike
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.errors import AmpError, first_line
 from ...core.files import whole_file
 from ...runtime.ports import numpy_dtype
@@ -55,7 +55,7 @@ class Position:
 class Late:
     """An array that is fetched only while it is written."""
 
-    dtype: np.dtype[Any]
+    dtype: DType
     shape: tuple[int, ...]
     fetch: Callable[[], Array]
 
@@ -63,13 +63,16 @@ class Late:
         return np.asarray(self.fetch(), dtype)
 
 
+Stored = TypeVar("Stored", bound="Array | Late", covariant=True)
+
+
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Generic[Stored]):
     """What a file holds. ``digest`` names the step graph that it belongs to. ``state``: arrays; to be saved, `Late`
     ones too."""
 
     digest: str
-    state: Mapping[str, Any]
+    state: Mapping[str, Stored]
     position: Position = Position()
     history: Mapping[str, Array] = field(default_factory=dict)
 
@@ -96,7 +99,7 @@ def digest(step: TrainingStep) -> str:
     return made.hexdigest()
 
 
-def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
     """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
@@ -161,7 +164,7 @@ def _words(array: Array) -> memoryview:
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).data
 
 
-def load(path: str | os.PathLike[str]) -> Checkpoint:
+def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
     """Raises AmpError AMP101 for no such file, AMP108 for one that is no checkpoint of ours or is cut short."""
     path = Path(path)
     if not path.is_file():
@@ -192,7 +195,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise AmpError("AMP108", message, where=str(path), hint="take another one, or begin anew") from error
 
 
-def check_belongs(checkpoint: Checkpoint, expected: str, where: str) -> None:
+def check_belongs(checkpoint: Checkpoint[Array | Late], expected: str, where: str) -> None:
     """Raises AmpError AMP405 for a checkpoint of another step graph."""
     if checkpoint.digest != expected:
         hint = "give the STEP.onnx that it was made with; a step that is built anew with other options is another one"

@@ -70,7 +70,7 @@ class Evaluator:
             graph.inputs.append(value)
         labels = step.layout.labels
         self.fed = [name for name in self.feeds.ports if name != labels]
-        self.kind = step.layout.options.get("loss", "")
+        self.kind = str(step.layout.options.get("loss") or "")
         names = [value.name or "" for value in graph.outputs]
         self.output = self.kind if self.kind in names else names[0]
         self.session = OnnxSession(ir.to_proto(model), device)

@@ -12,12 +12,13 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
+from ...core.json_types import JsonObject
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
@@ -45,7 +46,7 @@ class Epoch:
     scale: float
     validation: dict[str, float]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 
@@ -76,14 +77,14 @@ class Fittable(Protocol):
     @property
     def scale(self) -> float: ...
     def set_rates(self, table: Sequence[float] | Array) -> None: ...
-    def step_checked(self, batch: Mapping[str, Array]) -> StepResult[Any]: ...
+    def step_checked(self, batch: Mapping[str, Array]) -> StepResult[object]: ...
     def load_state(self, state: Mapping[str, Array]) -> None: ...
     def late_state(self) -> Mapping[str, files.Late]: ...
     def prepare_evaluation(self) -> object: ...
     def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]: ...
 
 
-OnStep = Callable[[int, int, "StepResult[Any]"], None]
+OnStep = Callable[[int, int, "StepResult[object]"], None]
 """Called after every step with how many are done, how many there are, and the result."""
 OnEpoch = Callable[[Epoch], None]
 
@@ -129,7 +130,7 @@ class _Run:
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
-        self.waiting: list[StepResult[Any]] = []
+        self.waiting: list[StepResult[object]] = []
         policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
         self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
         self.place = files.Position(
@@ -158,7 +159,7 @@ class _Run:
             self.trainer.set_rates(np.concatenate([np.repeat(self.table[:1], self.place.past), self.table]))
         self._check_scale(self.trainer.scale)
 
-    def _found(self) -> files.Checkpoint | None:
+    def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
         if self.file is None or not self.file.exists():
             return None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, is_whole
 from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
@@ -28,7 +27,7 @@ class StepInputs:
         found = {value.name: value for value in step.model.graph.inputs}
         self.ports = {name: _port(found[name]) for name in step.layout.inputs}
 
-    def checked(self, batch: Mapping[str, Any]) -> dict[str, Array]:
+    def checked(self, batch: Feeds) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
         return _checked(self.layout, self.ports, batch)
 
@@ -58,7 +57,7 @@ class StepInputs:
         except AmpError as error:
             raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
 
-    def _whole(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+    def _whole(self, arrays: Feeds) -> dict[str, Array]:
         """All samples at once: the first axis may have any size."""
         free = {n: Port(n, p.dtype, (None, *p.shape[1:]) if p.shape else ()) for n, p in self.ports.items()}
         return _checked(self.layout, free, arrays)
@@ -83,7 +82,7 @@ def _refuse_nan(arrays: Mapping[str, Array]) -> None:
             raise AmpError("AMP503", f"'{name}' is NaN at {place}", hint="leave such samples out, or fill them")
 
 
-def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> dict[str, Array]:
+def _checked(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> dict[str, Array]:
     if not isinstance(batch, Mapping):
         message = f"a batch is a dictionary of arrays, not a {type(batch).__name__}"
         raise AmpError("AMP503", message, hint=f"give {', '.join(ports)} by name")
@@ -117,7 +116,7 @@ def _cast(port: Port, value: object) -> object:
     return value
 
 
-def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Mapping[str, Any]) -> None:
+def _refuse_rows(layout: StepLayout, ports: Mapping[str, Port], batch: Feeds) -> None:
     """Raises AmpError AMP503 for labels that are a row of chances each where the number of the class is wanted."""
     port, labels = ports.get(layout.labels), np.asarray(batch.get(layout.labels, 0))
     if port is not None and port.dtype == "int64" and labels.ndim == len(port.shape) + 1:

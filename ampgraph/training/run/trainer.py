@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.step_result import StepResult
@@ -73,7 +72,7 @@ class Trainer:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def step(self, batch: Mapping[str, Any]) -> StepResult[OrtTensor]:
+    def step(self, batch: Feeds) -> StepResult[OrtTensor]:
         """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
 
         Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
@@ -161,7 +160,7 @@ class Trainer:
             for name, (dtype, _) in self._types.items()
         }
 
-    def load(self, path: str | os.PathLike[str]) -> files.Checkpoint:
+    def load(self, path: str | os.PathLike[str]) -> files.Checkpoint[Array]:
         """Takes the state of a checkpoint. Raises AmpError AMP101, AMP108, and AMP405 for one of another step."""
         found = files.load(path)
         files.check_belongs(found, self.digest, os.fspath(path))

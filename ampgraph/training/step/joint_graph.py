@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError
+from ...core.json_types import JsonObject
 from ..forward.buffers import buffer_values, read_buffers
 from ..forward.class_inputs import ClassInput, read_class_inputs
 from ..forward.exported_backward import (
@@ -130,7 +130,7 @@ class JointGraph:
         for parameter in self.parameters:
             _match_type(parameter)
 
-    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: dict[str, Any]) -> TrainingStep:
+    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
         updated = self._update(optimizer, clip_norm)
         layout = StepLayout(
@@ -159,7 +159,7 @@ class JointGraph:
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
         updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
         if self.iteration is not None:
-            self.states.commit(self.iteration, b.op("Add", self.iteration, b.constant(np.array(1, np.int64))))
+            self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
 
     def loss_name(self) -> str:

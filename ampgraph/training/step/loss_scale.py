@@ -122,7 +122,7 @@ class DynamicLossScale:
             raise AmpError("AMP320", message, hint=f"floor is {self.floor}, cap is {self.cap}")
 
     @classmethod
-    def preset(cls, rule: str, **numbers: Any) -> DynamicLossScale:
+    def preset(cls, rule: str, **numbers: float | str | None) -> DynamicLossScale:
         """A rule with the numbers it comes with, but for those given. Where the real one has a single factor, a given
         ``growth`` sets ``backoff`` too."""
         check_word("rule", rule, list(RULES))

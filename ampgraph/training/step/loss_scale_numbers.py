@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def check_word(name: str, word: str, words: list[str]) -> None:
         raise AmpError("AMP320", f"unknown {name} '{word}'", hint=hint)
 
 
-def positive(name: str, value: Any, round_to: str = "float32") -> float:
+def positive(name: str, value: float | str | None, round_to: str = "float32") -> float:
     """``value`` as a number of that type, and of float32's range: scales and factors meet float32 gradients."""
     try:
         with np.errstate(over="ignore"):

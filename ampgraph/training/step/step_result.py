@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, SupportsFloat, TypeVar
+from typing import Generic, SupportsFloat, TypeVar
 
-from numpy.typing import NDArray
+from ...core.arrays import Array
 
-Tensor = TypeVar("Tensor")
+Tensor = TypeVar("Tensor", covariant=True)
 
 
 class StepResult(Generic[Tensor]):
@@ -17,16 +17,17 @@ class StepResult(Generic[Tensor]):
 
     def __init__(
         self,
-        fetch: Callable[[Tensor], NDArray[Any] | SupportsFloat],
+        fetch: Callable[[Tensor], Array | SupportsFloat],
         loss: Tensor,
         finite: Tensor | None = None,
         scale: Tensor | None = None,
         norm: Tensor | None = None,
     ) -> None:
         """``fetch`` copies a tensor of one element to the host; None stands for what the step has not got."""
-        self._fetch, self._loss, self._finite, self._scale, self._norm = fetch, loss, finite, scale, norm
+        self._fetch: Callable[..., Array | SupportsFloat] = fetch
+        self._loss, self._finite, self._scale, self._norm = loss, finite, scale, norm
 
-    def _number(self, tensor: Tensor) -> float:
+    def _number(self, tensor: object) -> float:
         return float(self._fetch(tensor))
 
     @property

@@ -7,12 +7,12 @@ import os
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
+from ...core.json_types import JsonObject
 from ..forward.class_inputs import ClassInput
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 
@@ -33,7 +33,7 @@ class StepLayout:
     loss: str = ""
     finite: str = ""
     norm: str = ""
-    options: dict[str, Any] = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
+    options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
     def of(self, *kinds: str) -> list[StateTensor]:

@@ -95,14 +95,11 @@ def add_update(
     begun = optimizer.begin(b, _learning_rate(states, optimizer, count), counted)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         _update(states, parameter, gradient, optimizer, begun, holds)
-    for old, new in running:
-        states.commit(old, new, holds)
-    states.commit(count, counted, holds)
+    states.commit({**dict(running), count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
         after = next_scale(b, scale.policy, scale.values, finite).named()
-        for name, value in scale.values.named().items():
-            states.commit(value, after[name])
+        states.commit({value: after[name] for name, value in scale.values.named().items()})
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 
@@ -145,9 +142,7 @@ def _update(
     new, moved = optimizer.update(b, wide, gradient, slots, begun)
     if dtype is not None and dtype != ir.DataType.FLOAT:
         new = b.op("Cast", new, to=int(dtype))
-    states.commit(parameter, new, holds)
-    for slot, value in zip(slots, moved, strict=True):
-        states.commit(slot, value, holds)
+    states.commit({parameter: new, **dict(zip(slots, moved, strict=True))}, when=holds)
 
 
 def _output(b: Builder, name: str, value: Value | None) -> str:

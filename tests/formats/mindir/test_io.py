@@ -214,6 +214,7 @@ def test_only_float32_is_rounded(split):
 # -- scale ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
 def test_memory(tmp_path):
     script = Path(__file__).with_name("memory.py")

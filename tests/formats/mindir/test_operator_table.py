@@ -233,7 +233,7 @@ def _batches(names: Sequence[str]) -> Iterator[list[str]]:
 @pytest.mark.parametrize("element", ["float32", "float16", "bfloat16"])
 def test_types_are_those_that_mindspore_infers(ms: Any, tmp_path: Path, element: str) -> None:
     names = [n for n in CASES if element in _entry(n).admits or element == "float32" and n not in LOW_ONLY]
-    names = share([n for n in names if element in turn(n, ["float32", *sorted(_entry(n).admits & LOW_TYPES)])], 2)
+    names = share([n for n in names if element in turn(n, ["float32", *sorted(_entry(n).admits & LOW_TYPES)])], 3)
     lowered = {slot: element for entry in operators().values() for slot in entry.slots}
     wrong = [text for batch in _batches(names) for text in _check(ms, tmp_path, batch, lowered)]
     assert not wrong, "\n".join(wrong)

@@ -27,6 +27,7 @@ def wide(nodes: int) -> str:
     return "\n".join([*lines, f"  t = MakeTuple({rows})", "  a = AddN(t)", "  return a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [deep, wide])
 @pytest.mark.parametrize("level", ["O1", "auto"])
 def test_work_is_linear(build, level):

@@ -323,6 +323,7 @@ def test_both_checks_find(name: str) -> None:
     assert is_found(result, model) == (True, True), dump(result, True)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random_texts(), st.sampled_from(("O1", "O2", "O3", "auto")), st.data())
 def test_both_checks_find_a_wrong_type_anywhere(text: str, level: str, random: Any) -> None:

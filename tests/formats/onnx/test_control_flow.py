@@ -142,6 +142,7 @@ def test_loop(body: str) -> None:
     convert_everywhere(given, {"x": x(2, 4) * 0.5}, low=["MatMul"])
 
 
+@pytest.mark.slow
 def test_a_state_of_a_large_weight_is_not_stored_twice() -> None:
     given = parse(
         f"""g (float[600,600] x) => (float[600,600] y, float[600,600] z) {STATE} {{
@@ -220,6 +221,7 @@ def test_a_branch_that_is_an_outer_value_stays_as_it_is() -> None:
         assert len(set(outputs)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_body_of_ours_returns_what_it_did_not_make(level: str) -> None:
     for body in IFS.values():

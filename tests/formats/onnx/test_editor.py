@@ -142,3 +142,34 @@ def test_what_is_low_is_widened() -> None:
     found = {value.name: value.dtype for value in graph.dataflow().values}
     assert {found[name] for name in "lamnhy"} == {"float32"}
     np.testing.assert_allclose(outputs_of(graph)["y"], 2 * x(4, 4) + 0.5, rtol=1e-6)
+
+
+def test_state_goes_in_and_comes_out() -> None:
+    graph = opened("y = Exp (x)")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        count = editor.state("w", np.array([1, 2], np.int64))
+        [twice] = editor.add("Add", [count, count], ["int64"])
+        kept = editor.keep(named(flow, "w"))
+        [grown] = editor.add("Add", [kept, named(flow, "y")], ["float32"])
+        found = editor.commit({count: twice, kept: grown}, when=named(flow, "c"))
+    assert found == {"w_1": "next/w_1", "w": "next/w"}
+    proto, feeds = ir.to_proto(graph.model), {"x": x(4, 4)}
+    assert [value.name for value in proto.graph.input] == ["x", "c", "w_1", "w"]
+    for ok in (True, False):
+        after = run_plain(proto, {**feeds, "c": np.array(ok)})
+        np.testing.assert_array_equal(after["next/w_1"], [2, 4] if ok else [1, 2])
+    np.testing.assert_array_equal(after["next/w"], onnx.numpy_helper.to_array(proto.graph.initializer[0]))
+
+
+def test_bodies_give_out_further_results() -> None:
+    graph = opened("""y = If (c) <then_branch = t () => (float[4,4] p) { p = Neg (x) },
+                                   else_branch = e () => (float[4,4] q) { q = Abs (x) }>""")
+    flow = graph.dataflow()
+    with graph.editor(flow) as editor:
+        made = [editor.add("Exp", [named(flow, name)], ["float32"]) for name in "pq"]
+        further = editor.give_out(maker(flow, "y"), [value for [value] in made], "further")
+        assert editor.expose(further) == further.name == "further"
+    found = outputs_of(graph)
+    np.testing.assert_array_equal(found["y"], -x(4, 4))
+    np.testing.assert_allclose(found["further"], np.exp(-x(4, 4)), rtol=1e-6)

@@ -14,6 +14,7 @@ from onnx_text import parse
 MS = ["com.microsoft"]
 
 
+@pytest.mark.slow
 def test_a_float16_island() -> None:
     given = parse(
         """g (float[2,4] x, float16[2,4] q) => (float[2,4] y, float16[2,4] z) {
@@ -153,6 +154,15 @@ def test_a_random_operator_that_follows_its_input_says_its_type() -> None:
     assert [a.i for a in draw.attribute if a.name == "dtype"] == [TensorProto.FLOAT]
 
 
+def test_an_operator_that_follows_its_input_says_that_it_is_low() -> None:
+    """Its input stays float32, and what it makes is low: the type has to be written down."""
+    body = "e = EyeLike (x)  y = MatMul (e, w)  d = CumSum (x, z)"
+    given = parse(f"g (float[2,2] x) => (float[2,2] y, float[2,2] d) {{ {body} }}", w=(2, 2), z=np.array(0))
+    result = convert_everywhere(given, None, run=False, low=["MatMul"], fp32=["value:d"], target="tensorrt")
+    eye = next(n for n in nodes(result["O2"]) if n.op_type == "EyeLike")
+    assert [a.i for a in eye.attribute if a.name == "dtype"] == [TensorProto.FLOAT16]
+
+
 def test_fills_and_attributes_that_name_a_type() -> None:
     given = parse(
         """g (float[2,4] x) => (float[2,4] y, float[2,2] z) {
@@ -235,6 +245,7 @@ CONTRIB: dict[str, tuple[str, dict, dict, list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTRIB)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_com_microsoft(name: str, target: str) -> None:

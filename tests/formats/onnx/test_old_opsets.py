@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -77,6 +78,7 @@ def casts_to(model: ModelProto, dtype: int) -> int:
     return sum(n.op_type == "Cast" and n.attribute[0].i == dtype for n in all_nodes(model.graph.node))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(old_models(), st.sampled_from([*LEVELS, "O0"]), st.sampled_from(["cuda", "tensorrt", "cpu"]))
 def test_no_cast_to_bfloat16_before_opset_13(model: ModelProto, level: str, target: str) -> None:

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ampgraph
 from ampgraph.api.steps import Conversion, Job, run
 from ampgraph.core.recipe import Recipe
-from onnx_text import parse
+from onnx_text import parse, proto
 
 X = np.ones((5, 4), np.float32)
 SHAPE = (4, 3)
@@ -73,7 +73,7 @@ DUPLICATES = {
 def test_constants_defined_twice_are_what_the_runtime_takes_them_for(kind):
     model = defined(*DUPLICATES[kind])
     done = run(Job(model, Recipe(level="O2"), report=True))
-    converted = done.model()
+    converted = proto(done.model())
     wanted, _ = of_runtime(model)
     found, _ = of_runtime(converted)
     np.testing.assert_array_equal(found, wanted)
@@ -88,7 +88,7 @@ def test_a_sparse_initializer_that_is_an_input_stays_one(ir):
     model = defined(("sparse", 5, False), ir=ir)
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPE))
     done = run(Job(model, Recipe(level="O2"), report=True))
-    converted = done.model()
+    converted = proto(done.model())
     assert [item.name for item in converted.graph.input] == ["x", "w"]
     (wanted, optional), (found, still) = of_runtime(model), of_runtime(converted)
     np.testing.assert_array_equal(found, wanted)
@@ -119,7 +119,7 @@ def test_shapes_that_cannot_be_are_repaired_and_said(kind):
     text = f"g (float[N, 4] x) => ({output}) <{middle}> {{ h = MatMul(x, w) y = Relu(h) }}"
     model = parse(text, w=SHAPE)
     done = run(Job(model, Recipe(level="O2"), report=True))
-    converted = done.model()
+    converted = proto(done.model())
     assert [note["text"] for note in notes(done) if note["topic"] == "repaired"] == [
         f"the shape of {words}" for words in said
     ]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
+from ampgraph.formats.onnx.weights import CHUNK, LOW_TYPES, RoundedTensor, tensor_chunks
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
 from formats.onnx.helpers import LEVELS, Feeds, convert_everywhere, data, nodes, run_plain, stored, x
@@ -27,6 +29,7 @@ TIED = f"""g (int64[1,3] ids) => (float[1,3,{SIDE}] y, float[1,3,{SIDE}] z) {{
 PATTERNS: list[tuple[str, ...]] = [(), ("gather",), ("head",), ("turn",), ("op:Gather", "head"), ("turn", "head")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fp32", PATTERNS)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_tied_weight_above_1_mb_is_never_stored_twice(fp32: tuple[str, ...], target: str) -> None:
@@ -244,3 +247,14 @@ def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
     assert set(stored(onnx.load(tmp_path / "out" / "m.onnx", load_external_data=False)).values()) == {
         TensorProto.FLOAT16
     }
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_pieces_in_one_place_are_the_whole(dtype: str) -> None:
+    numbers = np.random.default_rng(3).standard_normal((3, CHUNK // 2 + 7)).astype(np.float32)
+    numbers[0, :3] = np.inf, np.nan, 1e9
+    tensor = RoundedTensor(ir.tensor(numbers), dtype)
+    with np.errstate(over="ignore"):
+        expected = numbers.astype(LOW_TYPES[dtype]).tobytes()
+    pieces = [bytes(piece) for piece in tensor_chunks(tensor)]
+    assert len(pieces) == 2 and b"".join(pieces) == expected == tensor.tobytes() == tensor.numpy().tobytes()

@@ -26,7 +26,9 @@ NEVER = ("slot", "schema")
 def resolved(kernels: bool, fields: dict[str, Any]) -> Options:
     """``kernels``: whether the result must run on ONNX Runtime too."""
     options = resolve(Recipe.of(**fields), "ONNX")
-    return options if kernels else replace(options, kernels=replace(options.kernels, missing="schema", broken={}))
+    return (
+        options if kernels else replace(options, kernels=replace(options.kernels, missing="schema", broken={}, tied={}))
+    )
 
 
 def decided_model(model: onnx.ModelProto, kernels: bool = True, **fields: Any) -> DecidedModel:

@@ -52,6 +52,7 @@ def test_types_of_modules(name: str, case: str) -> None:
         assert Counter((kind, origin) for kind, origin, _, _ in found) == NAMED.get((name, case.split()[0]), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_types_of_random_modules(case: str) -> None:
     compared = 0
@@ -134,3 +135,47 @@ def test_two_types_in_one_operator_are_told() -> None:
     plan = ampgraph.plan(ANSWERS.model("losses"), policy="pytorch")
     told = [note.text for note in plan.notes if note.topic == "parity"]
     assert told == ["PyTorch computes a part of it low; SoftmaxCrossEntropyLoss has one type"]
+
+
+BRANCHES = """g (float[4, 8] x, float[8, 8] w, bool c) => (float[4, 8] y) {
+    a = MatMul (x, w)
+    b = If (c) <then_branch = t () => (float[4, 8] p) { p = Relu (a) },
+                else_branch = e () => (float[4, 8] q) { s = Softmax (a) q = MatMul (s, w) }>
+    y = Tanh (b)
+}"""
+
+
+def test_branches_keep_one_type() -> None:
+    plan = ampgraph.plan(parse(BRANCHES), policy="pytorch")
+    types = {(d.scope.rpartition("/")[2], d.kind): d.dtype for d in plan.decisions if d.index >= 0}
+    kinds = {kind: {dtype for (_, one), dtype in types.items() if one == kind} for _, kind in types}
+    assert kinds["Softmax"] == {"float32"} and kinds["Relu"] == kinds["Tanh"] == {"float16"}
+
+
+APART = """g (float[4, 8] x, float[8, 8] w, float[8] gain, float[8] shift) => (float[4, 8] y)
+<float two = {2}, float eps = {0.00001}> {
+    a = MatMul (x, w) mean = ReduceMean <axes = [-1]> (a) centred = Sub (a, mean) squared = Pow (centred, two)
+    variance = ReduceMean <axes = [-1]> (squared) safe = Add (variance, eps) root = Sqrt (safe)
+    normed = Div (centred, root) scaled = Mul (normed, gain) shifted = Add (scaled, shift) y = MatMul (shifted, w)
+}"""
+
+
+def test_a_norm_that_was_taken_apart_is_one_call() -> None:
+    plan = ampgraph.plan(parse(APART), policy="pytorch")
+    assert [(d.kind, d.dtype) for d in plan.decisions if d.dtype == "float16"] == [("MatMul", "float16")] * 2
+    assert [edge.value for edge in plan.casts if edge.to == "float32"] == ["a", "y"]
+
+
+LOOP = """g (float[4, 8] x, float[8, 8] w, int64 n, bool go) => (float[4, 8] y) {
+    a = MatMul (x, w)
+    b = Loop (n, go, x) <body = step (int64 i, bool c, float[4, 8] s) => (bool d, float[4, 8] t) {
+        d = Identity (c) t = MatMul (s, w) }>
+    y = Add (a, b)
+}"""
+
+
+def test_a_loop_state_that_starts_in_float32_stays_so() -> None:
+    plan = ampgraph.plan(parse(LOOP), policy="pytorch")
+    types = [(d.kind, d.slot, d.dtype) for d in plan.decisions if d.index >= 0 and d.kind != "Identity"]
+    assert ("MatMul", "T", "float16") in types and ("Loop", "state0", "float32") in types
+    assert ("Add", "T", "float32") in types

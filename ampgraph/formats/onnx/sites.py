@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from ...core.sites import Site
-from ...formats.onnx.graph import OnnxGraph
-from ...formats.onnx.layers import layer_of_node
-from ...formats.onnx.schemas import kind_of
-from ..graphs import captured
+from .layers import layer_of_node
+from .schemas import kind_of
+from .walk import captured
 
 Functions = Mapping[tuple[str, str, str], ir.Function]
 
 
-def read_sites(graph: OnnxGraph, flat: OnnxGraph) -> tuple[Site, ...]:
+def read_sites(model: ir.Model, flat: ir.Model) -> tuple[Site, ...]:
     """The nodes of the main graph; ``flat`` is the same with functions inlined."""
-    before, after = list(_expanded(graph.model.graph, graph.model.functions, "")), list(flat.model.graph)
+    before, after = list(_expanded(model.graph, model.functions, "")), list(flat.graph)
     if [node.op_type for node, _ in before] != [node.op_type for node in after]:
         before = [(node, "") for node in after]  # the inliner wrote nodes of its own: the names are then its names
     return tuple(_site(old, path, new) for (old, path), new in zip(before, after, strict=True))

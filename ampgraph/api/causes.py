@@ -1,0 +1,89 @@
+"""The nodes whose roundings make an error, with what holding them in float32 leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.node_names import pattern_for
+from ..core.sites import Switched
+from ..numerics.metrics.agreement import Agreement, apart
+from ..numerics.metrics.judged import scale_of
+from ..numerics.metrics.metric import Metric
+from ..numerics.trace.magnified import magnified
+from ..numerics.trace.suspects import Inquest, Suspect, repair
+from ..numerics.trace.switched import RUNS, Attribution, SwitchedSession, attribute
+
+if TYPE_CHECKING:
+    from ..numerics.trace.values import Tracer
+    from .kinds import Feeds
+
+Error = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class Causes:
+    """``whole``: the error as it is, ``left``: with all that the suspects' repairs name in float32."""
+
+    suspects: tuple[Suspect, ...]
+    whole: float
+    left: float
+
+
+def error_by(metric: Metric | None, outputs: Sequence[Agreement]) -> Error:
+    """The largest error of the outputs that count, against their scales over the samples; by relative L2 if None."""
+    counted = [output for output in outputs if output.counts]
+    scales = {output.name: scale_of(judged.size for judged in output.judged) for output in counted}
+
+    def error(expected: Mapping[str, Any], found: Mapping[str, Any]) -> float:
+        if metric is None:
+            return max((apart(expected[name], found[name]).error for name in scales), default=0.0)
+        judged = metric.judge(expected, found)
+        return max((one.error(scales.get(name, 0.0)) for name, one in judged.items()), default=0.0)
+
+    return error
+
+
+def find_causes(
+    session: SwitchedSession,
+    tracer: Tracer,
+    inquest: Inquest,
+    fed: Feeds,
+    error: Callable[[Mapping[str, Any]], float],
+    *,
+    wanted: int,
+    least: float,
+    runs: int = RUNS,
+) -> Causes:
+    """Runs one sample with few nodes low at a time. ``error``: of the outputs of a run; the rest as `attribute`."""
+
+    def of(low: Collection[int]) -> float:
+        return error(session.run(fed, low))
+
+    found = attribute(of, len(session.units), wanted, least, runs)
+    suspects = [_suspect(session.units[cause.units[0]], cause.error, found, tracer, inquest) for cause in found.causes]
+    return Causes(tuple(suspects), found.whole, found.without)
+
+
+def _suspect(unit: Switched, error: float, found: Attribution, tracer: Tracer, inquest: Inquest) -> Suspect:
+    why = f"low alone it makes an error of {error:.2g}, all together make {found.whole:.2g}"
+    i = inquest.maker.get(unit.outputs[0]) if unit.outputs and not unit.inside else None
+    if i is not None:
+        moves = [inquest.maker[move.outputs[0]] for move in unit.moves if move.outputs[0] in inquest.maker]
+        told = magnified(inquest, i)
+        return inquest.suspect(i, f"{why}, {told}" if told else why, [i, *moves])
+    patterns = [pattern for each in (unit, *unit.moves) for pattern in _patterns(each, tracer)]
+    label = unit.node or next(iter(unit.outputs), unit.kind)
+    return Suspect(
+        label, unit.kind, "", "/".join(unit.inside), inquest.low_type, (), (), why, tuple(dict.fromkeys(patterns))
+    )
+
+
+def _patterns(unit: Switched, tracer: Tracer) -> list[str]:
+    """What names a node in a body to `convert`: as the reference names it."""
+    for output in unit.outputs:
+        name, value = tracer.named(output)
+        if value:
+            return [repair(pattern_for(name, value))]
+    return []

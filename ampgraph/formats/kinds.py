@@ -1,0 +1,49 @@
+"""The kinds of model that the verbs take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from ..core.graph import Graph
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+
+class GraphsurgeonGraph(Protocol):
+    """onnx_graphsurgeon.Graph, which has no types of its own."""
+
+    def toposort(self) -> object:
+        """Sorts its nodes."""
+        ...
+
+    def tensors(self) -> Mapping[str, object]:
+        """Its tensors by name."""
+        ...
+
+
+class OnnxProgram(Protocol):
+    """torch.onnx.ONNXProgram."""
+
+    model: ir.Model
+
+    @property
+    def exported_program(self) -> object:
+        """What torch.export has made."""
+        ...
+
+
+Loaded: TypeAlias = onnx.ModelProto | ir.Model | GraphsurgeonGraph | OnnxProgram
+Model: TypeAlias = PathLike | Loaded
+
+
+def is_graph(model: Model | Graph) -> TypeIs[Graph]:
+    """Whether a model is loaded already."""
+    return hasattr(model, "dataflow")

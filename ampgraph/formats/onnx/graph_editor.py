@@ -1,0 +1,60 @@
+"""The editor of an ONNX model: also what crosses the border of a graph, state and what bodies give out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from ...core.arrays import Array
+from ...core.dataflow import Dataflow, Op, Value
+from .editor import OnnxEditor
+from .states import States
+from .types import dtype_name
+from .variants import Variants
+
+
+class OnnxGraphEditor(OnnxEditor):
+    """`core.graph.NodeEditor`, and `core.graph.StateEditor` on handles of the dataflow."""
+
+    def __init__(self, model: ir.Model, flow: Dataflow, variants: Variants, done: Callable[[], None]) -> None:
+        super().__init__(model, flow, variants, done)
+        self._states = States(model.graph, self.handles.fresh, self._op)
+
+    def give_out(self, op: Op, results: Sequence[Value], name: str) -> Value:
+        """A further result of an operator with bodies; what a Scan gives out is stacked along the first axis."""
+        self._edited = True
+        node = self.handles.node(op)
+        for value in results:
+            self.handles.graph(value.scope).outputs.append(self.handles.value(value))
+        for key in ("scan_output_axes", "scan_output_directions"):
+            if key in node.attributes:
+                node.attributes[key] = ir.AttrInt64s(key, [*node.attributes[key].as_ints(), 0])
+        node.resize_outputs(len(node.outputs) + 1)
+        node.outputs[-1].name = self.handles.fresh(name)
+        return self.handles.handle(node.outputs[-1], op.scope, results[0].dtype)
+
+    def state(self, name: str, init: Array) -> Value:
+        """A new input of the main graph with a first value."""
+        self._edited = True
+        return self._handle(self._states.state(name, init))
+
+    def keep(self, value: Value) -> Value:
+        """A stored tensor of the main graph becomes an input whose first value it is."""
+        self._edited = True
+        self._states.keep(self.handles.value(value))
+        return value
+
+    def commit(self, after: Mapping[Value, Value], when: Value | None = None) -> dict[str, str]:
+        """The next values come out; the old ones again where ``when`` is false."""
+        self._edited = True
+        natives = {self.handles.value(old): self.handles.value(new) for old, new in after.items()}
+        return self._states.commit(natives, None if when is None else self.handles.value(when))
+
+    def _op(self, kind: str, *inputs: ir.Value) -> ir.Value:
+        """An operator of the main graph behind what it reads; its result has the type of its last input."""
+        found = [self._handle(value) for value in inputs]
+        return self.handles.value(self.add(kind, found, [found[-1].dtype], scope=0)[0])
+
+    def _handle(self, native: ir.Value) -> Value:
+        return self.handles.handle(native, 0, dtype_name(native.dtype))

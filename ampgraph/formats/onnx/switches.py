@@ -1,0 +1,273 @@
+"""A strict model whose roundings can be turned off node by node: by an input that holds a truth value for each.
+
+A strict graph computes in float32 and rounds by pairs of Casts. Behind each pair stands a Where that hands on what was
+rounded or what was not, and a stored tensor that is rounded has the reference's beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.dataflow import Dataflow
+from ...core.graph import LOW
+from ...core.names import FreshNames
+from ...core.sites import SWITCHES, Switched
+from ...oplists.traits import has
+from .schemas import kind_of
+from .types import DTYPES
+from .walk import all_graphs, bodies
+from .weights import stored_tensor
+
+SEPARATE = 4  # the version of the format from which stored tensors are no inputs
+LOW_TYPES = frozenset(DTYPES[name] for name in LOW)
+FLOAT = ir.DataType.FLOAT
+LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
+
+
+@dataclass(frozen=True)
+class LowParts:
+    """What a low model holds, asked before it is made strict: the nodes that read or make low values, its Casts, and
+    the names of stored tensors that are low, of Constant nodes as well."""
+
+    nodes: frozenset[ir.Node]
+    casts: frozenset[ir.Node]
+    constants: frozenset[str]
+
+    @staticmethod
+    def of(model: ir.Model, flow: Dataflow) -> LowParts:
+        """Of a model that will be made strict in place."""
+        graphs = list(all_graphs(model))
+        low = {value.id for value in flow.values if value.dtype in LOW}
+        nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
+        stored = {v.name or "" for each in graphs for v, tensor in _stored(each) if tensor.dtype in LOW_TYPES}
+        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
+
+
+def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
+    """Puts switches into a strict model, in place; returns what each is for, in the order of the file.
+
+    ``reference``: the model that it was made from, without functions; ``parts``: the low model's, before.
+    """
+    found = _Switches(strict, reference, parts).run()
+    strict.ir_version = max(strict.ir_version or 0, SEPARATE)
+    return found
+
+
+class _Switches:
+    def __init__(self, strict: ir.Model, reference: ir.Model, parts: LowParts) -> None:
+        self._main, self._parts = strict.graph, parts
+        graphs = list(all_graphs(reference))
+        self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
+        self._stored = {v.name: tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
+        self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
+        self._nodes: list[ir.Node] = []
+        self._inside: dict[ir.Node, tuple[str, ...]] = {}
+        self._flags: dict[ir.Node, int] = {}
+        self._members: list[list[ir.Node]] = []
+        self._conditions: dict[frozenset[int], ir.Value] = {}
+
+    def run(self) -> list[Switched]:
+        self._nodes = list(self._walk(self._main, ()))
+        constants = list(self._constants())
+        pairs = [pair for node in self._nodes if (pair := _pair(node)) is not None]
+        made = [(raw, wide) for raw, cast, wide in pairs if cast not in self._parts.casts]
+        read = [(r, w) for r, cast, w in pairs if cast in self._parts.casts and w.name not in self._given]
+        self._number({raw for raw, _ in made})
+        found = [self._told(members, {raw: wide.name or "" for raw, wide in made}) for members in self._members]
+        for raw, wide in made:
+            maker = raw.producer()
+            if maker in self._flags:
+                self._switch_all(raw, wide, self._flags[maker])
+        for raw, wide in (*read, *((self._store(tensor), wide) for tensor, wide in constants)):
+            self._switch_readers(raw, wide)
+        self._add_input()
+        return found
+
+    # -- who is switched ----------------------------------------------------------------------------------------------
+
+    def _walk(self, graph: ir.Graph, inside: tuple[str, ...]) -> Iterator[ir.Node]:
+        """Nodes in the order of the file, those of bodies before the node that holds them."""
+        for node in graph:
+            self._inside[node] = inside
+            name = node.name or next((v.name for v in node.outputs if v.name), "") or node.op_type
+            for body in bodies(node):
+                yield from self._walk(body, (*inside, name))
+            yield node
+
+    def _number(self, rounded: set[ir.Value]) -> None:
+        """A switch for each node that rounds; one that is exact goes with the first that reads it and is not."""
+        computes = [node for node in self._nodes if node in self._parts.nodes and node.inputs and not _casts(node)]
+        later = [node for node in computes if not rounded.intersection(node.outputs) and _exact(node)]
+        for node in computes:
+            if node not in later:
+                self._new_switch(node)
+        for node in later:
+            reader = self._reader(node, set())
+            if reader is None:
+                self._new_switch(node)
+                continue
+            self._flags[node] = self._flags[reader]
+            if not bodies(node):  # a loop is not named for what one node in it reads
+                self._members[self._flags[node]].append(node)
+
+    def _new_switch(self, node: ir.Node) -> None:
+        self._flags[node] = len(self._members)
+        self._members.append([node])
+
+    def _reader(self, node: ir.Node, met: set[ir.Node]) -> ir.Node | None:
+        """The first that computes on what a node moves, or on what a loop hands to its body."""
+        met.add(node)
+        handed = [*node.outputs] if not bodies(node) else [v for body in bodies(node) for v in body.inputs]
+        readers = [use.node for value in handed for use in value.uses()]
+        known = next((reader for reader in readers if reader in self._flags), None)
+        if known is not None:
+            return known
+        moving = [reader for reader in readers if reader not in met and _exact(reader)]
+        return next((found for r in moving if (found := self._reader(r, met)) is not None), None)
+
+    def _told(self, members: list[ir.Node], names: dict[ir.Value, str]) -> Switched:
+        first, *moves = members
+        return Switched(*self._who(first, names), tuple(Switched(*self._who(node, names)) for node in moves))
+
+    def _who(self, node: ir.Node, names: dict[ir.Value, str]) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+        outputs = tuple(names.get(value, value.name or "") for value in node.outputs)
+        return node.name or "", kind_of(node.domain, node.op_type), outputs, self._inside[node]
+
+    # -- constants ----------------------------------------------------------------------------------------------------
+
+    def _constants(self) -> Iterator[tuple[ir.TensorProtocol, ir.Value]]:
+        """(the reference's own, what is read) of stored tensors that are low in the file."""
+        graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
+        for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in _stored(graph)):
+            tensor = self._stored.get(value.name)
+            if value.name not in self._parts.constants or tensor is None or tuple(tensor.shape) != tuple(own.shape):
+                continue
+            if isinstance(tensor, ir.ExternalTensor) or np.abs(tensor.numpy()).max(initial=0) > LARGEST:
+                continue
+            casts = [use.node for use in value.uses() if _casts(use.node)]
+            yield tensor, casts[0].outputs[0] if casts else value
+
+    def _store(self, tensor: ir.TensorProtocol) -> ir.Value:
+        name = self._fresh(f"{tensor.name}@reference")
+        value = ir.Value(name=name, const_value=ir.Tensor(tensor.numpy(), name=name))
+        value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(tensor.shape.numpy())
+        self._main.register_initializer(value)
+        return value
+
+    # -- switches -----------------------------------------------------------------------------------------------------
+
+    def _switch_all(self, raw: ir.Value, wide: ir.Value, flag: int) -> None:
+        """All that read a rounded value read it so, or as it was made.
+
+        A low node rounds what it reads too: it would have a Cast there if the maker were in float32.
+        """
+        uses, after = list(wide.uses()), wide.producer()
+        assert after is not None
+        graph = after.graph
+        assert graph is not None
+        switched: dict[frozenset[int], ir.Value] = {}
+
+        def by(flags: frozenset[int]) -> ir.Value:
+            if flags not in switched:
+                node = self._where(flags, wide, raw)
+                graph.insert_after(after, node)
+                switched[flags] = node.outputs[0]
+            return switched[flags]
+
+        for use in uses:
+            use.node.replace_input_with(use.idx, by(frozenset({flag, self._flag_of(use.node, flag)})))
+        if wide.is_graph_output():
+            self._give_out(graph, wide, by(frozenset({flag})))
+
+    def _flag_of(self, reader: ir.Node, other: int) -> int:
+        """The switch of what reads a value; none of its own where it computes in float32."""
+        return self._flags.get(reader, other)
+
+    def _give_out(self, graph: ir.Graph, wide: ir.Value, switched: ir.Value) -> None:
+        switched.name, wide.name = wide.name, self._fresh(f"{wide.name}_rounded")
+        switched.type, switched.shape = wide.type, wide.shape
+        for place, output in enumerate(graph.outputs):
+            if output is wide:
+                graph.outputs[place] = switched
+
+    def _switch_readers(self, raw: ir.Value, wide: ir.Value) -> None:
+        """Each that reads what was rounded for it reads it so, or as it was."""
+        for use in list(wide.uses()):
+            node = use.node
+            if node in self._flags and node.graph is not None:
+                switched = self._where(frozenset({self._flags[node]}), wide, raw)
+                node.graph.insert_before(node, switched)
+                node.replace_input_with(use.idx, switched.outputs[0])
+
+    def _where(self, flags: frozenset[int], rounded: ir.Value, raw: ir.Value) -> ir.Node:
+        return self._node("Where", [self._condition(flags), rounded, raw], f"{rounded.name}@switched")
+
+    def _node(self, kind: str, inputs: list[ir.Value], name: str, **attributes: int) -> ir.Node:
+        node = ir.node(kind, inputs, attributes, num_outputs=1, name="")
+        node.outputs[0].name = self._fresh(name)
+        return node
+
+    def _condition(self, flags: frozenset[int]) -> ir.Value:
+        """Whether one of two nodes is low."""
+        if flags not in self._conditions:
+            for flag in flags if len(flags) > 1 else ():
+                self._condition(frozenset({flag}))
+            name = self._fresh(f"{SWITCHES}_{'_'.join(map(str, sorted(flags)))}")
+            self._conditions[flags] = ir.Value(name=name)
+        return self._conditions[flags]
+
+    def _add_input(self) -> None:
+        """The truth values as one input, picked apart before all nodes."""
+        given = ir.Value(name=SWITCHES, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([len(self._members)]))
+        self._main.inputs.append(given)
+        first = next(iter(self._main), None)
+        for flags, value in self._conditions.items():
+            if len(flags) > 1:
+                node = ir.Node(
+                    "", "Or", [self._conditions[frozenset({f})] for f in sorted(flags)], outputs=(value,), name=""
+                )
+            else:
+                name = f"{value.name}_at"
+                index = ir.Value(name=name, const_value=ir.Tensor(np.array(min(flags)), name=name))
+                index.type, index.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+                self._main.register_initializer(index)
+                node = ir.Node("", "Gather", (given, index), outputs=(value,), name="")
+            if first is not None:
+                self._main.insert_before(first, node)
+
+
+def _pair(node: ir.Node) -> tuple[ir.Value, ir.Node, ir.Value] | None:
+    """(float32, the Cast to low, float32 again) of a rounding that begins with a node."""
+    if node.op_type != "Cast" or node.inputs[0] is None or ir.DataType(node.attributes["to"].as_int()) not in LOW_TYPES:
+        return None
+    uses = list(node.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Cast" or node.outputs[0].is_graph_output():
+        return None
+    return node.inputs[0], node, uses[0].node.outputs[0]
+
+
+def _casts(node: ir.Node) -> bool:
+    return has(kind_of(node.domain, node.op_type), "casts")
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    made = (value for node in graph for value in node.outputs)
+    yield from (value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *made))
+
+
+def _exact(node: ir.Node) -> bool:
+    """Whether a node makes nothing that is to be rounded, if what it reads is."""
+    return has(kind_of(node.domain, node.op_type), "exact")
+
+
+def _stored(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Stored tensors, and those of Constant nodes."""
+    made = (value for node in graph if node.op_type == "Constant" for value in node.outputs)
+    for value in (*graph.initializers.values(), *made):
+        tensor = stored_tensor(value)
+        if tensor is not None:
+            yield value, tensor

@@ -1,0 +1,120 @@
+"""The file of an ONNX graph as a runtime needs it, written node by node, annotated at inputs and outputs alone.
+
+Serialising through onnx_ir and protobuf makes four objects a node, and a strict run has twice the nodes of its model.
+The encoding is protobuf's: a tag, which is the field's number and a kind, then the length of what follows, then that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx_ir as ir
+from onnx import AttributeProto, GraphProto, ModelProto
+from onnx.helper import make_opsetid
+
+# fields of a NodeProto, then those of what holds it
+INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOMAIN, OVERLOAD = (bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 7, 8))
+NODE, GRAPH = b"\x0a", b"\x3a"
+_SMALL = [bytes([number]) for number in range(0x80)]
+
+
+def graph_file(
+    ir_version: int | None,
+    imports: Mapping[str, int],
+    inputs: Iterable[ir.Value],
+    outputs: Iterable[ir.Value],
+    nodes: Iterable[ir.Node],
+    stored: Iterable[ir.Value],
+) -> bytes:
+    """The bytes of a ModelProto. ``stored``: values with tensors; references to data files stay references."""
+    rest = GraphProto(name="graph")
+    for value in inputs:
+        ir.serde.serialize_value_into(rest.input.add(), value)
+    for value in outputs:
+        ir.serde.serialize_value_into(rest.output.add(), value)
+    for value in stored:
+        if value.const_value is not None:
+            ir.serde.serialize_tensor_into(rest.initializer.add(), value.const_value)
+            rest.initializer[-1].name = value.name or ""
+    model = ModelProto(ir_version=ir_version)
+    model.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
+    body = [*_Nodes().written(nodes), rest.SerializeToString()]
+    return b"".join((model.SerializeToString(), GRAPH, _number(sum(map(len, body))), *body))
+
+
+def node_bytes(nodes: Iterable[ir.Node]) -> bytes:
+    """Nodes as a GraphProto has them, to be merged into one; without metadata."""
+    return b"".join(_Nodes().written(nodes))
+
+
+class _Nodes:
+    """Writes nodes: the fields of a NodeProto in their order, attributes once each."""
+
+    def __init__(self) -> None:
+        self._attributes: dict[tuple[str, int, ir.AttributeType], bytes] = {}
+        self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
+
+    def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
+        """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
+        for node in nodes:
+            content = b""
+            for value in node.inputs:
+                content += _text(INPUT, value.name or "" if value is not None else "")
+            for name in _written_outputs(node):
+                content += _text(OUTPUT, name)
+            if node.name:
+                content += _text(NAME, node.name)
+            before, behind = self._kind(node.domain, node.op_type, node.overload)
+            content += before
+            for attribute in node.attributes.data.values():
+                content += self._attribute(attribute)
+            content += behind
+            yield NODE + _number(len(content)) + content
+
+    def _kind(self, domain: str, op_type: str, overload: str) -> tuple[bytes, bytes]:
+        """What stands before the attributes, and behind them."""
+        key = domain, op_type, overload
+        if key not in self._kinds:
+            behind = b"".join(_text(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
+            self._kinds[key] = _text(KIND, op_type), behind
+        return self._kinds[key]
+
+    def _attribute(self, attribute: ir.Attr) -> bytes:
+        """Whole numbers once each, for many operators have the same."""
+        kind = attribute.type
+        whole = kind == ir.AttributeType.INT and not attribute.is_ref()
+        key = attribute.name, attribute.value if whole else id(attribute), kind
+        if key not in self._attributes:
+            proto = AttributeProto()
+            if attribute.is_ref():
+                ir.serde.serialize_reference_attribute_into(proto, attribute)
+            else:
+                ir.serde.serialize_attribute_into(proto, attribute)
+            content = proto.SerializeToString()
+            self._attributes[key] = ATTRIBUTE + _number(len(content)) + content
+        return self._attributes[key]
+
+
+def _written_outputs(node: ir.Node) -> list[str]:
+    """Names, without empty ones at the end."""
+    names = [value.name or "" for value in node.outputs]
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    content = text.encode()
+    return tag + _number(len(content)) + content
+
+
+def _number(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last byte are marked."""
+    if number < 0x80:
+        return _SMALL[number]
+    parts = bytearray()
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)

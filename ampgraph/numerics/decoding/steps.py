@@ -1,0 +1,130 @@
+"""What a model is fed in its first step and in each step after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.arrays import Array, Result
+from ...core.graph import LOW
+from ...runtime.ports import Port, numpy_dtype
+from .cache import FLOATS, CachePair
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model with a cache, by the names of what it takes and gives.
+
+    Attributes:
+        pairs: what is fed back.
+        tokens: the input that takes the token sampled last, empty for none.
+        scores: the output that it is sampled from, by argmax over the last axis at the last place.
+        masks: inputs with a place for every token so far: ones are added.
+        positions: inputs with the place of every token of the step.
+        flags: truth values that say whether there is a past.
+    """
+
+    pairs: tuple[CachePair, ...]
+    tokens: str = ""
+    scores: str = ""
+    masks: tuple[str, ...] = ()
+    positions: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def start(self, feeds: Mapping[str, Result], ports: Mapping[str, Port], generated: bool) -> dict[str, Result]:
+        """The first step: as the sample has it, with an empty cache and a zero state where it has none.
+
+        In generated samples the cache is empty always: random numbers are no keys.
+        """
+        first = dict(feeds)
+        behind = 0
+        for pair in self.pairs:
+            if pair.past in first and not generated:
+                continue
+            given = first.get(pair.past)
+            shape = list(given.shape) if given is not None else self._shape(ports[pair.past], feeds)
+            behind = shape[pair.axis] if pair.axis is not None and given is not None else behind
+            if pair.axis is not None:
+                shape[pair.axis] = 0
+            first[pair.past] = np.zeros(
+                shape, given.dtype if given is not None else numpy_dtype(ports[pair.past].dtype)
+            )
+        if behind:
+            first |= {name: first[name][..., behind:] for name in self.masks}
+            first |= {name: np.maximum(first[name] - behind, 0).astype(first[name].dtype) for name in self.positions}
+        return first | {name: np.zeros_like(first[name]) for name in self.flags if name in first}
+
+    def after(
+        self,
+        fed: Mapping[str, Result],
+        own: Mapping[str, Result],
+        reference: Mapping[str, Result],
+        others: Mapping[str, Result],
+    ) -> dict[str, Result]:
+        """The next step of one side.
+
+        Args:
+            fed: what this side was fed in the step before.
+            own: what it gave then.
+            reference: what the reference gave then, whose token both sides go on with.
+            others: inputs that follow the sample: those of the next one, where no token is sampled.
+        """
+        following = dict(fed) | {pair.past: own[pair.present] for pair in self.pairs}
+        following |= {name: np.ones_like(fed[name]) for name in self.flags}
+        if not self.tokens:
+            held = {pair.past for pair in self.pairs}
+            return following | {name: value for name, value in others.items() if name not in held}
+        before = fed[self.tokens]
+        token = sampled(reference[self.scores]).astype(before.dtype)
+        following[self.tokens] = token if before.ndim == 1 else token[:, None]
+        for name in self.masks:
+            mask = fed[name]
+            following[name] = np.concatenate([mask, np.ones_like(mask[..., -1:])], -1)
+        following |= {name: fed[name][..., -1:] + np.ones_like(fed[name][..., -1:]) for name in self.positions}
+        return following
+
+    def _shape(self, port: Port, feeds: Mapping[str, Result]) -> list[int]:
+        """Of a state that the sample does not have: open sizes as in the tokens, or the first of what is fed."""
+        like = feeds.get(self.tokens, next(iter(feeds.values()), None))
+        batch = like.shape[0] if like is not None and np.ndim(like) else 1
+        return [d if isinstance(d, int) and d >= 0 else batch if i == 0 else 1 for i, d in enumerate(port.shape)]
+
+
+def sampled(scores: Array) -> Array:
+    """The likeliest token at the last place, [batch]; integers are tokens themselves."""
+    last = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1] if scores.ndim > 1 else scores
+    if scores.dtype.kind in "iu":
+        return last[..., -1] if scores.ndim > 1 else last
+    wide = np.asarray(last, np.float32) if scores.dtype.name in LOW else last
+    found: Array = np.atleast_1d(wide.argmax(-1))
+    return found
+
+
+def decoder_of(inputs: Mapping[str, Port], outputs: Mapping[str, Port], pairs: tuple[CachePair, ...]) -> Decoder:
+    """The parts that inputs and outputs play, by their names, types and ranks."""
+    held = {name for pair in pairs for name in (pair.past, pair.present)}
+    free = {name: port for name, port in inputs.items() if name not in held}
+    whole = {name: port for name, port in free.items() if port.dtype in ("int32", "int64")}
+    masks = tuple(
+        n for n, p in free.items() if "mask" in n.lower() and len(p.shape) == 2 and "encoder" not in n.lower()
+    )
+    positions = tuple(n for n in whole if "position" in n.lower())
+    flags = tuple(n for n, p in free.items() if p.dtype == "bool" and n not in masks)
+    texts = [n for n, p in whole.items() if n not in (*masks, *positions) and 1 <= len(p.shape) <= 2]
+    named = [n for n in texts if any(word in n.lower() for word in ("ids", "token")) and "encoder" not in n.lower()]
+    tokens = (
+        next(iter(named or texts), "") if len(named or texts) == 1 else next((n for n in named if n == "input_ids"), "")
+    )
+    scores = _scores({name: port for name, port in outputs.items() if name not in held}) if tokens else ""
+    if not scores:
+        tokens, masks, positions = "", (), ()
+    return Decoder(pairs, tokens, scores, masks, positions, flags)
+
+
+def _scores(outputs: Mapping[str, Port]) -> str:
+    """The output that tokens are sampled from: called logits, else the first of scores, else tokens themselves."""
+    floats = [name for name, port in outputs.items() if port.dtype in FLOATS and len(port.shape) in (2, 3)]
+    whole = [name for name, port in outputs.items() if port.dtype in ("int32", "int64") and 1 <= len(port.shape) <= 2]
+    return next((name for name in floats if "logit" in name.lower()), next(iter([*floats, *whole]), ""))

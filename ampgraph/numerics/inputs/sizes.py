@@ -1,0 +1,177 @@
+"""A size for every dimension that a model leaves open, by its name and by where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.dataflow import NONE
+
+BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 128, 3
+SECOND = 16000  # of sound, in samples
+LINE, ASPECT = 64, 5  # a picture of a fixed height up to LINE is a line of text: so many times as wide
+SOUND_NAMES = ("audio", "wav", "pcm", "speech", "signal", "sound", "samples")
+
+Place = tuple[str, int]  # an input and one of its axes
+
+_WORD = re.compile(r"[A-Za-z_.][\w.]*")
+_SUM = re.compile(r"[\w.\s+\-*/()]+")
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A graph input: ``dtype`` as numpy names it, sizes that are names or None where any will do."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    value: int = NONE
+
+
+@dataclass
+class Sizes:
+    """One size for each symbolic dimension, by its name and by where it stands.
+
+    Attributes:
+        given: the user's, by name.
+        learnt: sizes of single places, of which a run has shown that the model wants them: names may lie.
+    """
+
+    ports: Sequence[GraphInput]
+    given: Mapping[str, int] = field(default_factory=dict)
+    learnt: Mapping[Place, int] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known = dict(self.given)
+        places: dict[str, tuple[GraphInput, int]] = {}
+        for port in self.ports:
+            for axis, dim in enumerate(port.shape):
+                if isinstance(dim, str) and not _is_anonymous(dim) and (dim not in places or not places[dim][1]):
+                    places[dim] = port, axis  # one in front says least of a name
+        later = [name for name in places if _is_sum(name) or self._is_total(name)]
+        for name, (port, axis) in places.items():
+            if name not in self.known and name not in later:
+                self.known[name] = self._guess(name, port, axis)
+        for name in later:
+            if name not in self.known:
+                self.known[name] = self._sum(name)
+
+    def size(self, dim: int | str | None) -> int:
+        """The size of a dimension of any value; a name that no input has counts as a sequence."""
+        if isinstance(dim, int):
+            return dim
+        if dim is None:
+            return SEQUENCE
+        return self.known[dim] if dim in self.known else self._sum(dim) if _is_sum(dim) else SEQUENCE
+
+    def shape(self, port: GraphInput) -> tuple[int, ...]:
+        """The sizes of an input."""
+        return tuple(self._size_of(port, axis, dim) for axis, dim in enumerate(port.shape))
+
+    def open(self) -> list[Place]:
+        """The places whose size nobody has said; leading ones last, as they seldom matter."""
+        places = [
+            (port.name, axis)
+            for port in self.ports
+            for axis, dim in enumerate(port.shape)
+            if not isinstance(dim, int) and dim not in self.given
+        ]
+        return sorted(places, key=lambda place: place[1] == 0)
+
+    def _size_of(self, port: GraphInput, axis: int, dim: int | str | None) -> int:
+        if (port.name, axis) in self.learnt:
+            return self.learnt[port.name, axis]
+        unnamed = dim is None or (isinstance(dim, str) and _is_anonymous(dim) and dim not in self.known)
+        return self._guess("", port, axis) if unnamed else self.size(dim)
+
+    @property
+    def past(self) -> int:
+        """How much of a sequence came before."""
+        return next((size for name, size in self.known.items() if self._is_past(name)), 0)
+
+    def _is_past(self, name: str) -> bool:
+        if _is_sum(name) or "total" in name.lower():
+            return False
+        holders = [p for p in self.ports if name in p.shape]
+        only_past = bool(holders) and all(p.name.lower().startswith(("past", "cache_")) for p in holders)
+        return "past" in name.lower() or (only_past and all(p.shape[0] != name for p in holders))
+
+    def _is_total(self, name: str) -> bool:
+        """The past and the present together, as a mask has it."""
+        holders = [p for p in self.ports if name in p.shape]
+        mask_only = bool(holders) and all("mask" in p.name.lower() and p.shape[-1] == name for p in holders)
+        has_past = any(isinstance(d, str) and self._is_past(d) for p in self.ports for d in p.shape)
+        return has_past and not self._is_past(name) and ("total" in name.lower() or (mask_only and not _is_sum(name)))
+
+    def _sum(self, name: str) -> int:
+        if not _is_sum(name):
+            tokens = [p.shape[-1] for p in self.ports if "ids" in p.name.lower() and p.shape]
+            return self.past + self.size(tokens[0] if tokens else "")
+        names = sorted(set(_WORD.findall(name)), key=len, reverse=True)
+        text = _WORD.sub(lambda m: str(self.known.get(m.group(), SEQUENCE)), name)
+        number = _evaluate(text) if names else None
+        return SEQUENCE if number is None else max(number, 1)
+
+    def _guess(self, name: str, port: GraphInput, axis: int) -> int:
+        word, rank = name.lower(), len(port.shape)
+        if name and self._is_past(name):
+            return PAST
+        if "batch" in word:
+            return BATCH
+        if "float" in port.dtype and rank <= 3 and axis == rank - 1 and sounds(port.name, word):
+            return SECOND
+        if "frame" in word and rank >= 3:
+            return FRAMES
+        if any(part in word for part in ("seq", "len", "time", "token", "frame", "step")):
+            return SEQUENCE
+        if "channel" in word:
+            return CHANNELS
+        if axis == 0:
+            return BATCH
+        pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
+        if pictured or (rank >= 4 and ("height" in word or "width" in word)):
+            return _side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
+        return SEQUENCE
+
+
+def _side(port: GraphInput, axis: int) -> int:
+    """A height or a width, in a ratio that suits what is fixed of the other."""
+    across = port.shape[axis - 1] if axis >= 3 else None
+    if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
+        return ASPECT * across
+    return IMAGE
+
+
+def sounds(name: str, dim: str = "") -> bool:
+    """Whether an input, or a dimension of it, has the name of sound."""
+    return any(word in text for text in (name.lower(), dim.lower()) for word in SOUND_NAMES)
+
+
+def _is_anonymous(name: str) -> bool:
+    """Whether a dimension's name is none: paddle2onnx writes ``?`` for every size that is open."""
+    return not any(sign.isalnum() for sign in name)
+
+
+def _is_sum(name: str) -> bool:
+    """Whether a dimension's name is arithmetic: ``past + seq``."""
+    return bool(_SUM.fullmatch(name)) and any(sign in name for sign in ("+", "*", "//", " - "))
+
+
+def _evaluate(text: str) -> int | None:
+    """Sums and products of whole numbers, left to right by precedence; None for anything else."""
+    total = 0
+    for sign, term in re.findall(r"([+-]?)\s*([^+-]+)", text):
+        product = 1
+        for operation, factor in re.findall(r"(//|\*|/)?\s*(\d+)", term):
+            if operation in ("//", "/"):
+                if not int(factor):
+                    return None
+                product //= int(factor)
+            else:
+                product *= int(factor)
+        if re.sub(r"[\d\s*/]", "", term):
+            return None
+        total += -product if sign == "-" else product
+    return total

@@ -1,0 +1,78 @@
+"""Which quantized parts of a model a conversion has left as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..oplists.traits import has
+
+SHOWN = 5
+Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
+
+
+@dataclass(frozen=True)
+class QuantizedParts:
+    """Operators between DequantizeLinear and QuantizeLinear, and products of integers.
+
+    Attributes:
+        kept: how many of each kind compute on what they computed on, of the same types and with the same neighbours.
+        changed: the others, by name.
+    """
+
+    kept: tuple[tuple[str, int], ...]
+    changed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.kept or self.changed)
+
+    def __str__(self) -> str:
+        kept = ", ".join(f"{count:,} {kind}" for kind, count in self.kept) or "none"
+        if not self.changed:
+            return f"left as they are: {kept}"
+        more = ", ..." if len(self.changed) > SHOWN else ""
+        return f"changed: {', '.join(self.changed[:SHOWN])}{more}; left as they are: {kept}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {"kept": dict(self.kept), "changed": list(self.changed)}
+
+
+def quantized_parts(reference: Dataflow, model: Dataflow) -> QuantizedParts:
+    """Of a model, beside what it was made from; nodes are known by the values that they write."""
+    ours = {_name(reference, op): op for op in reference.ops if _is_part(reference, op)}
+    theirs = {_name(model, op): op for op in model.ops if op.outputs}
+    kept: Counter[str] = Counter()
+    changed = []
+    for name, op in ours.items():
+        twin = theirs.get(name)
+        if twin is not None and _signature(model, twin) == _signature(reference, op):
+            kept[op.kind] += 1
+        else:
+            changed.append(f"{op.kind} {op.name or name}")
+    return QuantizedParts(tuple(kept.most_common()), tuple(changed))
+
+
+def _is_part(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator is quantized itself, or reads dequantized and writes what is quantized."""
+    if has(op.role, "quantized"):
+        return not (has(op.role, "dequantizes") or has(op.role, "quantizes"))
+    makers = [flow.writer(v) for v in op.inputs if v != NONE]
+    readers = [use for v in op.outputs if v != NONE for use in flow.uses[v]]
+    read = any(maker is not None and has(maker.role, "dequantizes") for maker in makers)
+    return read and any(use.op != NONE and has(flow.ops[use.op].role, "quantizes") for use in readers)
+
+
+def _name(flow: Dataflow, op: Op) -> str:
+    return next((flow.values[v].name for v in op.outputs if v != NONE), op.name)
+
+
+def _signature(flow: Dataflow, op: Op) -> Signature:
+    given = [flow.values[v] for v in op.inputs if v != NONE]
+    makers = [flow.writer(v.id) for v in given]
+    sources = tuple(f"{m.kind if m else 'stored'} {v.dtype}" for m, v in zip(makers, given, strict=True))
+    results = [v for v in op.outputs if v != NONE]
+    low = tuple(flow.values[v].dtype for v in results if flow.values[v].dtype != FLOAT32)
+    readers = sorted(flow.ops[use.op].kind for v in results for use in flow.uses[v] if use.op != NONE)
+    return op.kind, sources, (*low, *readers)

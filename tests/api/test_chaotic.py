@@ -1,0 +1,54 @@
+"""A model that its inputs' own rounding takes beyond the tolerance is named as such, with how much that is."""
+
+import re
+
+import numpy as np
+import pytest
+
+import ampgraph
+from onnx_text import parse
+
+CHAOTIC = """
+agraph (float[4,8] x) => (float[4,8] y) {
+  p = MatMul(x, w)
+  a = Mul(p, steep)
+  y = Sin(a)
+}"""
+WEIGHTS = {"w": np.eye(8, dtype=np.float32), "steep": np.float32(300)}
+SAID = r"the model is chaotic in itself: rounding its inputs alone changes it by ([0-9.]+)"
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "model.onnx"
+    file.write_bytes(parse(CHAOTIC, **WEIGHTS).SerializeToString())
+    return file
+
+
+def test_the_check_names_it(path):
+    with pytest.warns(ampgraph.PrecisionWarning, match=SAID) as caught:
+        ampgraph.convert(path, output=path.parent / "low.onnx", check="auto")
+    verdict = caught[0].message.verdict
+    assert verdict.missed and 0.02 < verdict.sensitivity < 0.5
+
+
+def test_verify_names_it_where_it_misses_and_only_there(path):
+    low = ampgraph.convert(path)
+    notes = [note for note in ampgraph.verify(path, low).notes if re.search(SAID, note)]
+    assert len(notes) == 1 and notes[0].endswith("at 'y'")
+    assert not any(re.search(SAID, note) for note in ampgraph.verify(path, low, tolerance=0.9).notes)
+
+
+def test_tune_names_it(path):
+    found = ampgraph.tune(path, samples=2)
+    assert found.patterns and any(re.search(SAID, note) for note in found.notes)
+
+
+def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
+    text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
+    weights = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 100, np.float32)}
+    source = tmp_path / "model.onnx"
+    source.write_bytes(parse(text, **weights).SerializeToString())
+    with pytest.warns(ampgraph.PrecisionWarning) as caught:
+        ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
+    assert caught[0].message.verdict.sensitivity is None

@@ -1,0 +1,54 @@
+"""What errors over samples come to: half of generated ones miss, fewer are doubtful, the user's are held to p90."""
+
+import math
+
+import pytest
+
+from ampgraph.api.judging import Watched, judged
+from ampgraph.numerics.metrics.agreement import Agreement, Apart
+
+
+def watched(errors, sizes=None):
+    found = Watched(Agreement("y"))
+    for error, size in zip(errors, sizes or [1.0] * len(errors), strict=True):
+        astray = int(math.isinf(error))
+        off = 0.0 if astray else error * size
+        found.add(Apart(error, off, compared=4, floating=True, off=off, size=size, astray=astray))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome", "exceeded"),
+    [
+        ([1e-3] * 6, "ok", 0),
+        ([1e-3] * 5 + [1.5e-2], "ok", 1),  # one that is not far off
+        ([1e-3] * 5 + [5e-2], "doubtful", 1),
+        ([1e-3] * 4 + [1.5e-2] * 2, "doubtful", 2),
+        ([1e-3] * 3 + [1.5e-2] * 3, "missed", 3),
+        ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
+    ],
+)
+def test_generated_inputs(errors, outcome, exceeded):
+    verdict = judged([watched(errors)], 1e-2, generated=True)
+    assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
+
+
+@pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
+def test_one_of_eight_of_the_users_decides(worst, outcome):
+    assert judged([watched([1e-3] * 7 + [worst])], 1e-2, generated=False).outcome == outcome
+
+
+def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_against_the_others():
+    found = [watched([1e-3] * 5 + [0.5], [1.0] * 5 + [0.01])]
+    assert judged(found, 1e-2, generated=True).outcome == "doubtful"  # 5e-3 of 0.1: not 0.5, and not nothing
+    found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
+    assert judged(found, 1e-2, generated=True).outcome == "ok"
+    assert judged(found, 1e-2, generated=False).outcome == "missed"
+
+
+def test_an_output_that_says_nothing_is_not_judged():
+    mute = Watched(Agreement("m"))
+    for _ in range(3):
+        mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
+    assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
+    assert judged([mute], 1e-2, generated=True).outcome == "not checked"

@@ -1,0 +1,183 @@
+"""What must hold of a random model that was converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.api.check_run import compared, judged
+from ampgraph.api.pairs import OnnxPair
+from ampgraph.core.verdict import TOLERANCES
+from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.strict.session import StrictSession
+from fuzz.models import Random
+from fuzz.runtime import opened
+
+LEVELS = ("O1", "O2", "O3", "auto")
+TARGETS = ("cpu", "cpu", "cuda", "tensorrt")
+FLOOR = 1e-3  # of the reference's root mean square, below which its digits are rounding
+
+
+@dataclass(frozen=True)
+class Way:
+    """One conversion of a model."""
+
+    level: str
+    dtype: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.level},{self.dtype},{self.target}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What does not hold, at which stage; ``missed`` is none: an error that the check announces."""
+
+    seed: int
+    way: Way
+    stage: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.seed} {self.way} {self.stage}: {self.message}"
+
+
+def ways(seed: int, count: int) -> list[Way]:
+    """Some ways of a seed: all levels and types come in turn."""
+    every = [Way(level, dtype, "") for dtype in ("float16", "bfloat16") for level in LEVELS]
+    drawn = np.random.default_rng([seed, 1]).permutation(len(every))[:count]
+    return [Way(every[i].level, every[i].dtype, TARGETS[(seed + place) % 4]) for place, i in enumerate(drawn)]
+
+
+def faults(case: Random, count: int = 3) -> Iterator[Fault]:
+    """All that is wrong with some conversions of a model."""
+    for way in ways(case.seed, count):
+        fault = look(case, way)
+        if fault is not None:
+            yield fault
+
+
+def look(case: Random, way: Way) -> Fault | None:
+    """What is wrong with one conversion."""
+    try:
+        _examine(case, way)
+    except _Failed as failed:
+        return Fault(case.seed, way, failed.stage, failed.message)
+    return None
+
+
+class _Failed(Exception):
+    def __init__(self, stage: str, error: object) -> None:
+        self.stage, self.message = stage, " ".join(f"{type(error).__name__} {error}".split())[:400]
+        super().__init__(stage)
+
+
+def convert(model: ModelProto, way: Way) -> ModelProto:
+    return ampgraph.convert(model, way.level, dtype=way.dtype, target=way.target, check="off")
+
+
+def _examine(case: Random, way: Way) -> None:
+    before = _bytes(case.model)
+    try:
+        result = convert(case.model, way)
+    except Exception as error:
+        raise _Failed("convert", error) from error
+    if _bytes(case.model) != before:
+        raise _Failed("untouched", "the caller's model was changed")
+    after = _bytes(result)
+    if after == before:
+        return
+    if case.seed % 8 == 0 and _bytes(convert(case.model, way)) != after:
+        raise _Failed("deterministic", "a second run gives other bytes")
+    _valid(case, result, way)
+    _right(case, result, way)
+    try:
+        again = _bytes(convert(result, way))
+    except Exception as error:
+        raise _Failed("again", error) from error
+    if again != after:
+        raise _Failed("again", "converting again changes it")
+
+
+def _bytes(model: ModelProto) -> bytes:
+    return model.SerializeToString(deterministic=True)
+
+
+def _valid(case: Random, result: ModelProto, way: Way) -> None:
+    """The checker takes it, and on its own target ONNX Runtime; its interface is as before."""
+    if case.checked:
+        try:
+            onnx.checker.check_model(result, full_check=True)
+        except Exception as error:
+            raise _Failed("checker", error) from error
+    for old, new in ((case.model.graph.input, result.graph.input), (case.model.graph.output, result.graph.output)):
+        if list(old) != list(new):
+            raise _Failed("interface", "inputs or outputs changed")
+    try:
+        seen, before = (_seen(opened(model)) for model in (result, case.model))
+        if seen != before:
+            apart = next((a, b) for a, b in zip(before, seen, strict=True) if a != b)
+            raise _Failed("interface", f"ONNX Runtime saw {apart[0]}, and sees {apart[1]}")
+    except _Failed:
+        raise
+    except Exception as error:
+        if way.target == "cpu":  # other targets' kernels are not here, and what has none is replaced by its definition
+            raise _Failed("load", error) from error
+
+
+def _seen(session: ort.InferenceSession) -> list[tuple[str, str, int]]:
+    """Inputs and outputs as ONNX Runtime tells of them: names, types and ranks."""
+    return [(one.name, one.type, len(one.shape)) for one in (*session.get_inputs(), *session.get_outputs())]
+
+
+def _right(case: Random, result: ModelProto, way: Way) -> None:
+    """A strict run is right, or the check says that it is not."""
+    try:
+        session = StrictSession(result, threads=1)
+        found = [session.run(feeds) for feeds in case.feeds]
+    except Exception as error:
+        raise _Failed("strict", error) from error
+    errors = [
+        distance(expected[name], one[name])
+        for expected, one in zip(case.expected, found, strict=True)
+        for name in expected
+    ]
+    worst, tolerance = max(errors, default=0.0), TOLERANCES[way.dtype]
+    if worst > tolerance and not _announced(case, result, tolerance):
+        raise _Failed("silent", f"an error of {worst:.3g} that the check does not announce")
+
+
+def distance(reference: Any, result: Any) -> float:
+    """rms(a - b) / max(rms(a), 1e-3) of a floating output; infinite where only one side is finite; 0 for all else."""
+    if isinstance(reference, list):
+        if len(reference) != len(result):
+            return float("inf")
+        return max((distance(a, b) for a, b in zip(reference, result, strict=True)), default=0.0)
+    if not isinstance(reference, np.ndarray) or reference.dtype.kind != "f" or not reference.size:
+        return 0.0
+    if reference.shape != result.shape:
+        return float("inf")
+    a, b = reference.astype(np.float64), result.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if not (same | (np.isfinite(a) & np.isfinite(b))).all():
+        return float("inf")
+    apart = np.where(same, 0, b) - np.where(same, 0, a)
+    size = np.where(np.isfinite(a), a, 0)
+    return float(np.sqrt((apart**2).mean()) / max(np.sqrt((size**2).mean()), FLOOR))
+
+
+def _announced(case: Random, result: ModelProto, tolerance: float) -> bool:
+    """Whether the check that ends a conversion calls it missed on the same samples."""
+    pair = OnnxPair(case.model, result, "cpu")
+    drawn = load_samples(pair.reference, case.feeds, count=len(case.feeds), dims={})
+    pair.open()
+    outputs, _ = compared(pair, drawn, 60.0)
+    return judged(outputs, tolerance, False).missed

@@ -1,0 +1,65 @@
+"""A slice of the random models, those that had a fault once, and that the fuzz finds what it is there to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from fuzz import checks
+from fuzz.checks import Way, distance, faults, look
+from fuzz.models import random_model
+from fuzz.shrink import kept, shrunk
+from share import FULL
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.onnx"))
+SEEDS = range(0, 400 if FULL else 24)
+O2 = Way("O2", "float16", "cpu")
+
+
+@pytest.mark.slow
+def test_random_models() -> None:
+    cases = [case for seed in SEEDS if (case := random_model(seed)) is not None]
+    assert len(cases) > 0.9 * len(SEEDS)
+    assert [str(fault) for case in cases for fault in faults(case, 2)] == []
+
+
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_that_had_a_fault(file: Path) -> None:
+    case, way = kept(file)
+    assert look(case, way) is None
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    one, other = random_model(3), random_model(3)
+    assert one is not None and other is not None
+    assert one.model == other.model
+    assert all((one.feeds[1][name] == value).all() for name, value in other.feeds[1].items())
+
+
+def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: ModelProto, way: Way) -> ModelProto:
+        made = ModelProto()
+        made.CopyFrom(model)
+        for node in made.graph.node:
+            if node.op_type == "MatMul":
+                node.op_type = "MatMuul"
+        return made
+
+    monkeypatch.setattr(checks, "convert", broken)
+    cases = (case for seed in range(40) if (case := random_model(seed)) is not None)
+    case = next(case for case in cases if any(node.op_type == "MatMul" for node in case.model.graph.node))
+    fault = look(case, O2)
+    assert fault is not None and fault.stage == "checker"
+    left = [node.op_type for node in shrunk(case, O2, "checker").model.graph.node]
+    assert "MatMul" in left and len(left) < 8
+
+
+def test_distance() -> None:
+    one = np.array([3.0, 4.0], np.float32)
+    assert distance(one, one * np.float32(1.01)) == pytest.approx(0.01, rel=1e-3)
+    assert distance(one, np.array([3, np.inf], np.float32)) == np.inf
+    assert distance(np.zeros(2, np.float32), np.full(2, 1e-4, np.float32)) == pytest.approx(0.1)
+    assert distance(np.array([np.inf, 1], np.float32), np.array([np.inf, 1], np.float32)) == 0

@@ -1,0 +1,301 @@
+"""What metrics say of outputs: numbers, probabilities, detections, tokens, and functions of the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ampgraph
+from ampgraph import AmpError
+from ampgraph.core.metric_names import METRICS, metrics_help
+from ampgraph.formats import adapters
+from ampgraph.numerics.metrics.agreement import Agreement, apart
+from ampgraph.numerics.metrics.custom import address_of
+from ampgraph.numerics.metrics.metric import SAMPLE, metric_of
+from ampgraph.numerics.metrics.roles import roles_of
+from ampgraph.report.verification import verification_lines
+from onnx_text import parse
+from present import plain
+
+Side = Mapping[str, Any]
+
+
+def error(metric: str, want: Any, got: Any, role: str = "") -> float:
+    return metric_of(metric, {"y": role}).judge({"y": want}, {"y": got})["y"].error()
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_that_nearly_vanishes_is_measured_by_the_scale_of_the_output() -> None:
+    wants = [np.full(4, size, np.float32) for size in (5.0, 4.0, 6.0, 0.01)]
+    output, plain = Agreement("y"), Agreement("y")
+    for want in wants:
+        got = want + np.float32(0.002)  # half of float16's step at 5
+        judged = metric_of("auto").judge({"y": want}, {"y": got})["y"]
+        output.add(apart(want, got), judged)
+        plain.add(apart(want, got))
+    assert output.scores.worst == pytest.approx(0.002 / (0.1 * 4.5), rel=1e-3)  # a tenth of the median scale
+    assert plain.worst == output.worst == pytest.approx(0.2, rel=1e-3)
+    assert output.within(1e-2) and not plain.within(1e-2)
+
+
+def test_one_large_sample_excuses_nothing() -> None:
+    output = Agreement("y")
+    for size in (1.0, 1.0, 1000.0):
+        want = np.full(4, size, np.float32)
+        output.add(apart(want, want + 0.05), metric_of("auto").judge({"y": want}, {"y": want + 0.05})["y"])
+    assert output.scores.worst == pytest.approx(0.05, rel=1e-3) and not output.within(1e-2)
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_equal_outputs_have_no_error_by_any_metric(metric: str) -> None:
+    rng = np.random.default_rng(0)
+    outputs = {"boxes": _boxes(rng, 5), "ids": np.arange(5), "scores": rng.random((5, 3)).astype(np.float32)}
+    judged = metric_of(metric).judge(outputs, outputs)
+    assert judged and all(found.error() == pytest.approx(0, abs=1e-9) for found in judged.values())
+
+
+# -- probabilities ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_likely_at_all_is_judged_by_its_absolute_error() -> None:
+    want, got = np.array([[1e-2, 1e-5]], np.float32), np.array([[1.05e-2, 4e-5]], np.float32)
+    assert error("l2", want, got) > 4e-2
+    assert error("probabilities", want, got) == pytest.approx(5e-4 / 0.1, rel=1e-2)
+    assert error("auto", want, got, "probabilities") == error("probabilities", want, got)
+    assert error("auto", want, got) == error("l2", want, got)  # numbers that happen to lie between 0 and 1
+
+
+def test_one_lost_among_many_is_seen() -> None:
+    want = np.full((1, 20_000), 1e-5, np.float32)
+    want[0, 7] = 0.9
+    got = want.copy()
+    got[0, 7] = 0.1
+    assert error("probabilities", want, got) > 0.5
+
+
+def test_rows_that_sum_to_one_are_probabilities_whatever_made_them() -> None:
+    rng = np.random.default_rng(0)
+    want = rng.dirichlet(np.ones(4), 3).astype(np.float32)
+    assert metric_of("auto").judge({"y": want}, {"y": want})["y"].sort == "probabilities"
+    assert metric_of("auto").judge({"y": want * 2}, {"y": want})["y"].sort == "numbers"
+
+
+def test_logits_are_the_same_when_all_are_shifted() -> None:
+    want = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    assert error("l2", want, want + 2) > 1
+    assert error("logits", want, want + 2) < 1e-6
+    assert error("logits", want, -want) > 0.1
+    masked = np.where(want > 0, -np.inf, want)
+    assert error("logits", masked, masked) == 0 and error("logits", want, masked) == math.inf
+
+
+def test_logarithms_of_probabilities_are_judged_as_probabilities() -> None:
+    want = np.log(np.array([[0.999, 1e-3, 1e-9]]))
+    got = want + np.array([[0.0, 0.0, -3.0]])
+    assert error("auto", want, got, "log probabilities") < 1e-6 < 0.1 < error("l2", want, got)
+
+
+def test_the_graph_tells_what_outputs_are() -> None:
+    model = parse(
+        """g (float[8] s, float[8, 4] b)
+            => (float[8] p, float[8] l, float[8] g, float[k, 4] t, float[8] n, int64[k] c) {
+            r = Sigmoid (s)
+            p = Reshape (r, whole)
+            l = LogSoftmax (s)
+            q = Sigmoid (s)
+            g = Mul (q, s)
+            v, c = TopK (s, k)
+            t = Gather (b, c)
+            n = Neg (s)
+        }""",
+        k=np.array([3]),
+        whole=np.array([8]),
+    )
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    assert roles_of(graph.dataflow()) == {
+        "p": "probabilities", "l": "log probabilities", "g": "numbers", "t": "rows", "n": "numbers", "c": "rows"
+    }  # fmt: skip
+
+
+# -- detections -------------------------------------------------------------------------------------------------------
+
+
+def _boxes(rng: np.random.Generator, count: int) -> np.ndarray:
+    corner = rng.uniform(0, 400, (count, 2))
+    return np.concatenate([corner, corner + rng.uniform(20, 80, (count, 2))], 1).astype(np.float32)
+
+
+def _rows(layout: str, boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
+    parts = [classes[:, None].astype(np.float32), scores[:, None], boxes]
+    if layout == "class first":
+        return {"d": np.concatenate(parts, 1)}
+    if layout == "box first":
+        return {"d": np.concatenate([boxes, parts[1], parts[0]], 1)[None]}
+    return {"b": boxes[None], "s": scores[None], "c": classes[None], "n": np.array([len(boxes)])}
+
+
+@pytest.mark.parametrize("layout", ["class first", "box first", "apart"])
+def test_the_order_of_detections_means_nothing(layout: str) -> None:
+    rng = np.random.default_rng(1)
+    boxes, scores, classes = _boxes(rng, 12), rng.random(12).astype(np.float32), rng.integers(0, 3, 12)
+    order = rng.permutation(12)
+    want = _rows(layout, boxes, scores, classes)
+    got = _rows(layout, boxes[order] + np.float32(0.05), scores[order], classes[order])
+    metric = metric_of("auto", dict.fromkeys(want, "rows"))
+    judged = metric.judge(want, got)
+    assert set(judged) == set(want)
+    assert all(found.error() < 1e-3 for found in judged.values())
+    assert all(found.paired == (24, 24) for found in judged.values() if found.sort == "detections")
+    assert apart(want[next(iter(want))], got[next(iter(want))]).error > 0.3  # by place
+    lost = metric.judge(want, _rows(layout, boxes[:11], scores[:11], classes[:11]))
+    assert lost[next(iter(want))].paired == (22, 23) and lost[next(iter(want))].error() > 0.1
+    if layout == "apart":
+        assert lost["n"].error() == pytest.approx(1 / 12)
+    other = metric.judge(want, _rows(layout, boxes, scores, np.where(np.arange(12) == 5, 9, classes)))
+    assert other[next(iter(want))].paired == (22, 24)  # the same box of another class is no partner
+
+
+def test_rows_without_boxes_are_paired_by_their_distance() -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    judged = metric_of("detections").judge({"y": rows}, {"y": rows[::-1] + np.float32(1e-4)})["y"]
+    assert judged.paired == (12, 12) and judged.error() < 1e-3
+
+
+def test_no_detections_on_either_side() -> None:
+    none, some = np.zeros((0, 6), np.float32), np.array([[0, 0.9, 10, 10, 30, 30]], np.float32)
+    metric = metric_of("detections")
+    assert metric.judge({"y": none}, {"y": none})["y"].error() == 0
+    assert metric.judge({"y": none}, {"y": some})["y"].error() > 1
+    assert metric.judge({"y": some}, {"y": none})["y"].error() == pytest.approx(1)
+
+
+def test_verify_takes_boxes_behind_a_selection_as_a_set() -> None:
+    model = parse(
+        "g (float[8] s, float[8, 4] b) => (float[3, 4] t) { v, c = TopK (s, k)  t = Gather (b, c) }", k=np.array([3])
+    )
+    swapped = parse(
+        """g (float[8] s, float[8, 4] b) => (float[3, 4] t) {
+            v, c = TopK (s, k)  d = Gather (c, turned)  t = Gather (b, d) }""",
+        k=np.array([3]),
+        turned=np.array([2, 0, 1]),
+    )
+    data = [{"s": np.arange(8, dtype=np.float32), "b": _boxes(np.random.default_rng(0), 8)}]
+    found = ampgraph.verify(model, swapped, data=data)
+    assert found.ok and plain(found.to_dict())["outputs"][0]["judged_as"] == "detections"
+    assert plain(found.to_dict())["outputs"][0]["relative_l2"]["p90"] > 0.1
+    assert "6 of 6 rows have a partner in the other model" in "\n".join(verification_lines(found))
+    assert not ampgraph.verify(model, swapped, data=data, metric="l2", nodes=0).ok
+
+
+# -- integers ---------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_of_tokens_agree_place_by_place() -> None:
+    want, got = np.array([[5, 6, 7, 8]]), np.array([[5, 6, 9]])
+    assert error("tokens", want, got) == error("auto", want, got) == pytest.approx(0.5)
+    assert error("auto", want, want + (want == 7)) == 0.25
+    assert error("auto", np.array([True, False]), np.array([True, True])) == 0.5
+
+
+def test_integers_that_differ_are_shown_and_count() -> None:
+    body = "y = ArgMax <axis = 1, keepdims = 0> (a)  z = Neg (x)"
+    text = "g (float[4, 3] x) => (int64[4] y, float[4, 3] z)"
+    model, other = (parse(f"{text} {{ a = {kind} (x)  {body} }}") for kind in ("Identity", "Floor"))
+    data = [{"x": np.array([[0.1, 0.2, 0.3], [1, 2, 3], [3, 2, 1], [1, 2, 0]], np.float32)}]
+    found = ampgraph.verify(model, other, data=data)
+    text = "\n".join(verification_lines(found))
+    assert not found.ok and "output      y  missed" in text and "25 % of the elements differ" in text
+    assert "verdict     missed: y" in text
+
+
+# -- of the user's own ------------------------------------------------------------------------------------------------
+
+
+def off_by(reference: Side, result: Side) -> float:
+    """A metric that the tests name by its module."""
+    return float(max(np.abs(reference[name] - result[name]).max() for name in reference))
+
+
+def test_a_function_judges_samples() -> None:
+    model = parse("g (float[2] x) => (float[2] y) <float[2] w = {0.1, 0.3}> { y = Mul (x, w) }")
+    low = ampgraph.convert(model, "O3")
+    data = [{"x": np.full(2, size, np.float32)} for size in (1, 2, 3)]
+    found = ampgraph.verify(model, low, data=data, metric=off_by, tolerance=1e-2)
+    assert found.ok and found.overall is not None and 0 < found.overall.worst < 1e-2
+    text = "\n".join(verification_lines(found))
+    assert "metric      off_by  " in text and "verdict     ok: off_by within 0.01" in text
+    assert not ampgraph.verify(model, low, data=data, metric=off_by, tolerance=1e-9, nodes=0).ok
+    tuned = ampgraph.tune(model, data=data, metric=off_by, tolerance=1e-9, level="O3")
+    assert tuned.met and tuned.metric == "off_by" and tuned.patterns
+
+
+def test_a_function_is_named_by_its_file_or_module(amp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("def close(a, b):\n    return max(abs(a[n] - b[n]).max() for n in a)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    for text in (f"{tmp_path}/mine.py:close", "mine:close"):
+        status, out, _ = amp("verify", tmp_path / "m.onnx", tmp_path / "m.onnx", "--metric", text)
+        assert status == 0 and f"ok: {text} within" in out
+    loaded = metric_of(f"{tmp_path}/mine.py:close")
+    assert loaded.judge({"y": np.ones(2)}, {"y": np.full(2, 1.5)})[SAMPLE].error() == 0.5
+    assert address_of(off_by).endswith("test_metrics:off_by") and address_of(lambda a, b: 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("l3", "unknown metric 'l3'"),
+        ("no.such.module:f", "ModuleNotFoundError"),
+        ("gone.py:f", "there is no file gone.py"),
+        ("math:nothing", "math has no function 'nothing'"),
+        ("math:pi", "math has no function 'pi'"),
+    ],
+)
+def test_a_metric_that_is_none_is_told_before_anything_is_read(text: str, told: str) -> None:
+    for verb in (lambda: ampgraph.verify("gone", "gone", metric=text), lambda: ampgraph.tune("gone", metric=text)):
+        with pytest.raises(AmpError, match="AMP312") as raised:
+            verb()
+        assert told in raised.value.message and raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", [lambda a, b: "much", lambda a, b: math.nan, lambda a, b: -1, lambda a: 0, lambda a, b: 1 / 0]
+)
+def test_a_function_that_gives_no_error_is_told(given: Any) -> None:
+    with pytest.raises(AmpError, match="AMP312.*metric <lambda>"):
+        metric_of(given).judge({"y": np.ones(2)}, {"y": np.ones(2)})
+
+
+def test_help_names_every_metric() -> None:
+    assert all(name in metrics_help() for name in METRICS) and "file.py:function" in metrics_help()
+
+
+# -- in a conversion's check ------------------------------------------------------------------------------------------
+
+
+def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
+    """The wrong sum is far off by relative L2, and by the function of the file it is not."""
+    (tmp_path / "mine.py").write_text("def never(a, b):\n    return 0.0\n\ndef always(a, b):\n    return 1.0\n")
+    model = parse("g (float[2, 8] x) => (float[2, 8] y) <float k = {1000}> { b = Add (x, k)  y = Sub (b, k) }")
+    (tmp_path / "c.onnx").write_bytes(model.SerializeToString())
+    words = ("convert", tmp_path / "c.onnx", "--level", "O3", "--check", "auto", "-o", tmp_path / "low.onnx")
+    status, out, _ = amp(*words, "--metric", "l2")
+    assert status == 1 and "MISSED" in out and "at 'y'" in out
+    status, out, _ = amp(*words, "--metric", f"{tmp_path}/mine.py:never")
+    assert status == 0 and "check       ok 0 on" in out
+    status, out, _ = amp(*words, "--metric", f"{tmp_path}/mine.py:always")
+    assert status == 1 and "MISSED: error 1 at" in out and "mine.py:always" in out
+    status, _, err = amp(*words, "--metric", "l3")
+    assert status == 2 and "unknown metric 'l3'" in err
+    with pytest.raises(AmpError, match="AMP312.*cannot be found by the process"):
+        ampgraph.convert(model, output=tmp_path / "x.onnx", check="auto", metric=lambda a, b: 0.0)
+    assert not (tmp_path / "x.onnx").exists()
