@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..core.errors import AmpError, nearest
+from ..core.spellings import place_word
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
@@ -39,9 +40,10 @@ def choose(device: str) -> tuple[str, tuple[str, ...]]:
 
     Raises AmpError AMP321 for an unknown word, AMP505 for a device that is not here.
     """
-    if device not in (*PROVIDERS, "auto"):
-        known = [*PROVIDERS, "auto"]
-        hint = nearest(device, known) or f"there are: {', '.join(known)}"
+    known = [*PROVIDERS, "auto"]
+    device = place_word(device.lower()) if isinstance(device, str) else device
+    if device not in known:
+        hint = nearest(str(device), known) or f"there are: {', '.join(known)}"
         raise AmpError("AMP321", f"unknown device '{device}'", hint=hint)
     ort = import_onnxruntime()
     if hasattr(ort, "preload_dlls") and device in ("auto", "cuda", "tensorrt"):

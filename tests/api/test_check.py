@@ -87,8 +87,9 @@ def test_the_users_samples_are_what_it_runs_on(path):
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
 
 
-def test_a_level_without_guards_is_announced_too(amp, path):
-    code, out, _ = amp("convert", path(LARGE), "--check", "auto", "--level", "O3")
+@pytest.mark.parametrize("words", [["--level", "O3"], ["--policy", "pytorch"]])
+def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
+    code, out, _ = amp("convert", path(LARGE), "--check", "auto", *words)
     assert code == 1 and rows(out)["check"].startswith("MISSED: error infinite")
 
 
