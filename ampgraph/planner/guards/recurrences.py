@@ -34,7 +34,7 @@ class Recurrences(Findings):
 def guard_recurrences(context: Context, regions: Regions) -> Recurrences:
     """Holds every float state of a loop that is its old value plus something, and what lies between the two.
 
-    h + z (n - h) of a recurrent cell written out, a sum of what a loop finds, a sample that a sampler refines. What is
+    n + z (h - n) of a recurrent cell written out, a sum of what a loop finds, a sample that a sampler refines. What is
     made anew in every round, tanh(W h), is none. At O3 they are named, and not held.
     """
     found, warnings = [], []
@@ -62,7 +62,7 @@ def _states(context: Context, regions: Regions) -> Iterator[tuple[int, list[Op]]
         if flow.values[after].scope != scope or flow.scopes[scope].kind != "body" or after == before:
             continue
         path = _between(context, regions, before, after)
-        if any(_adds(context, op) for op in path):
+        if _is_added_to(context, before, path):
             yield before, path
 
 
@@ -91,7 +91,18 @@ def _keeps(context: Context, regions: Regions, op: Op) -> bool:
     )
 
 
-def _adds(context: Context, op: Op) -> bool:
-    """Whether an operator adds something that is computed."""
-    computed = [v for v in op.inputs if v != NONE and not context.flow.values[v].weight]
-    return context.traits.has(op.role, "cancels") and len(computed) > 1
+def _is_added_to(context: Context, state: int, path: list[Op]) -> bool:
+    """Whether something that is computed is added to a state before a gate scales it.
+
+    What a gate scales down first, f c + i g, forgets its roundings with the rest.
+    """
+    whole = {state}
+    for op in path:
+        if not any(v in whole for v in op.inputs):
+            continue
+        alone = len([v for v in op.inputs if v != NONE and not context.flow.values[v].weight]) == 1
+        if context.traits.has(op.role, "cancels") and not alone:
+            return True
+        if alone or not context.traits.has(op.role, "scalings"):
+            whole.update(op.outputs)
+    return False
