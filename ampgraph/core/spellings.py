@@ -32,6 +32,11 @@ def place_word(word: str) -> str:
     return _PLACES.get(word.lower(), word)
 
 
+def device_word(device: str) -> str:
+    """The same of a device, of which any case will do; what is no text stays what it is."""
+    return place_word(device.lower()) if isinstance(device, str) else device
+
+
 def io_of(keep: object) -> tuple[str, ...]:
     """What ``io`` says for ``keep_io_types``: True, False, or the names of those that keep theirs.
 
