@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
+from ...oplists.traits import Trait
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
-KEEPS = ("cancels", "scalings", "moves", "joins", "conversions", "nothing_in_inference", "bounds", "extremes")
+KEEPS: tuple[Trait, ...] = (
+    *("cancels", "scalings", "moves", "joins"),
+    *("conversions", "nothing_in_inference", "bounds", "extremes"),
+)
 """Traits of what hands a state on, changed a little or not: no product, and no function that bounds it anew."""
 
 
