@@ -55,7 +55,7 @@ class Probabilities:
         floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")
         raises = traits.has(op.role, "adds_epsilon") and not self.turns(op)
         alone = len([v for v in op.inputs[:2] if v != NONE]) - len(stored) == 1
-        return alone and not (raises and floor is not None and float(floor) >= LEAST)
+        return alone and not (raises and isinstance(floor, (int, float)) and floor >= LEAST)
 
     def turns(self, op: Op) -> bool:
         """Whether an operator is 1 - p."""
