@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
+from typing import cast
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
 from .tied import TypeGroups, type_groups
+from .traits import Trait
 
 TARGETS = MappingProxyType(
     {
@@ -39,8 +41,8 @@ class Broken:
     default: object = None
     """The attribute's value where a node does not set it."""
 
-    before: str = ""
-    """Only nodes whose result an operator of this trait reads beside a constant; empty: every node."""
+    before: Trait | None = None
+    """Only nodes whose result an operator of this trait reads beside a constant; None: every node."""
 
     @property
     def always(self) -> bool:
@@ -113,7 +115,7 @@ class Kernels:
 
 
 def _broken(entry: Mapping[str, object]) -> Broken:
-    attribute, before = str(entry.get("attribute", "")), str(entry.get("before", ""))
+    attribute, before = str(entry.get("attribute", "")), cast("Trait | None", entry.get("before"))
     reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
     return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 
