@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ampgraph.core.installing import PACKAGES
+
 pytestmark = pytest.mark.slow
 
 if sys.version_info >= (3, 11):
@@ -18,9 +20,22 @@ else:
 ROOT = Path(__file__).parents[1]
 
 
-def _settings() -> dict:
+def _project() -> dict:
     with open(ROOT / "pyproject.toml", "rb") as file:
-        return tomllib.load(file)["tool"]["setuptools"]
+        return tomllib.load(file)
+
+
+def _settings() -> dict:
+    return _project()["tool"]["setuptools"]
+
+
+def test_hints_name_the_packages_of_the_extras() -> None:
+    """An extra has no name that works from a checkout and from a wheel; packages have."""
+    extras = _project()["project"]["optional-dependencies"]
+    for extra, packages in PACKAGES.items():
+        assert set(packages) <= {package.partition(";")[0].strip() for package in extras[extra]}, extra
+    sources = (ROOT / top for top in ("ampgraph", "passes", "models"))
+    assert [path for top in sources for path in top.rglob("*.py") if "install 'ampgraph[" in path.read_text()] == []
 
 
 def test_pyproject_names_every_package_folder() -> None:
@@ -68,3 +83,7 @@ def test_a_wheel_works_without_the_checkout(tmp_path: Path) -> None:
     )
     run = [sys.executable, "-I", "-c", code, str(tmp_path / "site")]
     assert subprocess.run(run, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.strip() == "True"
+    demo = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ampgraph.cli.console import main; main()"
+    run = [sys.executable, "-I", "-c", demo, str(tmp_path / "site"), "demo"]
+    said = subprocess.run(run, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert "verdict     ok" in said and (tmp_path / "ampgraph-demo" / "digits_transformer.O2.onnx").is_file()

@@ -12,6 +12,7 @@ from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import OPTIONS, Given, OtherFields, Recipe
+from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from .check import Checking
 from .keywords import recipe_for, takes_recipe
@@ -37,31 +38,32 @@ class ConvertOptions(OtherFields, total=False):
     check: str | None
     tolerance: float | None
     repair: bool
+    metric: str | Function | None
     progress: Progress | None
 
 
 @overload
 def convert(
-    model: Model, level: str | None = None, *, output: OutPath, **options: Unpack[ConvertOptions]
+    model: Model, level: str | int | None = None, *, output: OutPath, **options: Unpack[ConvertOptions]
 ) -> OutPath: ...
 
 
 @overload
 def convert(
-    model: InMemory, level: str | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
+    model: InMemory, level: str | int | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
 ) -> InMemory: ...
 
 
 @overload
 def convert(
-    model: PathLike, level: str | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
+    model: PathLike, level: str | int | None = None, *, output: None = None, **options: Unpack[ConvertOptions]
 ) -> FromPath: ...
 
 
 @takes_recipe
 def convert(
     model: Model,
-    level: str | None = None,
+    level: str | int | None = None,
     *,
     recipe: Recipe | str | None = None,
     plan: Plan | None = None,
@@ -134,7 +136,7 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
     """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it, be it the plan's own word."""
     words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
-    found = [name for name in OPTIONS if name != "opset" and (name in words or name in recipe.set())]
+    found = [name for name in (*OPTIONS, KEEP_IO) if name != "opset" and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []
     if found:
         hint = "make the plan with it, or leave plan= away"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def explain(
     model: Model,
     node: str,
-    level: str | None = None,
+    level: str | int | None = None,
     *,
     recipe: Recipe | str | None = None,
     data: Data = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @takes_recipe
 def plan(
     model: Model,
-    level: str | None = None,
+    level: str | int | None = None,
     *,
     recipe: Recipe | str | None = None,
     data: Data = None,

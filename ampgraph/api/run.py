@@ -9,6 +9,7 @@ from onnx import ModelProto
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
+from ..core.spellings import device_word
 from ..runtime.session import Session
 from .kinds import Feeds, PathLike
 
@@ -38,6 +39,7 @@ def run(
 
 def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
     """A session of the runtime that a model belongs to."""
+    device = device_word(device)
     if not isinstance(model, ModelProto) and is_mindir(model):
         from ..runtime.mindspore_session import MindsporeSession
 
@@ -58,7 +60,7 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
 def refuse_device(device: str, own: tuple[str, ...], model_format: str) -> None:
     """Raises AmpError AMP321 for a device of the other format."""
     others = {*ONNX_DEVICES, *MINDIR_DEVICES} - set(own)
-    if device in others:
+    if isinstance(device, str) and device_word(device) in others:
         raise AmpError("AMP321", f"{model_format} models do not run on '{device}'", hint=f"auto, {', '.join(own)}")
 
 

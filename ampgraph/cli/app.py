@@ -8,7 +8,7 @@ import typer
 
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
-from . import convert, diff, mixlist, numbers, reports, train, tune, verify
+from . import convert, demo, diff, mixlist, numbers, reports, train, tune, verify
 from .terminal import guarded
 
 app = typer.Typer(
@@ -16,7 +16,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda word: word.replace("_", "-"),  # --store_weights too
+    },
 )
 
 
@@ -35,6 +38,7 @@ def ampgraph(
     """Automatic mixed precision for ONNX and MindIR models.
 
     \b
+    ampgraph demo                               the first example: writes a small model, converts it, verifies it
     ampgraph convert model.onnx                 writes model.O2.onnx, mostly float16
     ampgraph convert model.onnx --data samples/ the same, but what overflows on these samples stays float32
     ampgraph inspect model.O2.onnx --against model.onnx
@@ -55,6 +59,7 @@ app.command("explain", epilog=PATTERNS)(guarded(reports.explain))
 app.command("run")(guarded(numbers.run))
 app.command("verify")(guarded(verify.verify))
 app.command("tune", epilog=PATTERNS)(guarded(tune.tune))
+app.command("demo")(guarded(demo.demo))
 app.command("lists")(guarded(reports.lists))
 app.command("export-mixlist")(guarded(mixlist.export_mixlist))
 app.command("build-step", epilog=PATTERNS)(guarded(train.build_step))

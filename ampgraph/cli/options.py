@@ -12,6 +12,7 @@ import typer
 
 from ..core.metric_names import metrics_help
 from ..core.recipe import OPTIONS
+from ..core.spellings import KEEP_IO
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
@@ -44,6 +45,7 @@ def recipe_options(*names: str, but: tuple[str, ...] = ()) -> Callable[[Callable
     The command gets there what the user wrote, and nothing for options that were left away.
     """
     chosen = [name for name in OPTIONS if (not names or name in names) and name not in but]
+    chosen += [KEEP_IO] if "io" in chosen else []
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -65,6 +67,9 @@ def recipe_options(*names: str, but: tuple[str, ...] = ()) -> Callable[[Callable
 
 
 def _parameter(name: str) -> inspect.Parameter:
+    if name == KEEP_IO:
+        shown = typer.Option(None, "--keep-io-types/--no-keep-io-types", help="The same as --io keep, and --io low.")
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=bool | None)
     option = OPTIONS[name]
     kind = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
     shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help)

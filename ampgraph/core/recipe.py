@@ -22,8 +22,10 @@ from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
 from .recipe_text import quoted, split, words_of
+from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import Unpack
 
     from .ranges import Ranges
@@ -37,7 +39,7 @@ KEY = "ampgraph_recipe"
 class OtherFields(TypedDict, total=False):
     """What may be given for the fields of a recipe, all but the level, which the API's verbs take by position too."""
 
-    dtype: str
+    dtype: str | type[np.generic] | np.dtype[np.generic]
     policy: str
     lists: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
     fp32: str | Iterable[str]
@@ -46,15 +48,16 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
-    opset: int | Literal["auto"] | None
+    opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
     range_margin: float | None
+    keep_io_types: bool | Iterable[str] | None
 
 
 class RecipeFields(OtherFields, total=False):
     """What may be given for the fields of a recipe."""
 
-    level: str | None
+    level: str | int | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Recipe:
     level: str | None = option(
         "--level", "LEVEL", "O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.", read.level)
     dtype: str = option(
-        "--dtype", "TYPE", "float16 or bfloat16; float16 if not given.", read.dtype, default="float16")
+        "--dtype", "TYPE", "float16 (fp16, half) or bfloat16 (bf16); float16 if not given.", read.dtype,
+        default="float16")
     policy: str = option(
         "--policy", "POLICY", "Whose lists and rules: ampgraph (the default), or a framework's: pytorch, mindspore ...",
         read.word("policy"),
@@ -116,8 +120,8 @@ class Recipe:
         repeats=True, doc='``keep``, ``low``, or ``["name-pattern=low", ...]`` for graph inputs and outputs.')
     target: str | None = option(
         "--target", "TARGET",
-        "Where it will run: cuda (the default), tensorrt, cann or cpu; MindIR: ascend (the default) or cpu.",
-        read.optional_word("target"))
+        "Where it will run: cuda (gpu, the default), tensorrt (trt), cann or cpu; MindIR: ascend (the default) or cpu.",
+        read.target)
     dims: tuple[tuple[str, int], ...] = option(
         "--dim", "NAME=N", "Size of a symbolic dimension, for costs and generated inputs.", read.dims, repeats=True,
         doc="Sizes of symbolic dimensions by name, for costs and generated inputs.")
@@ -250,9 +254,9 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
     Raises UnknownKeyword for a name that is no field.
     """
     for name in given:
-        if name not in OPTIONS:
+        if name not in OPTIONS and name != KEEP_IO:
             raise UnknownKeyword(name, [*OPTIONS, *others])
-    words: dict[str, Any] = dict(given)  # each is checked by its field's own reader
+    words: dict[str, Any] = _with_io(given)  # each is checked by its field's own reader
     if recipe is None:
         return Recipe(**words)
     if isinstance(recipe, str):
@@ -263,9 +267,19 @@ def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: 
     return replace(recipe, **words) if words else recipe
 
 
+def _with_io(given: Mapping[str, object]) -> dict[str, object]:
+    """Fields, with what ``keep_io_types`` says as ``io``. Raises AmpError AMP301 where both are given."""
+    words = dict(given)
+    if KEEP_IO in words:
+        kept = io_of(words.pop(KEEP_IO))
+        if words.setdefault("io", kept) != kept:
+            raise AmpError("AMP301", f"io and {KEEP_IO} are both given", hint="give one of the two")
+    return words
+
+
 def flags(given: Iterable[str]) -> list[str]:
     """What the command line calls some fields."""
-    return [OPTIONS[name].flag for name in given]
+    return [OPTIONS[name].flag if name in OPTIONS else f"--{name.replace('_', '-')}" for name in given]
 
 
 def _text(recipe: Recipe) -> str:
@@ -286,10 +300,10 @@ def _named(part: str) -> tuple[str, str]:
     name, sign, word = part.partition("=")
     name = name.strip()
     if not sign:
-        if part in read.LEVELS or part in read.DTYPES:
-            return ("level" if part in read.LEVELS else "dtype"), part
-        known = [*read.LEVELS, *read.DTYPES, *OPTIONS]
-        hint = nearest(part, known) or f"levels are {', '.join(read.LEVELS)}; all else is NAME=WORD"
+        if level_word(part) or dtype_word(part):
+            return ("level" if level_word(part) else "dtype"), part
+        known = [*LEVELS, *DTYPES, *OPTIONS]
+        hint = nearest(part, known) or f"levels are {', '.join(LEVELS)}; all else is NAME=WORD"
         raise AmpError("AMP301", f"'{part}' is no level and no type", hint=hint)
     of_flag = {how.flag.lstrip("-").replace("-", "_"): field for field, how in OPTIONS.items()}
     plain = name.lstrip("-").replace("-", "_")

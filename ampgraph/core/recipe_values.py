@@ -8,28 +8,29 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from .errors import AmpError, is_number, is_whole, nearest
+from .spellings import DTYPES, LEVELS, dtype_word, level_word, place_word
 
 if TYPE_CHECKING:
     from .ranges import Ranges
 
-LEVELS = ("O0", "O1", "O2", "O3", "auto")
-DTYPES = ("float16", "bfloat16")
 STORES = ("low", "keep")
 PATTERNS = "A PATTERN is a node name glob, op:Kind, scope:layers.3.* or value:NAME."
 
 
 def level(value: object) -> str | None:
     """A level's name, or None: the policy's own. Raises AmpError AMP302."""
-    if value is None or value in LEVELS:
-        return None if value is None else str(value)
+    found = None if value is None else level_word(value)
+    if value is None or found is not None:
+        return found
     hint = nearest(str(value), list(LEVELS)) or f"levels are {', '.join(LEVELS)}"
     raise AmpError("AMP302", f"unknown level '{value}'", hint=hint)
 
 
 def dtype(value: object) -> str:
     """A low type's name. Raises AmpError AMP301."""
-    if isinstance(value, str) and value in DTYPES:
-        return value
+    found = dtype_word(value)
+    if found is not None:
+        return found
     hint = nearest(str(value), list(DTYPES)) or "float16 or bfloat16"
     raise AmpError("AMP301", f"unknown dtype '{value}'", hint=hint)
 
@@ -56,6 +57,12 @@ def optional_word(name: str) -> Callable[[object], str | None]:
     """A reader of one text, or None. It raises AmpError AMP301."""
     read = word(name)
     return lambda value: None if value is None else read(value)
+
+
+def target(value: object) -> str | None:
+    """The name of a target, or None: the format's own. Raises AmpError AMP301."""
+    found = optional_word("target")(value)
+    return None if found is None else place_word(found)
 
 
 def words(name: str) -> Callable[[object], tuple[str, ...]]:

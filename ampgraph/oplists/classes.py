@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.recipe_values import LEVELS
+from ..core.spellings import LEVELS
 
 __all__ = ["CLASSES", "LEVELS", "LEVEL_VALUES"]
 

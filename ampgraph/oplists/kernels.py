@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import cast
+from typing import get_args
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
@@ -115,7 +115,8 @@ class Kernels:
 
 
 def _broken(entry: Mapping[str, object]) -> Broken:
-    attribute, before = str(entry.get("attribute", "")), cast("Trait | None", entry.get("before"))
+    attribute = str(entry.get("attribute", ""))
+    before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
     reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
     return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 

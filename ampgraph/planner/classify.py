@@ -129,13 +129,12 @@ def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
 def _broken_before(context: Context, op: Op) -> list[Hold]:
     """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
     broken = context.options.kernels.broken.get(op.kind)
-    trait = broken.before if broken else None
-    reason = broken.reasons.get(context.options.dtype) if broken else None
-    if trait is None or reason is None:
+    reason = broken.reasons.get(context.options.dtype) if broken and broken.before else None
+    if broken is None or broken.before is None or reason is None:
         return []
     uses = (use for value in _in_place(context, op.outputs[0]) for use in context.flow.uses[value])
     readers = [context.flow.ops[use.op] for use in uses if use.op != NONE]
-    if not any(context.traits.has(reader.role, trait) and _has_constant(context, reader) for reader in readers):
+    if not any(context.traits.has(reader.role, broken.before) and _has_constant(context, reader) for reader in readers):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import AmpError
 from ..core.files import whole_file
+from ..core.installing import pip_install
 
 KINDS = (".png", ".svg", ".pdf")
 WINDOW = 50  # of how many points a smoothed curve consists at least
@@ -66,5 +67,5 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise AmpError("AMP501", "matplotlib is not installed", hint="pip install 'ampgraph[plot]'") from error
+        raise AmpError("AMP501", "matplotlib is not installed", hint=pip_install("plot")) from error
     return matplotlib

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from ..core.errors import AmpError, nearest
+from ..core.installing import pip_install
+from ..core.spellings import device_word
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
@@ -17,10 +19,10 @@ PROVIDERS = {
 BEST_FIRST = ("cuda", "cann", "cpu")  # for auto; TensorRT builds an engine first, which takes minutes: on request only
 
 _INSTALL = {
-    "cpu": "pip install 'ampgraph[cpu]'",
-    "cuda": "pip install 'ampgraph[gpu]' (not beside plain onnxruntime), with an NVIDIA driver",
-    "tensorrt": "pip install 'ampgraph[gpu]' and TensorRT itself, with an NVIDIA driver",
-    "cann": "install onnxruntime-cann and the CANN toolkit",
+    "cpu": lambda: pip_install("cpu"),
+    "cuda": lambda: f"{pip_install('gpu')} (not beside plain onnxruntime), with an NVIDIA driver",
+    "tensorrt": lambda: f"{pip_install('gpu')} and TensorRT itself, with an NVIDIA driver",
+    "cann": lambda: "install onnxruntime-cann and the CANN toolkit",
 }
 
 
@@ -29,7 +31,7 @@ def import_onnxruntime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise AmpError("AMP501", "onnxruntime is not installed", hint=_INSTALL["cpu"]) from error
+        raise AmpError("AMP501", "onnxruntime is not installed", hint=_INSTALL["cpu"]()) from error
     module: ModuleType = onnxruntime
     return module
 
@@ -39,9 +41,10 @@ def choose(device: str) -> tuple[str, tuple[str, ...]]:
 
     Raises AmpError AMP321 for an unknown word, AMP505 for a device that is not here.
     """
-    if device not in (*PROVIDERS, "auto"):
-        known = [*PROVIDERS, "auto"]
-        hint = nearest(device, known) or f"there are: {', '.join(known)}"
+    known = [*PROVIDERS, "auto"]
+    device = device_word(device)
+    if device not in known:
+        hint = nearest(str(device), known) or f"there are: {', '.join(known)}"
         raise AmpError("AMP321", f"unknown device '{device}'", hint=hint)
     ort = import_onnxruntime()
     if hasattr(ort, "preload_dlls") and device in ("auto", "cuda", "tensorrt"):
@@ -55,6 +58,6 @@ def choose(device: str) -> tuple[str, tuple[str, ...]]:
         raise AmpError(
             "AMP505",
             f"onnxruntime {ort.__version__} has no {wanted[0].removesuffix('ExecutionProvider')} here, only {message}",
-            hint=_INSTALL[device],
+            hint=_INSTALL[device](),
         )
     return device, tuple(name for name in wanted if name in here)

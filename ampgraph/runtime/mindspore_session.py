@@ -21,6 +21,7 @@ import numpy as np
 
 from ..core.arrays import Array, Feeds
 from ..core.errors import AmpError, first_line, nearest
+from ..core.installing import pip_install
 from .mindir_ports import MindirPorts, Tensor, read_ports
 from .ports import numpy_dtype
 
@@ -44,7 +45,7 @@ def import_mindspore() -> ModuleType:
         message = "mindspore is not installed"
         if not isinstance(error, ModuleNotFoundError) or error.name != "mindspore":
             message = f"mindspore cannot be imported: {first_line(error)}"
-        raise AmpError("AMP501", message, hint="pip install 'ampgraph[mindspore]'") from error
+        raise AmpError("AMP501", message, hint=pip_install("mindspore")) from error
     finally:
         if quiet:
             os.environ.pop(LOG_LEVEL, None)

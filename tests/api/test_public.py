@@ -67,7 +67,7 @@ def test_type_checkers_find_misspelt_names_and_keywords(tmp_path: Path) -> None:
         "ampgraph.Recipe.of(level='O1', lists='mine.toml')": "",
         'ampgraph.conver("m.onnx")': "attr-defined",
         'ampgraph.convert("m.onnx", dtyp="float16")': "call-overload",
-        'ampgraph.plan("m.onnx", opset="18")': "arg-type",
+        'ampgraph.plan("m.onnx", opset=[18])': "arg-type",
         'ampgraph.verify("a", "b").okay': "attr-defined",
         "ampgraph.Recipe.of(dtpye='float16')": "call-arg",
         "assert_type(ampgraph.convert(onnx.ModelProto(), 'O2'), onnx.ModelProto)": "",

@@ -69,7 +69,7 @@ def test_the_command_tells_and_writes(amp: Any, folder: Path) -> None:
         (["--data", "m.onnx"], "AMP108", "is not an .npz file"),
         (["--data", "less.npz"], "AMP503", "no array for input 'scale'"),
         (["--data", "wrong.npz"], "AMP503", "float64 was fed"),
-        (["--data", "data.npz", "--device", "gpu"], "AMP321", "unknown device 'gpu'"),
+        (["--data", "data.npz", "--device", "gpx"], "AMP321", "unknown device 'gpx'"),
         (["--data", "data.npz", "--device", "ascend"], "AMP321", "ONNX models"),
         (["--data", "data.npz", "-o", "none/out.npz"], "AMP105", "does not exist"),
         (["--data", "data.npz", "-o", "folder"], "AMP105", "is a directory"),

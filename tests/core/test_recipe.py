@@ -8,7 +8,9 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 from ampgraph.core.errors import AmpError
 from ampgraph.core.ranges import Ranges
 from ampgraph.core.recipe import OPTIONS, OtherFields, Recipe, RecipeFields, recipe_of
-from ampgraph.core.recipe_values import DTYPES, LEVELS, STORES
+from ampgraph.core.recipe_values import STORES
+from ampgraph.core.spellings import DTYPES, KEEP_IO, LEVELS
 
 WORDS = st.lists(st.text(), max_size=3)
 MARGINS = st.floats(min_value=1e-300, allow_nan=False, allow_infinity=False)
@@ -58,7 +61,7 @@ def test_fields_read_as_themselves(recipe: Recipe) -> None:
 
 
 def test_every_field_has_a_strategy_a_type_and_an_option() -> None:
-    assert set(FIELDS) == set(OPTIONS) == set(RecipeFields.__annotations__)
+    assert set(FIELDS) == set(OPTIONS) == set(RecipeFields.__annotations__) - {KEEP_IO}
     assert set(RecipeFields.__annotations__) - set(OtherFields.__annotations__) == {"level"}
 
 
@@ -89,6 +92,31 @@ def test_a_text_that_is_none(text: str, message: str, hint: str) -> None:
     assert raised.value.code == "AMP301" and message in raised.value.message and hint in raised.value.hint
 
 
+@pytest.mark.parametrize("given", [2, np.int32(2), "2", "o2", "O2", " o2 "])
+def test_levels_as_people_write_them(given: Any) -> None:
+    assert Recipe.of(level=given).level == "O2"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        *((word, "float16") for word in ("fp16", "FP16", "f16", "half", "torch.half", np.float16, np.dtype("float16"))),
+        *((word, "bfloat16") for word in ("bf16", "BF16", ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16))),
+        (ir.DataType.FLOAT16, "float16"),
+    ],
+)
+def test_types_as_people_write_them(given: Any, name: str) -> None:
+    assert Recipe.of(dtype=given).dtype == name
+
+
+def test_other_words_that_people_know() -> None:
+    assert Recipe.from_text("o1,fp16,target=TRT") == Recipe.of(level=1, target="tensorrt")
+    assert Recipe.of(target="gpu").target == "cuda"
+    assert Recipe.of(keep_io_types=False) == Recipe.of(io="low")
+    assert Recipe.of(keep_io_types=True) == Recipe.of(keep_io_types=None) == Recipe()
+    assert Recipe.of(keep_io_types=["mask"]).io == ("low", "mask=keep")
+
+
 def test_what_users_may_give() -> None:
     of_numpy: dict[str, Any] = {"opset": np.int64(18), "range_margin": np.float32(2)}
     recipe = Recipe.of(lists=Path("mine.toml"), io="low", ranges=Path("r"), **of_numpy)
@@ -102,9 +130,14 @@ def test_what_users_may_give() -> None:
     ("fields", "code", "message"),
     [
         ({"level": "O9"}, "AMP302", "unknown level 'O9'"),
-        ({"level": 2}, "AMP302", "unknown level '2'"),
-        ({"dtype": "fp16"}, "AMP301", "unknown dtype 'fp16'"),
-        ({"dtype": np.float16}, "AMP301", "unknown dtype"),
+        ({"level": 4}, "AMP302", "unknown level '4'"),
+        ({"level": True}, "AMP302", "unknown level 'True'"),
+        ({"dtype": "fp8"}, "AMP301", "unknown dtype 'fp8'"),
+        ({"dtype": np.float64}, "AMP301", "unknown dtype"),
+        ({"dtype": float}, "AMP301", "unknown dtype"),
+        ({"dtype": 16}, "AMP301", "unknown dtype '16'"),
+        ({"dtype": None, "keep_io_types": "yes"}, "AMP305", "keep_io_types='yes' is neither true nor false"),
+        ({"io": "low", "keep_io_types": True}, "AMP301", "io and keep_io_types are both given"),
         ({"policy": 3}, "AMP301", "policy=3 is no text"),
         ({"target": 3}, "AMP301", "target=3 is no text"),
         ({"lists": [3]}, "AMP301", "lists: 3 is no file"),
@@ -161,7 +194,7 @@ def test_measured_ranges_go_into_json_and_not_into_text() -> None:
         ("{}", "AMP401", "is no recipe"),
         ('{"ampgraph_recipe": 2}', "AMP401", "recipe format 2 is not 1"),
         ('{"ampgraph_recipe": 1, "dtyp": "float16"}', "AMP401", "'dtyp' is no field of a recipe"),
-        ('{"ampgraph_recipe": 1, "dtype": "fp16"}', "AMP301", "unknown dtype 'fp16'"),
+        ('{"ampgraph_recipe": 1, "dtype": "fp8"}', "AMP301", "unknown dtype 'fp8'"),
         ('{"ampgraph_recipe": 1, "ranges": {}}', "AMP401", "are no ranges"),
     ],
 )

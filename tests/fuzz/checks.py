@@ -179,5 +179,5 @@ def _announced(case: Random, result: ModelProto, tolerance: float) -> bool:
     pair = OnnxPair(case.model, result, "cpu")
     drawn = load_samples(pair.reference, case.feeds, count=len(case.feeds), dims={})
     pair.open()
-    outputs, _ = compared(pair, drawn, 60.0)
+    outputs, _ = compared(pair, drawn, 60.0, lambda outputs: None)
     return judged(outputs, tolerance, False).missed

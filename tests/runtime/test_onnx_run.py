@@ -147,9 +147,9 @@ def test_a_file_without_an_input_says_what_it_holds(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device", "told"),
-    [("cdua", "unknown device 'cdua'\nhint: did you mean 'cuda'"), ("", "there are"), ("CPU", "unknown device 'CPU'")],
+    [("cdua", "unknown device 'cdua'\nhint: did you mean 'cuda'"), ("", "there are"), (["cpu"], "unknown device")],
 )
-def test_an_unknown_device(device: str, told: str) -> None:
+def test_an_unknown_device(device: Any, told: str) -> None:
     with pytest.raises(AmpError) as caught:
         ampgraph.run(model(), FEEDS, device=device)
     assert caught.value.code == "AMP321" and caught.value.hint and told in str(caught.value)
@@ -158,7 +158,7 @@ def test_an_unknown_device(device: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("device", "provider", "install"),
     [
-        ("cuda", "CUDA", "pip install 'ampgraph[gpu]'"),
+        ("cuda", "CUDA", "-m pip install 'onnxruntime-gpu>=1.22'"),
         ("tensorrt", "Tensorrt", "TensorRT itself"),
         ("cann", "CANN", "onnxruntime-cann"),
     ],
@@ -200,7 +200,7 @@ def test_formats_have_devices_of_their_own(tmp_path: Path) -> None:
 def test_onnxruntime_missing_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for strict in (False, True):
-        with pytest.raises(AmpError, match=r"AMP501.*\nhint: pip install 'ampgraph\[cpu\]'"):
+        with pytest.raises(AmpError, match=r"AMP501.*\nhint: .* -m pip install 'onnxruntime>=1.22'"):
             opened(model(), "cpu", strict)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, first_line
+from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from .export_check import check_export
@@ -108,7 +109,7 @@ def _torch() -> ModuleType:
         import onnxscript.optimizer  # noqa: F401
         import torch
     except ImportError as error:
-        raise AmpError("AMP501", f"{error.name} is not installed", hint="pip install 'ampgraph[torch]'") from error
+        raise AmpError("AMP501", f"{error.name} is not installed", hint=pip_install("torch")) from error
     module: ModuleType = torch
     return module
 

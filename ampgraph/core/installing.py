@@ -1,0 +1,21 @@
+"""What to install for what is missing, in words that work from a checkout and from an installed wheel."""
+
+from __future__ import annotations
+
+import sys
+
+PACKAGES = {
+    "cpu": ("onnxruntime>=1.22",),
+    "gpu": ("onnxruntime-gpu>=1.22",),
+    "mindspore": ("mindspore==2.10.0",),
+    "plot": ("matplotlib>=3.7",),
+    "torch": ("torch>=2.6", "onnxscript>=0.5"),
+}
+"""By extra of the package, which has no name to install it by where it was not installed from an index."""
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs an extra's packages beside this ampgraph, whether its environment is active or not."""
+    python = sys.executable or "python"
+    python = f"'{python}'" if " " in python else python
+    return f"{python} -m pip install {' '.join(repr(package) for package in PACKAGES[extra])}"

@@ -1,0 +1,51 @@
+"""Words that users know from elsewhere, read as ours: fp16, half, bf16, o2, 2, trt, gpu, keep_io_types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import AmpError, is_whole
+
+LEVELS = ("O0", "O1", "O2", "O3", "auto")
+DTYPES = ("float16", "bfloat16")
+_DTYPES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16"}
+_PLACES = {"gpu": "cuda", "trt": "tensorrt"}
+KEEP_IO = "keep_io_types"
+
+
+def level_word(value: object) -> str | None:
+    """``O2`` of O2, o2, "2" or 2, numpy's numbers too; None for what is no level."""
+    text = f"O{value}" if is_whole(value) or (isinstance(value, str) and value.isdecimal()) else str(value)
+    return {name.lower(): name for name in LEVELS}.get(text.strip().lower())
+
+
+def dtype_word(value: object) -> str | None:
+    """``float16`` of fp16, half, numpy's, ml_dtypes', onnx_ir's, torch's or MindSpore's; None for no low type."""
+    named = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
+    text = str(named or value).strip().lower().removeprefix("torch.")
+    text = _DTYPES.get(text, text)
+    return text if text in DTYPES else None
+
+
+def place_word(word: str) -> str:
+    """A target or a device: ``cuda`` of gpu, ``tensorrt`` of TRT; another word as it is."""
+    return _PLACES.get(word.lower(), word)
+
+
+def device_word(device: str) -> str:
+    """The same of a device, of which any case will do; what is no text stays what it is."""
+    return place_word(device.lower()) if isinstance(device, str) else device
+
+
+def io_of(keep: object) -> tuple[str, ...]:
+    """What ``io`` says for ``keep_io_types``: True, False, or the names of those that keep theirs.
+
+    Raises AmpError AMP305 for another kind.
+    """
+    if keep is None or isinstance(keep, bool):
+        return ("low",) if keep is False else ()
+    names = list(keep) if isinstance(keep, Iterable) and not isinstance(keep, (str, bytes)) else [None]
+    if not all(isinstance(name, str) for name in names):
+        hint = "True, False, or a list of names; io= says more"
+        raise AmpError("AMP305", f"{KEEP_IO}={keep!r} is neither true nor false", hint=hint)
+    return ("low", *(f"{name}=keep" for name in names))
