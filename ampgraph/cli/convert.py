@@ -9,6 +9,7 @@ import typer
 
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
+from .completion import completes
 from .options import JsonOption, ModelArgument, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
 
@@ -42,6 +43,7 @@ CheckOption = Annotated[
         "--check",
         metavar="auto|off|require",
         help="Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
+        autocompletion=completes("check"),
     ),
 ]
 ToleranceOption = Annotated[
