@@ -137,17 +137,17 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def show(lines: list[str]) -> None:
-    """Prints a report."""
+def show(lines: list[str], to: IO[str] | None = None) -> None:
+    """Prints a report, on stdout if not told otherwise."""
     if not quiet():
-        print("\n".join(plain(line) for line in lines))
+        print("\n".join(plain(line) for line in lines), file=to)
 
 
-def show_json(data: object) -> None:
-    """Prints data as JSON."""
+def show_json(data: object, to: IO[str] | None = None) -> None:
+    """Prints data as JSON, on stdout if not told otherwise."""
     import json
 
-    print(json.dumps(data, indent=2))
+    print(json.dumps(data, indent=2), file=to)
 
 
 class Display:
