@@ -51,8 +51,8 @@ class Checking:
 
     def resolved(self) -> Checking:
         """With its mode. Raises AmpError AMP301 for a word that is none, AMP312 for a tolerance that is none."""
-        mode = self.mode if self.mode is not None else os.environ.get(DEFAULT) or "auto"
-        if mode not in MODES:
+        mode: object = self.mode if self.mode is not None else os.environ.get(DEFAULT) or "auto"
+        if not isinstance(mode, str) or mode not in MODES:
             hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
             raise AmpError("AMP301", f"--check {mode} is none", hint=hint)
         given = self.tolerance

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from ..core.arguments import a_callable, callables, of_kind, of_path
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -112,6 +113,7 @@ def convert(
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:
         _refuse_beside_plan(wanted, given, data)
+    _of_right_kinds(plan, output, passes, progress)
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
@@ -120,6 +122,14 @@ def convert(
     done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)
     return done.model() if output is None else output
+
+
+def _of_right_kinds(plan: object, output: object, passes: object, progress: object) -> None:
+    """Raises AmpError AMP301 for an argument of another kind."""
+    of_kind("plan", plan, (Plan, str), "give what ampgraph.plan returned, or Plan.read(FILE)")
+    of_path("output", output)
+    callables("passes", passes)
+    a_callable("progress", progress)
 
 
 def _announce(verdict: CheckVerdict | None, check: str | None) -> None:

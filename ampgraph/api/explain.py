@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..core.arguments import a_callable, of_kind
 from ..core.collector import quiet_collector
 from ..core.progress import Progress, silent
 from ..core.recipe import OtherFields, Recipe
@@ -46,6 +47,8 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    a_callable("progress", progress)
+    of_kind("node", [] if node is None else node, (str,), "give a node's name")
     hear = progress or silent
     wanted = recipe_for(explain, recipe, {"level": level, **fields})
     source = path_of(model)

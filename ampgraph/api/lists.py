@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..core.arguments import of_kind
 from ..core.recipe import Recipe, RecipeFields
 from ..oplists.rows import ListRow
 from ..report.listing import listed
@@ -31,4 +32,5 @@ def lists(
         AmpError: AMP301 to AMP303 for lists, levels and policies that are not there, AMP309 for the operator.
     """
     wanted = recipe_for(lists, recipe, fields)
+    of_kind("operator", operator, (str,), 'for example "Softmax"')
     return listed(wanted, operator or "")

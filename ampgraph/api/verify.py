@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..core.arguments import a_callable, of_kind
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
@@ -75,6 +76,10 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
+    of_kind("dims", dims, (Mapping,), 'for example {"batch": 8}')
+    of_kind("device", device, (str,), "for example auto")
+    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    a_callable("progress", progress)
     metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):

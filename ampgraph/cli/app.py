@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -10,9 +11,9 @@ from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
 from . import convert, demo, diff, mixlist, numbers, reports, train, tune, verify
 from .terminal import guarded
+from .volume import with_volume
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -21,6 +22,10 @@ app = typer.Typer(
         "token_normalize_func": lambda word: word.replace("_", "-"),  # --store_weights too
     },
 )
+
+
+def _command(function: Callable[..., None]) -> Callable[..., None]:
+    return guarded(with_volume(function))
 
 
 def _version(wanted: bool) -> None:
@@ -52,16 +57,16 @@ def ampgraph(
     """
 
 
-app.command("convert", epilog=PATTERNS)(guarded(convert.convert))
-app.command("inspect")(guarded(reports.inspect))
-app.command("diff")(guarded(diff.diff))
-app.command("explain", epilog=PATTERNS)(guarded(reports.explain))
-app.command("run")(guarded(numbers.run))
-app.command("verify")(guarded(verify.verify))
-app.command("tune", epilog=PATTERNS)(guarded(tune.tune))
-app.command("demo")(guarded(demo.demo))
-app.command("lists")(guarded(reports.lists))
-app.command("export-mixlist")(guarded(mixlist.export_mixlist))
-app.command("build-step", epilog=PATTERNS)(guarded(train.build_step))
-app.command("train")(guarded(train.train))
-app.command("export-weights")(guarded(train.export_weights))
+app.command("convert", epilog=PATTERNS)(_command(convert.convert))
+app.command("inspect")(_command(reports.inspect))
+app.command("diff")(_command(diff.diff))
+app.command("explain", epilog=PATTERNS)(_command(reports.explain))
+app.command("run")(_command(numbers.run))
+app.command("verify")(_command(verify.verify))
+app.command("tune", epilog=PATTERNS)(_command(tune.tune))
+app.command("demo")(_command(demo.demo))
+app.command("lists")(_command(reports.lists))
+app.command("export-mixlist")(_command(mixlist.export_mixlist))
+app.command("build-step", epilog=PATTERNS)(_command(train.build_step))
+app.command("train")(_command(train.train))
+app.command("export-weights")(_command(train.export_weights))

@@ -9,7 +9,9 @@ import typer
 
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
+from .completion import completes
 from .options import JsonOption, ModelArgument, recipe_options
+from .pipes import PIPE, piped
 from .terminal import done, progress, show, show_json, signals_wait
 
 OutputOption = Annotated[
@@ -42,6 +44,7 @@ CheckOption = Annotated[
         "--check",
         metavar="auto|off|require",
         help="Strict run of the result on a few samples, --data or generated; require: no file unless it is met.",
+        autocompletion=completes("check"),
     ),
 ]
 ToleranceOption = Annotated[
@@ -82,12 +85,13 @@ def convert(
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
     ampgraph convert model.onnx --dry-run --json
+    ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
     It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from pathlib import Path
+        from dataclasses import replace
 
         from ..api.check import Checking
         from ..api.measuring import Measuring
@@ -102,15 +106,19 @@ def convert(
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
     checking = Checking(check, tolerance, repair, metric)
-    job = Job(
-        model, recipe_of(None, fields), plan_in, measuring, Path(output) if output is not None else None, beside=True,
-        plan_out=plan_out, dry_run=dry_run, report=True, option="-o", checking=checking,
-    )  # fmt: skip
-    with progress() as bar:
+    with piped(model, output, dry_run) as pipe, progress() as bar:
+        job = Job(
+            pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
+            dry_run=dry_run, report=True, option="-o", checking=checking,
+        )  # fmt: skip
         summary = convert_and_repair(job, bar.part).summary
+        pipe.deliver()
         done()
     assert summary is not None  # the job asks for one
-    show_json(summary.to_dict()) if as_json else show(summary_lines(summary))
+    if PIPE in (model, output):
+        summary = replace(summary, model=model, output=summary.output and (output or PIPE))
+    to = sys.stdout if pipe.result is None else sys.stderr
+    show_json(summary.to_dict(), to) if as_json else show(summary_lines(summary), to)
     if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
         sys.stdout.flush()
         sys.exit(1)

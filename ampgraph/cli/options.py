@@ -13,6 +13,7 @@ import typer
 from ..core.metric_names import metrics_help
 from ..core.recipe import OPTIONS
 from ..core.spellings import KEEP_IO
+from .completion import completes
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
@@ -26,6 +27,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="DEVICE",
         help="auto (the best that is here), cpu, cuda, tensorrt, cann; MindIR: cpu, ascend.",
+        autocompletion=completes("device"),
     ),
 ]
 SamplesOption = Annotated[
@@ -72,5 +74,5 @@ def _parameter(name: str) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=bool | None)
     option = OPTIONS[name]
     kind = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
-    shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help)
+    shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help, autocompletion=completes(name))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=kind | None)

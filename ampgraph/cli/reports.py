@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ..core.recipe import Given, recipe_of
+from .completion import completes
 from .options import JsonOption, ModelArgument, recipe_options
 from .terminal import progress, show, show_json, signals_wait
 
@@ -50,7 +51,12 @@ def inspect(
 def explain(
     model: ModelArgument,
     node: Annotated[
-        str, typer.Argument(metavar="NODE", help="A node's name, a glob that one name matches, or an output's name.")
+        str,
+        typer.Argument(
+            metavar="NODE",
+            help="A node's name, a glob that one name matches, or an output's name.",
+            autocompletion=completes("node"),
+        ),
     ],
     fields: Given,
     as_json: JsonOption = False,

@@ -8,11 +8,13 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..core.errors import AmpError
+from .volume import quiet, verbose
 
 if TYPE_CHECKING:
     import rich.console
@@ -64,7 +66,7 @@ def fail(code: int, *lines: str) -> NoReturn:
 
 def _trace() -> None:
     """Where it happened, for those who ask."""
-    if os.environ.get("AMPGRAPH_DEBUG") == "1":
+    if os.environ.get("AMPGRAPH_DEBUG") == "1" or verbose():
         import traceback
 
         traceback.print_exc()
@@ -135,16 +137,17 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def show(lines: list[str]) -> None:
-    """Prints a report."""
-    print("\n".join(plain(line) for line in lines))
+def show(lines: list[str], to: IO[str] | None = None) -> None:
+    """Prints a report, on stdout if not told otherwise."""
+    if not quiet():
+        print("\n".join(plain(line) for line in lines), file=to)
 
 
-def show_json(data: object) -> None:
-    """Prints data as JSON."""
+def show_json(data: object, to: IO[str] | None = None) -> None:
+    """Prints data as JSON, on stdout if not told otherwise."""
     import json
 
-    print(json.dumps(data, indent=2))
+    print(json.dumps(data, indent=2), file=to)
 
 
 class Display:
@@ -152,7 +155,8 @@ class Display:
 
     def line(self, text: str) -> None:
         """Prints a line of the report while the work goes on."""
-        print(plain(text), flush=True)
+        if not quiet():
+            print(plain(text), flush=True)
 
     def stage(self, text: str) -> None:
         """Names what is done next."""
@@ -183,10 +187,28 @@ class TerminalDisplay(Display):
             self.stage(text)
 
 
+class SpokenDisplay(Display):
+    """The same as lines on stderr: a stage, once, and the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.start, self.said = time.monotonic(), ""
+
+    def stage(self, text: str) -> None:
+        if text != self.said:
+            self.said = text
+            print(f"[{time.monotonic() - self.start:7.2f} s] {plain(text)}", file=sys.stderr, flush=True)
+
+    def part(self, text: str, done: int, total: int) -> None:
+        self.stage(text)
+
+
 @contextlib.contextmanager
 def progress() -> Iterator[Display]:
-    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done."""
-    if not sys.stderr.isatty():
+    """Progress on stderr when that is a terminal, silence otherwise; it leaves no trace when done. Verbose: lines."""
+    if verbose():
+        yield SpokenDisplay()
+        return
+    if quiet() or not sys.stderr.isatty():
         yield Display()
         return
     from rich.console import Console

@@ -37,8 +37,8 @@ def dtype(value: object) -> str:
 
 def store_weights(value: object) -> str | None:
     """How weights are stored, or None: by the policy's habit. Raises AmpError AMP301."""
-    if value is None or value in STORES:
-        return None if value is None else str(value)
+    if value is None or (isinstance(value, str) and value in STORES):
+        return value
     raise AmpError("AMP301", f"weights cannot be stored '{value}'", hint="--store-weights low or keep")
 
 
@@ -122,7 +122,7 @@ def opset(value: object) -> int | Literal["auto"] | None:
     """A number, "auto", or None: unchanged. Raises AmpError AMP307."""
     if value is None:
         return None
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return "auto"
     if isinstance(value, str) and value.isdecimal():
         return int(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 from ..core.errors import AmpError, nearest
@@ -18,7 +19,7 @@ PROVIDERS = {
 
 BEST_FIRST = ("cuda", "cann", "cpu")  # for auto; TensorRT builds an engine first, which takes minutes: on request only
 
-_INSTALL = {
+_INSTALL: dict[str, Callable[[], str]] = {
     "cpu": lambda: pip_install("cpu"),
     "cuda": lambda: f"{pip_install('gpu')} (not beside plain onnxruntime), with an NVIDIA driver",
     "tensorrt": lambda: f"{pip_install('gpu')} and TensorRT itself, with an NVIDIA driver",

@@ -94,7 +94,7 @@ def test_models_that_do_not_belong_together(other: str, words: str) -> None:
         ({"data": ""}, "AMP101"),
         ({"data": [{0: np.zeros((2, 4), np.float32)}]}, "AMP503"),
         ({"samples": 0}, "AMP503"),
-        ({"device": "gpu"}, "AMP321"),
+        ({"device": "gpx"}, "AMP321"),
         ({"device": "ascend"}, "AMP321"),
         ({"device": "cann"}, "AMP505"),
         ({"data": [{"x": np.full((2, 4), np.nan, np.float32)}]}, "AMP503"),

@@ -222,7 +222,7 @@ def test_what_is_no_dictionary_is_told():
 
 def test_devices_that_are_not_here_or_unknown():
     with pytest.raises(AmpError, match="AMP321"):
-        Trainer(linear_step(), "gpu")
+        Trainer(linear_step(), "gpx")
     with pytest.raises(AmpError, match="AMP323"):
         Trainer(linear_step(), "cuda", strict=True)
 

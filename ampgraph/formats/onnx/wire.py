@@ -12,6 +12,8 @@ import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto
 from onnx.helper import make_opsetid
 
+from .map_types import value_info
+
 # fields of a NodeProto, then those of what holds it
 INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOMAIN, OVERLOAD = (bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 7, 8))
 NODE, GRAPH = b"\x0a", b"\x3a"
@@ -28,10 +30,8 @@ def graph_file(
 ) -> bytes:
     """The bytes of a ModelProto. ``stored``: values with tensors; references to data files stay references."""
     rest = GraphProto(name="graph")
-    for value in inputs:
-        ir.serde.serialize_value_into(rest.input.add(), value)
-    for value in outputs:
-        ir.serde.serialize_value_into(rest.output.add(), value)
+    rest.input.extend(value_info(value) for value in inputs)
+    rest.output.extend(value_info(value) for value in outputs)
     for value in stored:
         if value.const_value is not None:
             ir.serde.serialize_tensor_into(rest.initializer.add(), value.const_value)

@@ -1,0 +1,74 @@
+"""What a shell completes behind an option: words of the lists and levels, and nodes of the model that was named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import typer
+
+from ..core.spellings import DTYPES, LEVELS
+
+Complete = Callable[[typer.Context, str], list[str]]
+WORDS = {
+    "level": LEVELS,
+    "dtype": DTYPES,
+    "store_weights": ("low", "keep"),
+    "io": ("keep", "low"),
+    "opset": ("auto",),
+    "check": ("auto", "off", "require"),
+    "device": ("auto", "cpu", "cuda", "tensorrt", "cann", "ascend"),
+}
+SHOWN = 2000  # names: a shell shows no more
+
+
+def starting(words: Iterable[str], start: str) -> list[str]:
+    """Those that begin so, in their order, each once."""
+    found = dict.fromkeys(word for word in words if word.startswith(start))
+    return list(found)[:SHOWN]
+
+
+def completes(option: str) -> Complete | None:
+    """The completion of an option or a field by its name; None where there is none but files."""
+    found: dict[str, Complete] = {
+        "policy": lambda ctx, incomplete: starting(_policies(), incomplete),
+        "target": lambda ctx, incomplete: starting(_targets(), incomplete),
+        "fp32": patterns,
+        "low": patterns,
+        "node": lambda ctx, incomplete: starting(_nodes(ctx)[0], incomplete),
+    }
+    if option in WORDS:
+        return lambda ctx, incomplete: starting(WORDS[option], incomplete)
+    return found.get(option)
+
+
+def patterns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the model's nodes, and ``op:Kind`` for its operators."""
+    names, kinds = _nodes(ctx)
+    return starting([*names, *(f"op:{kind}" for kind in kinds)], incomplete)
+
+
+def _nodes(ctx: typer.Context) -> tuple[list[str], list[str]]:
+    """Names and kinds of the nodes of the model on the line so far; none where it cannot be read."""
+    from ..core.errors import AmpError
+    from ..formats.adapters import load
+
+    model = ctx.params.get("model") or next(iter(ctx.args), "")  # left there by an option that lacks its word yet
+    if not model:
+        return [], []
+    try:
+        ops = load(model)[0].dataflow().ops
+    except AmpError:  # the command itself will say it
+        return [], []
+    return [op.name for op in ops if op.name], sorted({op.kind for op in ops})
+
+
+def _policies() -> list[str]:
+    from ..planner.policies.registry import names
+
+    return names()
+
+
+def _targets() -> list[str]:
+    from ..oplists.kernels import TARGETS
+
+    return [target for targets in TARGETS.values() for target in targets]
