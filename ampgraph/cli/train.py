@@ -27,6 +27,10 @@ SCALES = (
     "dynamic:init=2^16,interval=2000. Not given: dynamic with float16 at O1, O2 and auto, else none."
 )
 SCHEDULES = "constant, linear (with end), cosine (end) or step (every, gamma), each with warmup: cosine:warmup=100."
+DATA = (
+    "An .npz file of arrays by input name, labels under labels, samples first; or a folder (or a quoted pattern of "
+    "files) of NAME.npy, .npz and idx files, also with .gz, which stay on the disk."
+)
 FROZEN = (
     "Globs of parameter names not to train; repeatable. Running statistics too: their BatchNormalization then "
     "computes as in inference."
@@ -56,8 +60,8 @@ GradientOption = Annotated[
     _text("--gradient", "PARAM=OUTPUT", "Of a graph that has its backward: a gradient; repeatable."),
 ]
 SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
-DataOption = Annotated[str, _text("--data", "TRAIN.npz", "Arrays by input name, labels under labels; samples first.")]
-ValidateOption = Annotated[str | None, _text("--validate", "VAL.npz", "Measured in float32 after each epoch.")]
+DataOption = Annotated[str, _text("--data", "DATA", DATA)]
+ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
 BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one step.")]
 ScheduleOption = Annotated[str | None, _text("--lr-schedule", "SCHEDULE", SCHEDULES)]
@@ -72,6 +76,9 @@ AccumulateOption = Annotated[
     int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
 ]
 ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
+LastOption = Annotated[
+    str, _text("--last-batch", "drop|keep|pad", "One that is not full; pad fills it up with labels that count nothing.")
+]
 SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
@@ -144,10 +151,11 @@ def train(
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
     seed: SeedOption = 0,
+    last_batch: LastOption = "drop",
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train: run a step over data, epoch by epoch. A last batch that is not full is left out.
+    """Train: run a step over data, epoch by epoch.
 
     \b
     ampgraph train step.onnx --data train.npz --validate held_out.npz --epochs 10 --checkpoint run1
@@ -170,6 +178,7 @@ def train(
             history: History = trainer.fit(
                 data, epochs=epochs, batch_size=batch_size, validate=validate, lr_schedule=lr_schedule,
                 checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
+                last_batch=last_batch,
                 on_step=lambda count, total, result: bar.part("training", count, total),
                 on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
             )  # fmt: skip

@@ -60,7 +60,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
     """One member, after its header was compared with its size: a header alone must not allocate."""
     try:
         with archive.open(info) as member:
-            shape, dtype = _header(member)
+            shape, dtype, _ = header(member)
             if dtype.hasobject:
                 raise AmpError(
                     "AMP108",
@@ -79,13 +79,14 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
         raise AmpError("AMP108", message, where=str(path), hint=_HOW) from None
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], DType]:
+def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
+    """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for what is no .npy."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(member)  # type: ignore[no-untyped-call]
-    return shape, dtype
+    shape, fortran, dtype = read(member)  # type: ignore[no-untyped-call]
+    return shape, dtype, fortran
 
 
 def load_inputs(

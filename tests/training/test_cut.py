@@ -102,6 +102,7 @@ def test_torch_shares_the_gradients():
     step = build_training_step(regression(), loss="loss", optimizer="sgd:lr=1", level="O0")
     trainer = CutTrainer(step, "cpu")
     trainer.step(next(batches(1)))
+    assert isinstance(trainer._binding, AccumulatingBinding)
     shared = torch.from_dlpack(trainer._binding.total.value)
     assert float(shared.abs().sum()) > 0
     shared.zero_()

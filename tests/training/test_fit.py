@@ -132,7 +132,7 @@ def test_steps_that_overflow_too_often_end_the_training():
         ({"data": DATA | {"labels": DATA["labels"] + 1}}, "AMP503", "label 3"),
         ({"data": DATA | {"x": DATA["x"][:, :2]}}, "AMP503", "shape"),
         ({"validate": {"x": DATA["x"]}}, "AMP503", "'labels'"),
-        ({"data": [1, 2]}, "AMP503", "data is a list"),
+        ({"data": [1, 2]}, "AMP503", "a batch of data is a int"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_the_first_step(change, code, told):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -130,6 +131,30 @@ class Branching(torch.nn.Module):
 
     def forward(self, x):
         return self.line(x) if x.sum() > 0 else x
+
+
+class Distances(torch.nn.Linear):
+    def forward(self, x):
+        return torch.cdist(super().forward(x), x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module, told", [(Branching, "torch.where"), (lambda: Distances(2, 2), "aten._cdist_forward has no form in ONNX")]
+)
+def test_a_refusal_names_what_to_change_and_torch_says_nothing(tmp_path, capfd, module, told):
+    with pytest.raises(AmpError, match="AMP214") as found:
+        ampgraph.export_for_training(module(), (torch.zeros(2, 2),), tmp_path / "x.onnx")
+    assert told in (found.value.hint or "") and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_what_was_written_is_returned(tmp_path, capfd):
+    made = ampgraph.export_for_training(torch.nn.Linear(4, 3), (torch.zeros(2, 4),), tmp_path / "x.onnx")
+    assert (made.path, made.inputs, made.parameters) == (str(tmp_path / "x.onnx"), ["input"], ["weight", "bias"])
+    step = ampgraph.build_training_step(made, loss="mse", optimizer="sgd")
+    assert step.parameters == made.parameters and len(made.outputs) == 1
+    assert capfd.readouterr() == ("", "") and logging.root.manager.disable == 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from .export_check import check_export
+from .export_hints import quiet_logs, what_to_change
+from .parameters import parameter_names
 from .read import SIGNATURE
 from .torch_marks import detached_apart, mark_padding
 
@@ -34,6 +37,22 @@ STACK = "pkg.torch.onnx.stack_trace"  # paths of the machine that exports: the s
 PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class ExportedForward:
+    """A forward graph in a file. ``parameters`` are those that a step trains; ``str`` of it is the path."""
+
+    path: str
+    inputs: list[str]
+    outputs: list[str]
+    parameters: list[str]
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __str__(self) -> str:
+        return self.path
+
+
 def export_for_training(
     module: torch.nn.Module,
     args: Sequence[object],
@@ -41,7 +60,7 @@ def export_for_training(
     *,
     dynamic_batch: bool = True,
     check: bool = True,
-) -> None:
+) -> ExportedForward:
     """Writes a torch module as ``path``, a forward graph for `ampgraph.build_training_step`.
 
     The graph keeps the names of the parameters. Dropout is exported as it trains; BatchNormalization trains by the
@@ -57,6 +76,8 @@ def export_for_training(
         dynamic_batch: the first axis of every tensor in ``args`` may have any size; examples need two rows or more.
         check: run graph and module on the examples, both in evaluation mode, and refuse an export whose outputs or
             gradients differ: torch.no_grad(), hooks and some arguments are not part of a graph.
+
+    Returns what was written: the path, names of inputs, outputs and trained parameters.
 
     Raises:
         AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
@@ -76,13 +97,15 @@ def export_for_training(
     if check:
         check_export(module, args, model)
     OnnxGraph(model).save(path)
+    inputs, outputs = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    return ExportedForward(os.fspath(path), inputs, outputs, parameter_names(model))
 
 
 def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
-    with _training_mode(module), torch.no_grad(), warnings.catch_warnings():
+    with _training_mode(module), torch.no_grad(), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
             program = torch.onnx.export(
@@ -90,9 +113,7 @@ def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object]
             )
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
-            hint = "does module(*args) run, without branches on numbers that it computes?"
-            hint += " dynamic_batch=False exports at the size of the examples" if dynamic_batch else ""
-            raise AmpError("AMP214", message, hint=hint) from error
+            raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
     model: ir.Model = program.model
     return model
 

@@ -20,7 +20,7 @@ from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy,
 from ..step.aliasing import in_place
 from ..step.session_model import session_model
 from ..step.training_step import TrainingStep
-from .flat_buffer import BufferPart, bind_given
+from .flat_buffer import BufferPart, GraphSession, bind_given
 
 BFLOAT16 = "bfloat16"
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
@@ -109,7 +109,7 @@ class Binding:
         return device_value(array, "cpu" if _is_bfloat16(array) else self.memory)
 
     def _bound(self, turn: int) -> Any:
-        binding = self._session.io_binding()
+        binding: Any = self._session.io_binding()
         for name in self._results:
             binding.bind_output(name, self.memory)
         if self._next_scale:
@@ -193,7 +193,7 @@ def device_value(array: Array, memory: str) -> OrtTensor:
 
 def open_graph(
     step: TrainingStep, device: str, providers: Sequence[str], strict: bool, threads: int
-) -> tuple[Any, onnx.ModelProto]:
+) -> tuple[GraphSession, onnx.ModelProto]:
     """A session of a step graph without its state, and the graph as it runs. Raises AmpError AMP502."""
     proto, folder = session_model(step)
     if strict:

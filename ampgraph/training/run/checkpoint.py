@@ -51,14 +51,15 @@ class Position:
     lr_schedule: str = ""
     data: str = ""  # the digest of the data
     accumulate: int = 1  # micro-batches of a batch
+    last_batch: str = "drop"  # what is done with one that is not full
+
+
+LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 def _place(position: Position) -> JsonObject:
-    """As files hold it: those of one micro-batch are as they were before there were several."""
-    place = asdict(position)
-    if position.accumulate == 1:
-        del place["accumulate"]
-    return place
+    """As files hold it, without what older files do not have where it is what it was then."""
+    return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         for name in head[WORDS]:
             tensors[name] = tensors[name].view(numpy_dtype(WORDS))
-        place = {"accumulate": 1} | head["position"]
+        place = LATER | head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
             raise TypeError("its place is no place")

@@ -1,10 +1,10 @@
-"""A set of samples in memory, and the batches that it is trained in."""
+"""A set of samples, in memory, in mapped files or from an iterable, and the batches that it is trained in."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,16 +13,23 @@ from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
 
-TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike]"
-"""A path of an .npz file, or arrays by input name."""
+Batches: TypeAlias = "Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]"
+TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Batches"
+"""A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
+Prepare: TypeAlias = "Callable[[Mapping[str, Array]], dict[str, Array]]"
+
+
+def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return dict(arrays)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Arrays by input name; the first axis counts the samples."""
+    """Arrays by input name; the first axis counts the samples. ``prepare`` makes of rows what the step takes."""
 
     arrays: Mapping[str, Array]
     samples: int
+    prepare: Prepare = unchanged
 
     def digest(self) -> str:
         """Changes with names, types, sizes and numbers."""
@@ -32,15 +39,55 @@ class Dataset:
             made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return made.hexdigest()
 
-    def shuffled(self, batch_size: int, seed: int, epoch: int, skip: int = 0) -> Iterator[dict[str, Array]]:
-        """The whole batches of an epoch in a random order, without the first ``skip``; what is left is dropped."""
+    def shuffled(
+        self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
+    ) -> Iterator[dict[str, Array]]:
+        """The whole batches of an epoch in a random order, without the first ``skip``; ``last``: and a smaller one."""
         order = np.random.default_rng([seed, epoch]).permutation(self.samples)
-        for number in range(skip, self.samples // batch_size):
-            rows = order[number * batch_size : (number + 1) * batch_size]
-            yield {name: array[rows] for name, array in self.arrays.items()}
+        end = self.samples if last else self.samples - self.samples % batch_size
+        for start in range(skip * batch_size, end, batch_size):
+            rows = order[start : start + batch_size]
+            yield self.prepare({name: array[rows] for name, array in self.arrays.items()})
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
         """All samples from the first to the last; ``whole`` leaves out a last batch that is smaller."""
         end = self.samples - self.samples % batch_size if whole else self.samples
         for start in range(0, end, batch_size):
-            yield {name: array[start : start + batch_size] for name, array in self.arrays.items()}
+            yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
+
+
+@dataclass(frozen=True)
+class Stream(Dataset):
+    """Batches of any sizes from an iterable, in its own order, put together anew; never held as a whole."""
+
+    source: Iterable[object] = ()
+    named: Callable[[object], dict[str, Array]] = lambda batch: {}
+
+    def digest(self) -> str:
+        """That of its size: another order is other data, and it may be shuffled."""
+        return f"stream of {self.samples}"
+
+    def shuffled(
+        self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
+    ) -> Iterator[dict[str, Array]]:
+        for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
+            if number >= skip:
+                yield batch
+
+    def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
+        held: list[dict[str, Array]] = []
+        for given in self.source:
+            held.append(self.named(given))
+            count = sum(_rows(part) for part in held)
+            if count >= batch_size:
+                rows = {name: np.concatenate([part[name] for part in held]) for name in held[0]}
+                end = count - count % batch_size
+                for start in range(0, end, batch_size):
+                    yield {name: array[start : start + batch_size] for name, array in rows.items()}
+                held = [{name: array[end:] for name, array in rows.items()}] if end < count else []
+        if held and not whole:
+            yield {name: np.concatenate([part[name] for part in held]) for name in held[0]}
+
+
+def _rows(part: Mapping[str, Array]) -> int:
+    return len(next(iter(part.values())))

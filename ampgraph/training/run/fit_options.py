@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.arrays import Array
-from ...core.errors import AmpError, is_whole
+from ...core.errors import AmpError, is_whole, nearest
 from .schedules import Schedule
+
+LAST = ("drop", "keep", "pad")
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class FitOptions:
     checkpoint_every: int = 0
     resume: bool = False
     seed: int = 0
+    last_batch: str = "drop"  # one that is not full: drop, keep, or pad with labels that count for nothing
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
@@ -31,6 +34,9 @@ class FitOptions:
             if not is_whole(value) or value < least:
                 raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=f"{name}={least}")
             object.__setattr__(self, name, int(value))
+        if self.last_batch not in LAST:
+            message = f"last_batch={self.last_batch!r} is none of {', '.join(LAST)}"
+            raise AmpError("AMP325", message, hint=nearest(str(self.last_batch), list(LAST)) or "last_batch='keep'")
         if self.checkpoint is None and (self.resume or self.checkpoint_every):
             hint = "name the folder of the checkpoint: --checkpoint DIR"
             raise AmpError("AMP325", "there is no checkpoint to go on from or to write", hint=hint)

@@ -26,6 +26,7 @@ from . import checkpoint as files
 from .checkpoint_folder import claimed
 from .dataset import TrainingData
 from .fit_options import FitOptions
+from .last_batch import last_batches, padded
 from .schedules import described, parse_schedule, rates
 from .step_inputs import StepInputs
 
@@ -120,10 +121,12 @@ class _Run:
         self.trainer = trainer
         self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))
         self.data = trainer.feeds.dataset(data)
-        self.validate = None if validate is None else trainer.feeds.dataset(validate).arrays
+        self.validate = None if validate is None else trainer.feeds.dataset(validate)
         if self.validate is not None:
             trainer.prepare_evaluation()
-        self.steps = self.data.samples // options.batch_size  # of an epoch
+        self.rest = self.data.samples % options.batch_size
+        self.last = last_batches(options, trainer.feeds, self.rest) and bool(self.rest)
+        self.steps = self.data.samples // options.batch_size + self.last  # of an epoch
         if not self.steps:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
@@ -139,6 +142,7 @@ class _Run:
             seed=options.seed,
             batch_size=options.batch_size,
             accumulate=trainer.accumulate,
+            last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
             lr_schedule=described(given),
@@ -178,8 +182,10 @@ class _Run:
     def run(self, on_step: OnStep | None, on_epoch: OnEpoch | None) -> History:
         options, epochs, total = self.options, [], self.steps * self.options.epochs
         while self.epoch < options.epochs:
-            for batch in self.data.shuffled(options.batch_size, options.seed, self.epoch, self.batch):
-                result = self.trainer.step_checked(batch)
+            for batch in self.data.shuffled(
+                options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
+            ):
+                result = self.trainer.step_checked(self._padded(batch))
                 self.batch += 1
                 self.waiting.append(result)
                 if len(self.waiting) == WAITING:
@@ -196,7 +202,11 @@ class _Run:
             if on_epoch is not None:
                 on_epoch(epochs[-1])
         losses, finite = np.array(self.losses, np.float32), np.array(self.finite, np.bool_)
-        return History(epochs, losses, finite, self.data.samples % options.batch_size, self.before)
+        return History(epochs, losses, finite, 0 if self.last else self.rest, self.before)
+
+    def _padded(self, batch: Mapping[str, Array]) -> Mapping[str, Array]:
+        options = self.options
+        return batch if options.last_batch != "pad" else padded(batch, options.batch_size, self.trainer.layout.labels)
 
     def _epoch_done(self, scale: float) -> Epoch:
         last = slice(-self.steps, None)
@@ -259,7 +269,7 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         raise AmpError(
             "AMP405", message, where=where, hint="trainer.load it, and fit with another folder for checkpoints"
         )
-    for name in ("seed", "batch_size", "accumulate", "samples", "lr_schedule", "epochs"):
+    for name in ("seed", "batch_size", "accumulate", "last_batch", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
         if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
             message = f"is from a training with {name}={other}, not {given}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +13,25 @@ from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import OrtTensor
 
 ALIGNED = 16  # numbers: parts begin at multiples of 64 bytes
+
+
+class IoBinding(Protocol):
+    """What is asked of onnxruntime.IOBinding, which has no types."""
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: object, shape: list[int], buffer_ptr: int
+    ) -> None: ...
+    def bind_output(
+        self, name: str, device_type: str, device_id: int, element_type: object, shape: list[int], buffer_ptr: int
+    ) -> None: ...
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtTensor) -> None: ...
+
+
+class GraphSession(Protocol):
+    """What is asked of onnxruntime.InferenceSession."""
+
+    def io_binding(self) -> object: ...
+    def run_with_iobinding(self, iobinding: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -24,10 +43,10 @@ class BufferPart:
     shape: tuple[int, ...]
     address: int
 
-    def bind_input(self, binding: Any, name: str) -> None:
+    def bind_input(self, binding: IoBinding, name: str) -> None:
         binding.bind_input(name, self.memory, 0, np.float32, list(self.shape), self.address)
 
-    def bind_output(self, binding: Any, name: str) -> None:
+    def bind_output(self, binding: IoBinding, name: str) -> None:
         binding.bind_output(name, self.memory, 0, np.float32, list(self.shape), self.address)
 
 
@@ -50,7 +69,7 @@ class FlatBuffer:
         }
 
 
-def bind_given(binding: Any, name: str, value: OrtTensor | BufferPart) -> None:
+def bind_given(binding: IoBinding, name: str, value: OrtTensor | BufferPart) -> None:
     """An input that is on the device already."""
     if isinstance(value, BufferPart):
         value.bind_input(binding, name)

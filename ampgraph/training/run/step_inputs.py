@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import ArrayLike
 
 from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, is_whole
@@ -14,8 +15,10 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.class_inputs import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .dataset import Dataset, TrainingData
+from .data_folder import is_folder, load_folder
+from .dataset import Dataset, Stream, TrainingData
 
+ROWS = 4096  # of mapped files that are looked at together
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
 
@@ -35,15 +38,80 @@ class StepInputs:
     def dataset(self, data: TrainingData) -> Dataset:
         """A whole data set: an .npz path, of which arrays that are no inputs are left out, or arrays by input name.
 
+        Files of a folder are mapped, and an iterable of batches is gone through once, to check and to count them.
         Raises AmpError AMP503 where arrays are missing, do not fit, or differ in their number of samples.
         """
+        if isinstance(data, Dataset):
+            return data
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
+        if where and is_folder(where):
+            return self._mapped(load_folder(where, self.ports, self.layout.labels), where)
+        if isinstance(data, Iterable) and not isinstance(data, (str, Mapping)):
+            return self._stream(data)
         arrays: object = load_inputs(where, self.ports, self.ports, "the step") if where else data
         if not isinstance(arrays, Mapping):
-            hint = f"a path of an .npz file, or a dictionary of {', '.join(self.ports)}"
+            hint = f"a path of an .npz file or a folder, or a dictionary of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
+        count = self._count(arrays, where)
+        try:
+            whole = self._whole(arrays)
+            _refuse_nan(whole)
+            return Dataset(whole, count)
+        except AmpError as error:
+            raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
+
+    def _mapped(self, arrays: Mapping[str, Array], where: str) -> Dataset:
+        """Arrays that stay in their files; all are looked at, some rows at a time."""
+        arrays = {name: array for name, array in arrays.items() if name in self.ports}
+        made = Dataset(arrays, self._count(arrays, where), self._prepared)
+        try:
+            for rows in made.in_order(ROWS, whole=False):
+                _refuse_nan(rows)
+        except AmpError as error:
+            raise AmpError(error.code, error.message, where=where, hint=error.hint) from None
+        return made
+
+    def _prepared(self, rows: Mapping[str, Array]) -> dict[str, Array]:
+        """Rows of files as the step takes them: numbers of any type, axes of length 1 and flat samples as well."""
+        made = {}
+        for name, array in rows.items():
+            port = self.ports[name]
+            sizes = [size for size in port.shape[1:] if isinstance(size, int)]
+            if len(sizes) == len(port.shape) - 1 and np.prod(sizes) == np.prod(array.shape[1:]):
+                array = array.reshape(len(array), *sizes)
+            made[name] = (
+                np.asarray(array, np.float32) if port.dtype == "float32" and array.dtype.kind in "iu" else array
+            )
+            if made[name].dtype.byteorder == ">":
+                made[name] = made[name].astype(made[name].dtype.newbyteorder("="))
+        return self._whole(made)
+
+    def _stream(self, data: Iterable[object]) -> Dataset:
+        if iter(data) is data:
+            hint = "give an object that begins anew every time that it is iterated: a list, a DataLoader"
+            raise AmpError("AMP503", f"data is a {type(data).__name__}, which one epoch uses up", hint=hint)
+        count = 0
+        for given in data:
+            batch = self._named(given)
+            _refuse_nan(batch)
+            count += self._count(batch, "")
+        if not count:
+            raise AmpError("AMP503", "data gives no batch", hint="every batch is a dictionary, or a row of arrays")
+        return Stream({}, count, source=data, named=self._named)
+
+    def _named(self, given: object) -> dict[str, Array]:
+        """One batch of an iterable: by name, or in the order of the inputs; tensors of torch become arrays."""
+        if isinstance(given, (tuple, list)) and len(given) == len(self.ports):
+            given = dict(zip(self.ports, given, strict=True))
+        if not isinstance(given, Mapping):
+            hint = f"a dictionary or a row of {', '.join(self.ports)}"
+            raise AmpError("AMP503", f"a batch of data is a {type(given).__name__}", hint=hint)
+        return self._whole({name: np.asarray(array) for name, array in given.items() if name in self.ports})
+
+    def _count(self, arrays: Mapping[str, ArrayLike], where: str) -> int:
+        """How many samples there are. Raises AmpError AMP503 for arrays that are missing or differ in it."""
         refuse_missing(self.ports, arrays, "the step", where)
-        sizes = {name: len(array) if np.ndim(array) else 0 for name, array in arrays.items()}
+        sizes = {name: np.shape(array)[0] if np.ndim(array) else 0 for name, array in arrays.items()}
         if not sizes:
             raise AmpError("AMP503", "the step takes no data", where=where, hint="build it from a graph with an input")
         first, count = next(iter(sizes.items()))
@@ -51,12 +119,7 @@ class StepInputs:
             if size != count:
                 message = f"'{first}' has {count} samples and '{name}' {size}"
                 raise AmpError("AMP503", message, where=where, hint="the first axis of every array counts the samples")
-        try:
-            whole = self._whole(arrays)
-            _refuse_nan(whole)
-            return Dataset(whole, count)
-        except AmpError as error:
-            raise AmpError(error.code, error.message, where=where or error.where, hint=error.hint) from None
+        return count
 
     def _whole(self, arrays: Feeds) -> dict[str, Array]:
         """All samples at once: the first axis may have any size."""

@@ -210,9 +210,10 @@ class Trainer:
         checkpoint_every: int = 0,
         resume: bool = False,
         seed: int = 0,
+        last_batch: str = "drop",
         on_step: OnStep | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> History:
         """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
-        options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed)
+        options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
         return fit(self, data, validate, options, on_step, on_epoch)
