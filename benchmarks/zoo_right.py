@@ -186,9 +186,9 @@ def said(part: dict[str, Any]) -> str:
     check = part.get("check", part if "outcome" in part else None)
     if check is not None:
         words.append(verdict(check) + (f" ({check['reason']})" if check["outcome"] == "not checked" else ""))
-        words += [f"{check['exceeded']} of {check['samples']}"] if check["exceeded"] else []
+        words += [f"{check['exceeded']} of {check['samples']}"] if check.get("exceeded") else []
         words += [f"({check['near']})"] if check["near"] else []
-        words += [f"(inputs' rounding alone {check['sensitivity']:.1e})"] if check["sensitivity"] else []
+        words += [f"(inputs' rounding alone {check['sensitivity']:.1e})"] if check.get("sensitivity") else []
     if "products" in part:
         words.append(f"/ {part['products']['float32']} products float32")
     return " ".join(words) or "no check"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core.arrays import Result
 from ..core.node_names import pattern_for
 from ..core.sites import Switched
 from ..numerics.metrics.agreement import Agreement, apart
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..numerics.trace.values import Tracer
     from .kinds import Feeds
 
-Error = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
+Error = Callable[[Mapping[str, Result], Mapping[str, Result]], float]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def error_by(metric: Metric | None, outputs: Sequence[Agreement]) -> Error:
     counted = [output for output in outputs if output.counts]
     scales = {output.name: scale_of(judged.size for judged in output.judged) for output in counted}
 
-    def error(expected: Mapping[str, Any], found: Mapping[str, Any]) -> float:
+    def error(expected: Mapping[str, Result], found: Mapping[str, Result]) -> float:
         if metric is None:
             return max((apart(expected[name], found[name]).error for name in scales), default=0.0)
         judged = metric.judge(expected, found)
@@ -50,7 +51,7 @@ def find_causes(
     tracer: Tracer,
     inquest: Inquest,
     fed: Feeds,
-    error: Callable[[Mapping[str, Any]], float],
+    error: Callable[[Mapping[str, Result]], float],
     *,
     wanted: int,
     least: float,

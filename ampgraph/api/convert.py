@@ -39,6 +39,7 @@ class ConvertOptions(OtherFields, total=False):
     check: str | None
     tolerance: float | None
     repair: bool
+    metric: str | Function | None
     progress: Progress | None
 
 

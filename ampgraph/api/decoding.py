@@ -68,11 +68,13 @@ class Decoding:
         if error > self._largest:
             self._largest, self.worst = error, (index, *self._feeds)
 
-    def notes(self) -> list[str]:
+    def notes(self, generated: bool) -> list[str]:
         """What is fed back, and where tokens are from."""
         pairs = [f"{pair.past} from {pair.present}" for pair in self.decoder.pairs]
         more = f" and {len(pairs) - 2} more" if len(pairs) > 2 else ""
         lines = [f"{self.steps} steps, each model on its own cache: {', '.join(pairs[:2])}{more}"]
+        if generated:
+            lines.append("the cache is empty at first, whatever was generated")
         if self.decoder.tokens:
             return [*lines, f"{self.decoder.tokens} is the likeliest of the reference's {self.decoder.scores}"]
         return [*lines, "the other inputs of a step are those of the next sample"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
+from ..oplists.kernels import load_kernels
+from ..planner.options import DEFAULT_TARGETS
 from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
@@ -25,6 +27,7 @@ def inspect(
     *,
     recipe: Recipe | str | None = None,
     fusions: bool = True,
+    runtime: str = "",
     progress: Callable[[str], None] | None = None,
     **fields: Unpack[RecipeFields],
 ) -> Inspection:
@@ -35,13 +38,15 @@ def inspect(
         against: the model that it was made from.
         recipe: the `ampgraph.Recipe` of the conversion, or its short text: its policy and lists say which operators
             are heavy and why a Cast stands where it does.
-        fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
+        fusions: ask ONNX Runtime what it makes of both on the recipe's target: fused operators, placement, copies and
+            Casts left. Opens a session of each in a process of its own; runs nothing.
+        runtime: the Python of an environment whose onnxruntime has the target's provider; this one if empty.
         progress: hears what is done next.
         **fields: of the recipe; each replaces the recipe's own:
 
     Raises:
-        AmpError: for a file that is missing or no model.
+        AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
     wanted = recipe_for(inspect, recipe, fields)
-    lists = lists_of(wanted)
-    return inspected(model, against, lists=lists, fusions=fusions, progress=progress)
+    provider = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"]).provider if fusions else ""
+    return inspected(model, against, lists=lists_of(wanted), provider=provider, runtime=runtime, progress=progress)

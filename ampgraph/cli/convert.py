@@ -88,7 +88,7 @@ def convert(
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
     It ends with a check, in a process of its own and within a minute and 4 GB. The exit code is 1 where the result
-    misses the tolerance, and where --check require leaves no file.
+    misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
         from dataclasses import replace

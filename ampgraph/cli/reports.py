@@ -12,13 +12,21 @@ from .options import JsonOption, ModelArgument, recipe_options
 from .terminal import progress, show, show_json, signals_wait
 
 
-@recipe_options("policy", "lists")
+@recipe_options("policy", "target", "lists")
 def inspect(
     model: ModelArgument,
     fields: Given,
     against: Annotated[
         str | None, typer.Option("--against", metavar="ORIGINAL", help="The model that it was made from.")
     ] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            metavar="PYTHON",
+            help="The python of an environment whose onnxruntime has the target; it tells fusions and placement.",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show nodes, weights and casts by precision, by layer, and against the original.
@@ -26,6 +34,7 @@ def inspect(
     \b
     ampgraph inspect model.O2.onnx
     ampgraph inspect model.O2.onnx --against model.onnx
+    ampgraph inspect model.O2.onnx --against model.onnx --runtime gpu-environment/bin/python
     """
     with signals_wait():
         from ..api.inspect import inspect as look
@@ -34,7 +43,7 @@ def inspect(
 
     with progress() as bar, faults_reported(model, against):
         bar.stage("reading")
-        found = look(model, against, recipe=recipe_of(None, fields), progress=bar.stage)
+        found = look(model, against, recipe=recipe_of(None, fields), runtime=runtime, progress=bar.stage)
     show_json(found.to_dict()) if as_json else show(inspection_lines(found))
 
 

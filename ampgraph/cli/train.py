@@ -68,6 +68,9 @@ EveryOption = Annotated[int, _text("--checkpoint-every", "STEPS", "And after eve
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on from the checkpoint in DIR, with the same data and options.")
 ]
+AccumulateOption = Annotated[
+    int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
+]
 ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
 SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
@@ -136,6 +139,7 @@ def train(
     device: DeviceOption = "auto",
     strict: StrictOption = False,
     threads: ThreadsOption = 0,
+    accumulate: AccumulateOption = 1,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -149,6 +153,7 @@ def train(
     ampgraph train step.onnx --data train.npz --validate held_out.npz --epochs 10 --checkpoint run1
     ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
+    ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     """
     with signals_wait():
         from ..report.plot import check_plot, draw_losses
@@ -159,7 +164,7 @@ def train(
         check_plot(plot)
     with progress() as bar:
         bar.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict, threads=threads)
+        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(

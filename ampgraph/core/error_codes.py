@@ -64,6 +64,7 @@ CODES = {
     "AMP505": "The device is not here.",
     "AMP506": "Too many steps in a row overflowed.",
     "AMP507": "The result misses the check that was required, or could not be checked.",
+    "AMP508": "The Python of another environment cannot be asked.",
     "AMP900": "Something failed that should not.",
     "AMP901": "The result would be invalid, so nothing was written.",
 }

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
+from typing import get_args
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
 from .tied import TypeGroups, type_groups
+from .traits import Trait
 
 TARGETS = MappingProxyType(
     {
@@ -34,7 +36,24 @@ class Broken:
 
     reasons: Mapping[str, str]
     attribute: str = ""
-    """Only nodes that set this attribute to something other than "none"; empty: every node."""
+    """Only nodes whose attribute has another value than `fine`; empty: every node."""
+    fine: object = None
+    default: object = None
+    """The attribute's value where a node does not set it."""
+
+    before: Trait | None = None
+    """Only nodes whose result an operator of this trait reads beside a constant; None: every node."""
+
+    @property
+    def always(self) -> bool:
+        """Whether every node fails."""
+        return not (self.attribute or self.before)
+
+    def fails(self, attributes: Mapping[str, object]) -> bool:
+        """Whether a node with these attributes is one of those."""
+        value = attributes.get(self.attribute)
+        value = self.default if value is None else value
+        return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
 
 
 @dataclass(frozen=True)
@@ -62,7 +81,7 @@ class Kernels:
         `opset` is the model's for the operator's domain, or the version of its schema.
         """
         broken = self.broken.get(kind)
-        if broken and not broken.attribute and low in broken.reasons:
+        if broken and broken.always and low in broken.reasons:
             return False
         types = self._types(kind, opset)
         if types is not None and (type_variable not in types or low in types[type_variable]):
@@ -80,10 +99,8 @@ class Kernels:
     def refuses(self, kind: str, opset: int, low: str, attributes: Mapping[str, object]) -> str:
         """Why a node with these attributes would fail in the low type, or an empty string."""
         broken = self.broken.get(kind)
-        if broken and low in broken.reasons:
-            value = attributes.get(broken.attribute, "none") if broken.attribute else ""
-            if value not in ("none", b"none"):
-                return broken.reasons[low]
+        if broken and low in broken.reasons and (broken.always or broken.fails(attributes)):
+            return broken.reasons[low]
         if self.fallback is not None and self._types(kind, opset) is None:
             return self.fallback.refuses(kind, opset, low, attributes)
         return ""
@@ -95,6 +112,13 @@ class Kernels:
             if since <= opset and (until is None or opset <= until):
                 return types
         return None
+
+
+def _broken(entry: Mapping[str, object]) -> Broken:
+    attribute = str(entry.get("attribute", ""))
+    before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
+    reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 
 
 @cache
@@ -116,14 +140,13 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
             raise AmpError("AMP304", f"{model_format} models do not run on '{target}'", hint=available)
         raise AmpError("AMP304", f"unknown target '{target}'", hint=nearest(target, list(targets)) or available)
     data = own_file(f"kernels/{targets[target]}").data
-    broken = {kind: dict(entry) for kind, entry in data["broken"].items()}
     return Kernels(
         target=target,
         provider=data["provider"],
         missing=data["missing"],
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
-        broken=MappingProxyType({k: Broken(attribute=e.pop("attribute", ""), reasons=e) for k, e in broken.items()}),
+        broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -23,6 +23,7 @@ class MindsporeRules:
     black_cells: Cells
     layers: frozenset[str]
     parameter_operators: frozenset[str]
+    function_operators: frozenset[str]
     auto_white: frozenset[str]
     auto_black: frozenset[str]
     auto_promote: frozenset[str]
@@ -44,6 +45,7 @@ def load_mindspore_rules() -> MindsporeRules:
         black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
         layers=frozenset(data["O3"]["layers"]),
         parameter_operators=frozenset(data["O3"]["parameter_operators"]),
+        function_operators=frozenset(data["O3"]["function_operators"]),
         auto_white=frozenset(data["auto"]["white"]),
         auto_black=frozenset(data["auto"]["black"]),
         auto_promote=frozenset(data["auto"]["promote"]),

@@ -57,6 +57,7 @@ Trait = Literal[
     "logarithms",
     "loops",
     "mask_path",
+    "made_by_fusion",
     "means",
     "moves",
     "multiplies",

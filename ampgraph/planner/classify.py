@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -68,7 +68,7 @@ def _first(context: Context) -> list[Tie | Hold]:
     first: list[Tie | Hold] = []
     for op in context.flow.ops:
         if op.slots:
-            first += [*_ties(context, op), *_broken(context, op, breakable)]
+            first += [*_ties(context, op), *_broken(context, op, breakable), *_broken_before(context, op)]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
     return first
@@ -117,13 +117,46 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
 
 def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
     attribute = breakable.get(op.kind)
-    given = context.flow.attribute(op, attribute) if attribute else None
-    if not attribute or given is None:
+    if not attribute:
         return []
+    given = context.flow.attribute(op, attribute)
     kernels, units = context.options.kernels, tuple(op.slots.values())
     version = max(context.flow.units[u].opset for u in units)
     reason = kernels.refuses(op.kind, version, context.options.dtype, {attribute: given})
     return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
+
+
+def _broken_before(context: Context, op: Op) -> list[Hold]:
+    """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
+    broken = context.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(context.options.dtype) if broken and broken.before else None
+    if broken is None or broken.before is None or reason is None:
+        return []
+    uses = (use for value in _in_place(context, op.outputs[0]) for use in context.flow.uses[value])
+    readers = [context.flow.ops[use.op] for use in uses if use.op != NONE]
+    if not any(context.traits.has(reader.role, broken.before) and _has_constant(context, reader) for reader in readers):
+        return []
+    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+
+
+def _has_constant(context: Context, op: Op) -> bool:
+    """Whether one of its operands is stored, or made of a stored one in place."""
+    for value in op.inputs:
+        writer = context.flow.writer(value) if value != NONE else None
+        while writer is not None and context.traits.has(writer.role, "stays_in_place"):
+            value = writer.inputs[0]
+            writer = context.flow.writer(value)
+        if value != NONE and context.flow.values[value].weight:
+            return True
+    return False
+
+
+def _in_place(context: Context, value: int) -> Iterator[int]:
+    """A value, and what Casts and the like make of it."""
+    yield value
+    for use in context.flow.uses[value]:
+        if use.op != NONE and context.traits.has(context.flow.ops[use.op].role, "stays_in_place"):
+            yield from _in_place(context, context.flow.ops[use.op].outputs[0])
 
 
 def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Verdict:

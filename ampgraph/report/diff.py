@@ -51,7 +51,7 @@ class OutputErrors:
     first: float | None
     second: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON; null for an infinite error, too."""
         sides = {"first": self.first, "second": self.second}
         return {"name": self.name, **{k: e if e is not None and math.isfinite(e) else None for k, e in sides.items()}}

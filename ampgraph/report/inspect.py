@@ -109,7 +109,8 @@ def inspect(
     against: object = None,
     *,
     lists: OpLists | None = None,
-    fusions: bool = True,
+    provider: str = "",
+    runtime: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
@@ -118,23 +119,24 @@ def inspect(
         model: anything that `convert` takes.
         against: the model that it was made from.
         lists: say what is heavy, and why a Cast stands where it does; ampgraph's own if not given.
-        fusions: ask ONNX Runtime, where it is installed, which fused operators it finds.
+        provider: the execution provider of ONNX Runtime whose fusions and placement are asked for; none if empty.
+        runtime: the Python whose onnxruntime is asked; this one if empty.
         progress: hears what is done next.
 
     Raises:
-        AmpError: for a file that is missing or no model.
+        AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
     with quiet_collector():
         lists = load_op_lists() if lists is None else lists
         seen = see(model)
         original = see(against) if against is not None else None
         result = _inspection(seen, original, lists)
-    runnable = _runnable(model, seen) if fusions else None
+    runnable = _runnable(model, seen) if provider else None
     if runnable is None:
         return result
     if progress:
         progress("looking for fused operators")
-    found = fused_operators(runnable, _runnable(against, original) if original else None)
+    found = fused_operators(runnable, _runnable(against, original) if original else None, provider, runtime)
     return replace(result, fusions=found)
 
 

@@ -237,17 +237,15 @@ def _difference_lines(found: Changes) -> list[str]:
 
 
 def _fusion_lines(found: Fusions) -> list[str]:
-    if found.after is None and found.before is None:
-        return [f"fused operators: not looked for: {found.note}"]
-    lines = [f"fused operators that {found.runtime} finds ({found.provider})"]
-    kinds: list[str] = sorted({*(found.after or {}), *(found.before or {})})
-    for kind in kinds:
-        before = f"{found.before.get(kind, 0):,} -> " if found.before is not None else ""
-        lines.append(f"  {kind}: {before}{found.after.get(kind, 0) if found.after is not None else '?'}")
-    if not kinds and not found.note:
-        lines.append("  none")
-    if found.provider == "CPUExecutionProvider" and kinds:
-        lines.append("  the CPU provider fuses few low nodes; on CUDA more survive")
+    name = found.provider.removesuffix("ExecutionProvider")
+    sides = [side for side in (found.before, found.after) if side]
+    if not sides:
+        return [f"fused operators and placement on {name}: cannot be told: {found.note}"]
+    alone = ", the original alone" if not found.after else ""
+    lines = [f"on {name}, as {found.runtime} optimises it{alone}; nothing was run"]
+    for title, kind in dict.fromkeys(key for side in sides for key in side.rows()):
+        shown = " -> ".join(str(side.rows().get((title, kind), 0)) for side in sides)
+        lines.append(f"  {title:<8}{kind}{': ' if kind else ''}{shown}")
     return lines + ([f"  {found.note}"] if found.note else [])
 
 

@@ -1,25 +1,40 @@
-"""Write onnxruntime-cuda.toml and onnxruntime-cpu.toml from tables of ONNX Runtime's kernels.
+"""Write onnxruntime-cuda.toml and onnxruntime-cpu.toml from the kernels that a wheel of onnxruntime-gpu registers.
 
-    python op_lists/kernels/_generate.py onnxruntime-cuda.json onnxruntime-cpu.json
+    python op_lists/kernels/_generate.py --python build/cuda_placement/bin/python [--check]
 
-Each table is JSON, operator -> [[versions, types], ...], as in ONNX Runtime's docs/OperatorKernels.md. What the
-tables do not say (what a kernel keeps in float32 inside, what is registered but fails) is written down here.
+The Python is that of an environment with onnxruntime-gpu (benchmarks/cuda_placement/set-up makes one). --check writes
+nothing; exit status 1 where a file is not what the wheel says. What a registry does not say (what a kernel keeps in
+float32 inside, what is registered but fails) is written down here.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import subprocess
 import sys
+from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 HERE = Path(__file__).resolve().parent
 NAMES = HERE.parent / "schemas" / "names.json"
 CONTRIB = HERE.parent / "schemas" / "com_microsoft.json"
 FLOATS = ("float", "float16", "bfloat16", "double")
-SOURCE = "ONNX Runtime 1.25-dev, docs/OperatorKernels.md"
+LOW = ("float16", "bfloat16")
 
+
+class Registry(TypedDict):
+    """What _registry.py prints."""
+
+    version: str
+    kernels: list[Any]
+
+
+REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
+DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -35,17 +50,26 @@ HEADS: dict[str, dict[str, Any]] = {
             "Softmax": "accumulates in float32",
             "com.microsoft::GroupNorm": "sums and squares are float32",
             "com.microsoft::SkipGroupNorm": "sums and squares are float32",
+            "com.microsoft::SkipLayerNormalization": "mean and deviation are accumulated in float32",
+            "com.microsoft::SkipSimplifiedLayerNormalization": "the mean square is accumulated in float32",
         },
-        "tied": {
-            "BatchNormalization": [["T", "T1", "T2", "U"]],
+        "ties": True,
+        "tied": {},
+        "broken": {
+            "GRU": {
+                **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
+                "attribute": "linear_before_reset",
+                "fine": 1,
+                "default": 0,
+            },
         },
-        "broken": {},
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
         "missing": "wraps",
         "wraps": ["float16"],
         "wraps_since": 6,
+        "ties": False,
         "float32_inside": {},
         "tied": {},
         "broken": {
@@ -56,24 +80,27 @@ HEADS: dict[str, dict[str, Any]] = {
             "RandomUniformLike": {"float16": "no kernel writes float16 unless its input is float16"},
             "ScatterElements": {
                 "float16": "the kernel refuses to add and multiply float16 values",
-                "attribute": "reduction",
+                **REDUCTION,
             },
-            "ScatterND": {"float16": "the kernel refuses every reduction of float16 values", "attribute": "reduction"},
+            "ScatterND": {"float16": "the kernel refuses every reduction of float16 values", **REDUCTION},
+            "Transpose": {**dict.fromkeys(LOW, DIES), "before": "scores"},
         },
     },
 }
 
 COMMENTS = {
     "cuda": """
-# SkipLayerNormalization is not in float32_inside: its kernel sums in the type of its data. Nor is BiasSoftmax, which
-# adds its bias in the type of its data on long rows. Reductions are not: nothing promises their accumulator.
+# BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
+# nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
+# `fine`, or all nodes.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
 # A float16 node without a kernel is wrapped in casts by the runtime, which then removes its own round trips, so an
 # accurate CPU run says nothing about float16; no such help exists for bfloat16, nor below opset 6, where the cast that
 # it inserts is invalid. Found by running every single-node model of the ONNX backend suite in float16, at each
-# version of its operator, with ONNX Runtime 1.31.1.
+# version of its operator, with ONNX Runtime 1.31.1. [broken]: nodes whose `attribute` (`default` if not set) has
+# another value than `fine`; nodes that a product of the trait `before` with a constant reads; or all nodes.
 """,
 }
 
@@ -92,12 +119,6 @@ def schema_versions() -> dict[str, list[int]]:
     return {name: sorted(versions) for name, versions in found.items()}
 
 
-def parse_versions(text: str) -> tuple[int, int | None]:
-    """`13+`, `[6, 12]` or `13`."""
-    numbers = [int(n) for n in re.findall(r"\d+", text)]
-    return numbers[0], None if text.endswith("+") else numbers[-1]
-
-
 def effective(since: int, until: int | None, versions: list[int]) -> tuple[int, int | None] | None:
     """The opsets that a registration serves; an open one matches the schema version that it names and no later one."""
     served = [v for v in versions if (v == since if until is None else since <= v <= until)]
@@ -107,47 +128,83 @@ def effective(since: int, until: int | None, versions: list[int]) -> tuple[int, 
     return served[0], later[0] - 1 if later else None
 
 
-def parse_types(text: str) -> dict[str, set[str]]:
-    """Type variable -> float types; `tensor(x)` and sequences of it count alike."""
-    found = {}
-    for part in text.split("<br/>"):
-        variable, types = part.split(" = ", 1)
-        floats = set(re.findall(r"tensor\((\w+)\)", types)) & set(FLOATS)
-        if floats:
-            found[variable.strip().strip("*")] = floats
+def floats_of(types: Iterable[str]) -> frozenset[str]:
+    """The float types of a constraint; `tensor(x)` and sequences of it count alike."""
+    return frozenset(name for text in types for name in FLOATS if f"tensor({name})" in text)
+
+
+def float_variables() -> dict[str, dict[int, set[str]]]:
+    """Operator -> version of its schema -> type variables that may be float there."""
+    import onnx
+
+    found: dict[str, dict[int, set[str]]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        kind = f"{schema.domain}::{schema.name}" if schema.domain else schema.name
+        admitted = {c.type_param_str for c in schema.type_constraints if floats_of(c.allowed_type_strs)}
+        found.setdefault(kind, {})[schema.since_version] = admitted
+    for row in json.loads(CONTRIB.read_text(encoding="utf-8"))["operators"]:
+        kind = f"{row['domain']}::{row['name']}" if row["domain"] else row["name"]
+        admitted = {name for name, types in row["constraints"].items() if floats_of(types)}
+        found.setdefault(kind, {})[row["since_version"]] = admitted
     return found
 
 
-def kind_of(name: str, versions_text: str, known: dict[str, object]) -> str | None:
-    """The table mixes domains; a contrib operator is registered once, at `1+`."""
-    contrib = f"com.microsoft::{name}"
-    if contrib in known and (name not in known or versions_text == "1+"):
-        return contrib
-    if name in known:
-        return name
-    traditional = f"ai.onnx.ml::{name}"
-    return traditional if traditional in known else None
+Opsets = tuple[int, int | None]
+Types = dict[str, frozenset[str]]
 
 
-def collect(table: dict[str, list[list[str]]]) -> dict[str, dict[tuple[int, int | None], dict[str, set[str]]]]:
-    """Operator -> opset range -> type variable -> float types."""
+def registered(registry: Registry, provider: str) -> dict[str, dict[Opsets, list[Types]]]:
+    """Operator -> opset range -> the kernels that a provider registers for it: type variable -> float types."""
     known = json.loads(NAMES.read_text(encoding="utf-8"))["operators"]
-    versions = schema_versions()
-    kernels: dict[str, dict[tuple[int, int | None], dict[str, set[str]]]] = {}
-    for name, rows in table.items():
-        for versions_text, types_text in rows:
-            kind = kind_of(name, versions_text, known)
-            types = parse_types(types_text)
-            if kind is None or not types:
-                continue
-            since, until = parse_versions(versions_text)
-            opsets = effective(since, until, versions[name]) if kind in versions else (since, until)
-            if opsets is None:
-                continue
-            slot = kernels.setdefault(kind, {}).setdefault(opsets, {})
-            for variable, floats in types.items():
-                slot.setdefault(variable, set()).update(floats)
+    versions, variables = schema_versions(), float_variables()
+    kernels: dict[str, dict[Opsets, list[Types]]] = {}
+    for owner, domain, name, since, until, types in registry["kernels"]:
+        kind = f"{domain}::{name}" if domain else name
+        if owner != provider or kind not in known:
+            continue
+        opsets = effective(since, until, versions[kind]) if kind in versions else (since, until)
+        if opsets is None:
+            continue
+        version = max((v for v in variables.get(kind, ()) if v <= opsets[0]), default=0)
+        named = variables.get(kind, {}).get(version, ())
+        floats = {v: floats_of(admitted) for v, admitted in types.items() if v in named}
+        if floats:
+            kernels.setdefault(kind, {}).setdefault(opsets, []).append(floats)
     return kernels
+
+
+def collect(registry: Registry, provider: str) -> dict[str, dict[Opsets, dict[str, set[str]]]]:
+    """Operator -> opset range -> type variable -> float types of any kernel there."""
+    found: dict[str, dict[Opsets, dict[str, set[str]]]] = {}
+    for kind, ranges in registered(registry, provider).items():
+        for opsets, kernels in ranges.items():
+            slot = found.setdefault(kind, {}).setdefault(opsets, {})
+            for variable, floats in (item for kernel in kernels for item in kernel.items()):
+                slot.setdefault(variable, set()).update(floats)
+    return found
+
+
+def derived_ties(registry: Registry, provider: str) -> dict[str, list[list[str]]]:
+    """Type variables that no kernel takes in different types, as groups, where they may be low."""
+    import networkx as nx
+
+    found = {}
+    for kind, ranges in registered(registry, provider).items():
+        graph = nx.Graph(
+            pair
+            for kernels in ranges.values()
+            for pair in combinations(sorted({v for kernel in kernels for v in kernel}), 2)
+            if _tied(kernels, *pair)
+        )
+        if graph:
+            found[kind] = sorted(sorted(group) for group in nx.connected_components(graph))
+    return found
+
+
+def _tied(kernels: list[Types], one: str, other: str) -> bool:
+    both = [(a, b) for kernel in kernels for a in kernel.get(one, FLOATS) for b in kernel.get(other, FLOATS)]
+    compared = [(a, b) for a, b in both if {a, b} <= {"float", *LOW}]
+    return all(a == b for a, b in compared) and any(a in LOW for a, _ in compared)
 
 
 def _quote(kind: str) -> str:
@@ -168,30 +225,45 @@ def _entry(opsets: tuple[int, int | None], types: dict[str, set[str]]) -> str:
     return f"'{since}-{'' if until is None else until} {' '.join(variables)}'"
 
 
-def render(target: str, table: dict[str, list[list[str]]]) -> str:
+def render(target: str, registry: Registry) -> str:
+    """The text of a target's file."""
     head = HEADS[target]
-    lines = [f"# Generated by _generate.py from {SOURCE}. Do not edit.", "#"]
+    if head["ties"]:
+        head = {**head, "tied": derived_ties(registry, head["provider"])}
+    source = f"the registry of the wheel of onnxruntime-gpu {registry['version']}"
+    lines = [f"# Generated by _generate.py from {source}. Do not edit.", "#"]
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
-    lines += [f"{key} = {_value(value)}" for key, value in head.items() if not isinstance(value, dict)]
+    lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
     for section in ("float32_inside", "tied", "broken"):
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]
     lines += ["", "[kernels]"]
-    for kind, ranges in sorted(collect(table).items()):
+    for kind, ranges in sorted(collect(registry, head["provider"]).items()):
         ordered = sorted(ranges.items(), key=lambda item: item[0][0])
         lines.append(f"{_quote(kind)} = [{', '.join(_entry(opsets, types) for opsets, types in ordered)}]")
     return "\n".join(lines) + "\n"
 
 
-def main(paths: list[str]) -> None:
-    for path in paths:
-        target = "cuda" if "cuda" in Path(path).name else "cpu"
-        out = HERE / f"onnxruntime-{target}.toml"
-        out.write_text(render(target, json.loads(Path(path).read_text(encoding="utf-8"))), encoding="utf-8")
-        print(f"{out.name}: {out.stat().st_size} bytes")
+def main() -> int:
+    """Writes or checks both files; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", required=True, help="of an environment with onnxruntime-gpu")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    words = [args.python, "-I", str(HERE / "_registry.py")]
+    registry = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    stale = 0
+    for target in HEADS:
+        out, text = HERE / f"onnxruntime-{target}.toml", render(target, registry)
+        same = out.exists() and out.read_text(encoding="utf-8") == text
+        stale += not same
+        if not args.check:
+            out.write_text(text, encoding="utf-8")
+        print(f"{out.name}: {'as the wheel says' if same else 'is not current' if args.check else 'written'}")
+    return int(args.check and stale > 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

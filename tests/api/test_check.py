@@ -9,6 +9,7 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
+from ampgraph.core.verdict import CheckVerdict
 from onnx_text import parse
 
 PRODUCT = """
@@ -87,8 +88,10 @@ def test_the_users_samples_are_what_it_runs_on(path):
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
 
 
-def test_a_level_without_guards_is_announced_too(amp, path):
-    code, out, _ = amp("convert", path(LARGE), "--check", "auto", "--level", "O3")
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--level", "O3"], ["--policy", "pytorch"]])
+def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
+    code, out, _ = amp("convert", path(LARGE), "--check", "auto", *words)
     assert code == 1 and rows(out)["check"].startswith("MISSED: error infinite")
 
 
@@ -166,7 +169,6 @@ def test_a_child_that_dies_looking_for_the_node_has_missed(path, monkeypatch):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="auto")
 
 
-@pytest.mark.slow
 def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch):
     source = path(LARGE)
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
@@ -175,12 +177,13 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     left = iter([check_run.apart] * 2)
     monkeypatch.setattr(check_run, "apart", lambda a, b: next(left)(a, b))
     asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10, 1 << 30)
-    answers = []
+    answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
         check_run.run(asked, answers.append)
     assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]
 
 
+@pytest.mark.slow
 def test_repair_holds_what_overflows_by_its_range(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--repair", "--json")

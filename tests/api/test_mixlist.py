@@ -147,3 +147,9 @@ def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(AmpError, match="the disk is full"):
         write_mixlist(build_mixlist("ampgraph", "O1"), out)
     assert contents(tmp_path) == {"a.json": b"old"}
+
+
+def test_a_framework_says_its_lists_and_leaves_the_rest():
+    mixlist = build_mixlist("pytorch")
+    assert mixlist.level == "auto" and {"MatMulV2", "Conv2D"} <= set(mixlist.white)
+    assert {"SoftmaxV2", "Exp"} <= set(mixlist.black) and not {"Relu", "Add"} & {*mixlist.white, *mixlist.black}

@@ -116,7 +116,7 @@ def test_a_bad_file_is_refused(amp, tmp_path, name, command):
 BAD_OPTIONS = {
     "level": (["--level", "O5"], "AMP302"),
     "dtype": (["--dtype", "flaot16"], "AMP301"),
-    "policy": (["--policy", "apex"], "AMP303"),
+    "policy": (["--policy", "jax"], "AMP303"),
     "target": (["--target", "cdua"], "AMP304"),
     "pattern": (["--fp32", "no_such_node"], "AMP305"),
     "kind": (["--low", "op:Comv"], "AMP305"),

@@ -272,7 +272,7 @@ REFUSED = {
     "too great a batch": (changed(TRAIN, batch_size="201"), "AMP503", "do not fill one batch"),
     "no epochs": (changed(TRAIN, epochs="0"), "AMP325", "epochs=0"),
     "a wrong schedule": (changed(TRAIN, lr_schedule="cos"), "AMP324", "cos"),
-    "a wrong device": (changed(TRAIN, device="gpx"), "AMP321", "gpx"),
+    "a wrong device": (changed(TRAIN, device="warp"), "AMP321", "warp"),
     "resume of nothing": ([*TRAIN, "--resume"], "AMP325", "--checkpoint DIR"),
     "a checkpoint that is a file": (changed(TRAIN, checkpoint="train.npz"), "AMP105", "train.npz"),
     "a checkpoint of another step": (["export-weights", "other.onnx", "run", "-o", "new.onnx"], "AMP405", "another"),

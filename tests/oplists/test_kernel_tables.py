@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from ampgraph.oplists.files import data_folder
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.schemas import known_operators
+from ampgraph.oplists.traits import TRAITS
 from present import present
 
 DATA = data_folder()
@@ -54,12 +55,41 @@ def test_cuda_kernels():
 
 def test_an_operator_without_a_cuda_kernel_falls_back():
     cuda = load_kernels("cuda")
-    assert cuda.admits("Cos", 21, "T", "float16") is True
-    assert cuda.admits("Cos", 22, "T", "float16") is None, "its kernel stopped at opset 21: the CPU runs it either way"
-    assert cuda.admits("Cos", 22, "T", "bfloat16") is False, "the CPU does not run bfloat16"
+    assert cuda.admits("MaxPool", 21, "T", "float16") is True
+    assert cuda.admits("MaxPool", 22, "T", "float16") is None, "its kernel ended with opset 21; the CPU runs it"
+    assert cuda.admits("MaxPool", 22, "T", "bfloat16") is False, "the CPU does not run bfloat16"
     assert cuda.admits("EyeLike", 22, "T2", "float16") is False
     assert "nothing to wrap" in cuda.refuses("EyeLike", 22, "float16", {})
     assert cuda.refuses("EyeLike", 21, "float16", {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "opset", "slot", "dtype"),
+    [
+        ("Cos", 22, "T", "bfloat16"),
+        ("ReduceMean", 13, "T", "bfloat16"),
+        ("Attention", 24, "T1", "bfloat16"),
+        ("TopK", 24, "T", "bfloat16"),
+        ("com.microsoft::ScaledSiLU", 1, "T", "bfloat16"),
+    ],
+)
+def test_cuda_kernels_of_the_wheel_that_documentation_did_not_name(kind, opset, slot, dtype):
+    assert load_kernels("cuda").admits(kind, opset, slot, dtype) is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "opset", "slot"), [("GridSample", 20, "T1"), ("GridSample", 22, "T1"), ("com.microsoft::QMoE", 1, "T4")]
+)
+def test_what_cuda_runs_in_float32_alone(kind, opset, slot):
+    assert load_kernels("cuda").admits(kind, opset, slot, "float16") is False
+
+
+def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
+    cuda = load_kernels("cuda")
+    assert (
+        cuda.refuses("GRU", 14, "float16", {}) == cuda.refuses("GRU", 22, "float16", {"linear_before_reset": 0}) != ""
+    )
+    assert cuda.refuses("GRU", 14, "float16", {"linear_before_reset": 1}) == ""
 
 
 def test_cpu_wraps():
@@ -73,6 +103,12 @@ def test_cpu_wraps():
     assert cpu.refuses("ScatterND", 16, "float16", {"reduction": b"add"})
     assert cpu.refuses("ScatterND", 16, "float16", {"reduction": "none"}) == cpu.refuses("ScatterND", 13, "float16", {})
     assert cpu.refuses("Add", 14, "float16", {}) == ""
+
+
+def test_a_transpose_fails_on_a_cpu_before_products_alone():
+    cpu = load_kernels("cpu")
+    assert cpu.broken["Transpose"].before in TRAITS and not cpu.broken["Transpose"].always
+    assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "cann"])
@@ -96,7 +132,7 @@ def test_kernel_tables_name_operators_and_ordered_opsets(target):
             for variable in entry.split()[1:]:
                 name, _, types = variable.partition("=")
                 assert name in known[kind] or name in ("T", "T1", "T2", "S", "V", "U", "M"), (kind, entry)
-                assert set(types.split(",")) <= {"float", "float16", "bfloat16", "double"}
+                assert set(filter(None, types.split(","))) <= {"float", "float16", "bfloat16", "double"}
     assert set(kernels.float32_inside) | set(kernels.broken) | set(kernels.tied) <= set(known)
 
 
@@ -182,30 +218,47 @@ def test_contrib_schemas_have_types_for_inference():
 
 
 @pytest.mark.parametrize(
-    ("text", "versions", "expected"),
+    ("since", "until", "versions", "expected"),
     [
-        ("7+", [7, 22], (7, 21)),
-        ("[6, 12]", [1, 6, 13], (6, 12)),
-        ("13", [13, 14], (13, 13)),
-        ("[1, 16]", [1, 17], (1, 16)),
-        ("14+", [7, 14], (14, None)),
-        ("10+", [9, 11], None),
+        (7, None, [7, 22], (7, 21)),
+        (6, 12, [1, 6, 13], (6, 12)),
+        (13, 13, [13, 14], (13, 13)),
+        (1, 16, [1, 17], (1, 16)),
+        (14, None, [7, 14], (14, None)),
+        (10, None, [9, 11], None),
     ],
 )
-def test_an_open_registration_serves_one_schema_version(text, versions, expected):
+def test_an_open_registration_serves_one_schema_version(since, until, versions, expected):
     """ONNX Runtime matches a registration without an end only to the schema version that it names."""
-    generate = generator("kernels")
-    assert generate.effective(*generate.parse_versions(text), versions) == expected
+    assert generator("kernels").effective(since, until, versions) == expected
 
 
-def test_kernel_generator_on_a_small_table():
-    table = {
-        "Abs": [["13+", "**T** = tensor(bfloat16), tensor(float), tensor(int8)"], ["[6, 12]", "**T** = tensor(float)"]],
-        "Attention": [["1+", "**T** = tensor(float16)"], ["23+", "**T1** = tensor(float)<br/> **U** = tensor(bool)"]],
-        "And": [["7+", "**T** = tensor(bool)"]],
-    }
-    text = generator("kernels").render("cpu", table)
+def kernel(provider: str, name: str, since: int, until: int | None, domain: str = "", **types: list[str]) -> list:
+    constraints = {variable: [f"tensor({t})" for t in admitted] for variable, admitted in types.items()}
+    return [f"{provider}ExecutionProvider", domain, name, since, until, constraints]
+
+
+def test_kernel_generator_on_a_small_registry():
+    kernels = [
+        kernel("CPU", "Abs", 13, None, T=["bfloat16", "int8"]),
+        kernel("CPU", "Abs", 13, None, T=["float"]),
+        kernel("CPU", "Abs", 6, 12, T=["float"]),
+        kernel("CUDA", "Abs", 6, 12, T=["float16"]),
+        kernel("CPU", "Attention", 1, None, "com.microsoft", T=["float16"]),
+        kernel("CPU", "Attention", 23, None, T1=["float"], U=["bool"]),
+        kernel("CPU", "And", 7, None, T=["bool"]),
+    ]
+    text = generator("kernels").render("cpu", {"version": "9.9.9", "kernels": kernels})
+    assert "onnxruntime-gpu 9.9.9" in text
     assert "Abs = ['6-12 T=float', '13- T=float,bfloat16']" in text
-    assert "Attention = ['23-23 T1=float']" in text
+    assert "Attention = ['23-23 T1=float U=']" in text, "a mask of bool alone: a float one has no kernel"
     assert "\"com.microsoft::Attention\" = ['1- T=float16']" in text
     assert "And =" not in text
+
+
+def test_ties_are_derived_from_kernels():
+    same = [kernel("CUDA", "QuantizeLinear", 23, 24, T1=[t], T2=[t]) for t in ("float", "float16")]
+    free = [kernel("CUDA", "Cast", 13, 18, T1=["float", "float16"], T2=["float", "float16"])]
+    high = [kernel("CUDA", "GridSample", 22, None, T1=["float"], T2=["float"])]
+    registry = {"version": "9.9.9", "kernels": [*same, *free, *high]}
+    assert generator("kernels").derived_ties(registry, "CUDAExecutionProvider") == {"QuantizeLinear": [["T1", "T2"]]}

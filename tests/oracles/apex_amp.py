@@ -38,7 +38,7 @@ def load(checkout):
         module = package(name)
         if cls:
             setattr(module, cls, type(cls, (), {}))
-    torch.cuda.IntTensor = lambda value: torch.tensor(value, dtype=torch.int32)  # the scaler's overflow buffer
+    setattr(torch.cuda, "IntTensor", lambda value: torch.tensor(value, dtype=torch.int32))  # noqa: B010
     amp = importlib.import_module("apex.amp")
     sys.modules["apex.amp._amp_state"]._amp_state.allow_incoming_model_not_fp32 = True  # it is not on CUDA yet
     return amp

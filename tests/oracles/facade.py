@@ -36,7 +36,7 @@ def _on_cpu(value):
 
 
 def _inner(value):
-    return value.inner if isinstance(value, Facade) else _on_cpu(value)
+    return value.held if isinstance(value, Facade) else _on_cpu(value)
 
 
 def wrapped(tree):
@@ -72,20 +72,20 @@ class Facade(torch.Tensor):
     def __new__(cls, inner, requires_grad=False):
         return torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            layout=inner.layout, device="cuda:0", requires_grad=requires_grad,
+            layout=inner.layout, device=torch.device("cuda:0"), requires_grad=requires_grad,
         )  # fmt: skip
 
     def __init__(self, inner, requires_grad=False):
-        self.inner = inner
+        self.held = inner
 
-    def __repr__(self):
-        return f"Facade({self.inner})"
+    def __repr__(self, *, tensor_contents=None):
+        return f"Facade({self.held})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    def contiguous(self):
+    def contiguous(self, memory_format=torch.contiguous_format):
         """Python's own method asks for a device guard; so does the next."""
-        return torch.ops.aten.contiguous.default(self)
+        return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
 
     def __invert__(self):
         return torch.ops.aten.bitwise_not.default(self)
@@ -128,7 +128,7 @@ class Facade(torch.Tensor):
                 torch._C._dispatch_tls_set_dispatch_key_excluded(key, before)
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         kwargs, name = kwargs or {}, func._schema.name
         if name not in WHOLE and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
             with Factories(), cls.autocast_inside(func):
@@ -138,7 +138,7 @@ class Facade(torch.Tensor):
         if name in RNNS and cls.enabled and not cls.within:
             return cls._cudnn(func, args, kwargs)
         if func in HALF_TO_FLOAT and args[2]:  # a CUDA kernel reads float16 and computes float32; the CPU's does not
-            out = func(args[0].inner.float(), args[1], False)
+            out = func(args[0].held.float(), args[1], False)
         else:
             out = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
         cls.note(func, types_of((args, kwargs)), types_of(out), args)
@@ -152,7 +152,7 @@ class Facade(torch.Tensor):
         low = torch.get_autocast_dtype("cuda")
 
         def down(value):
-            return value.inner.to(low).float() if isinstance(value, Facade) and value.is_floating_point() else value
+            return value.held.to(low).float() if isinstance(value, Facade) and value.is_floating_point() else value
 
         out = func(*tree_map(_inner, tree_map(down, args)), **tree_map(_inner, tree_map(down, kwargs)))
         cls.note(func, [str(low)[6:]], [str(low)[6:]], ())

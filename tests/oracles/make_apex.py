@@ -27,11 +27,12 @@ LEVELS = ("O0", "O2", "O3", "O1")
 
 def logged(run, *arguments):
     """(what a run dispatched, its results) with facades for tensors."""
-    Facade.noted = log = []
+    log: list = []
+    Facade.noted = log
     with torch.no_grad(), below_autograd():
         out = run(*tree_map(lambda t: Facade(t) if isinstance(t, torch.Tensor) else t, arguments))
     Facade.noted, Facade.place = None, ""
-    return log, [t.inner if isinstance(t, Facade) else t for t in tree_leaves(out)]
+    return log, [t.held if isinstance(t, Facade) else t for t in tree_leaves(out)]
 
 
 def placed(program, arguments):
@@ -49,7 +50,8 @@ def by_node(log, reference):
     kept = [entry for entry in log if not is_cast(entry)]
     told = [entry for entry in reference if not is_cast(entry)]
     matcher = difflib.SequenceMatcher(None, [e[1] for e in kept], [e[1] for e in told], autojunk=False)
-    calls, matched = {}, 0
+    calls: dict = {}
+    matched = 0
     for block in matcher.get_matching_blocks():
         for here, there in zip(range(block.a, block.a + block.size), range(block.b, block.b + block.size), strict=True):
             _, op, given, made, _ = kept[here]
@@ -79,7 +81,8 @@ def main(*words):
     amp = apex_amp.load(checkout)
     torch.backends.mha.set_fastpath_enabled(False)
     prepared = {name: rest for name, *rest in exported_modules()}
-    types, outputs = {}, {}
+    types: dict = {}
+    outputs: dict = {}
     for level in LEVELS:  # O1 patches PyTorch and comes last
         for name, (module, arguments) in everything():
             exported, reference = prepared[name]
@@ -95,7 +98,7 @@ def main(*words):
             outputs |= {f"{name}/{level}/{place}": array for place, array in enumerate(arrays(out))}
             print(level, name, types[name][level], f"{lost} operators belong to no node" if lost else "")
     if check:
-        sys.exit("\n".join(answers.differing("apex", types)))
+        sys.exit("\n".join(answers.differing("apex", types)) or None)
     versions = {"apex": apex_amp.COMMIT, "torch": torch.__version__, "numpy": np.__version__}
     answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs)
 

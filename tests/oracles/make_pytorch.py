@@ -40,7 +40,9 @@ def arrays(tensors):
 def main(*words):
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    models, types, outputs = {}, {}, {}
+    models: dict = {}
+    types: dict = {}
+    outputs: dict = {}
     for name, (module, arguments) in everything():
         program = torch.export.export(module, arguments)
         exported = torch_types.export(program, answers.OPSET)
@@ -59,7 +61,7 @@ def main(*words):
                 outputs[f"{name}/{case}/{place}"] = array
         print(name, types[name])
     if words:
-        sys.exit("\n".join(answers.differing("pytorch", types)))
+        sys.exit("\n".join(answers.differing("pytorch", types)) or None)
     versions = {"torch": torch.__version__, "onnx": onnx.__version__, "numpy": np.__version__}
     answers.write_answers("pytorch", {**versions, "python": platform.python_version()}, types, outputs)
     answers.write_models(models)

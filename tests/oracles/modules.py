@@ -62,6 +62,8 @@ class PostNorm(nn.Module):
 class Decoder(nn.Module):
     """Attention with a causal mask, RMS norms, rotary positions and a gated linear unit."""
 
+    turn: torch.Tensor
+
     def __init__(self, width=16):
         super().__init__()
         self.embedding, self.qkv, self.o = nn.Embedding(20, width), nn.Linear(width, 3 * width), nn.Linear(width, width)

@@ -75,7 +75,7 @@ def run_autocast(program, args, device, dtype):
                 given = tree_map(lambda t: Facade(t) if isinstance(t, torch.Tensor) else t, args)
                 out = NodeByNode(graph, place, True).run(*given)
             Facade.noted, Facade.place = None, ""
-            out = tree_map(lambda t: t.inner if isinstance(t, Facade) else t, out)
+            out = tree_map(lambda t: t.held if isinstance(t, Facade) else t, out)
         else:
             recorder = Recorder()
 

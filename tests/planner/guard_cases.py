@@ -268,4 +268,19 @@ PROBABILITIES = [
     )
 ]  # fmt: skip
 
-CASES = [*MASKS, *EPS, *PROBABILITIES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]
+ROUND = "b (int64 i, bool c, float[1,4] h) => (bool d, float[1,4] k) { d = Identity (c)  s = Sigmoid (h)"
+RECURRENCES = [
+    Case(name, "guard_recurrences", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}",
+         {"x": rows(100, 80, 50, 40)},
+         {"n": np.array(1000), "small": F(0.01), "z": F(0.9996), "rounds": np.zeros((1000, 1), F)},
+         notes=("recurrence",), dtypes=BOTH)
+    for name, body in (
+        ("a sum of a Loop", f"y = Loop (n, , x) <body = {ROUND}  t = Mul (s, small)  k = Add (h, t) }}>"),
+        ("n + z (h - n)", f"y = Loop (n, , x) <body = {ROUND}  t = Sub (h, s)  u = Mul (t, z)  k = Add (u, s) }}>"),
+        ("a sum of a Scan", """y, o = Scan <num_scan_inputs = 1, body = b (float[1,4] h, float[1] r)
+            => (float[1,4] k, float[1] p) { s = Sigmoid (h)  t = Mul (s, small)  u = Add (t, r)  k = Sub (h, u)
+            p = Identity (r) }> (x, rounds)"""),
+    )
+]  # fmt: skip
+
+CASES = [*MASKS, *EPS, *PROBABILITIES, *RECURRENCES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED]

@@ -119,3 +119,16 @@ def test_the_ceiling_of_speed_widens_at_the_end() -> None:
 def test_arithmetic_that_a_product_reads_is_no_tail() -> None:
     text = "g (float[4,8] x) => (float[4,8] y) { p = MatMul (x, w)  s = Sigmoid (p)  y = MatMul (s, w) }"
     assert decisions(converted(parse(text, WEIGHTS))) == "Cast>f16 MatMul:f16 Sigmoid:f16 MatMul:f16 Cast>f32"
+
+
+def test_a_state_that_is_made_anew_in_every_round_is_not_held() -> None:
+    """tanh(W h) bears the errors of one round, f h + g those that f has not forgotten; h + tanh(W h) those of all."""
+    text = """g (float[1,4] x, int64 n) => (float[1,4] y) {{ y = Loop (n, , x) <body = b (int64 i, bool c, float[1,4] h)
+        => (bool d, float[1,4] k) {{ d = Identity (c)  m = MatMul (h, w)  {end} }}> }}"""
+    gated = "f = Sigmoid (m)  t = Tanh (m)  o = Mul (f, h)  k = Add (o, t)"
+    for end, rule in (("k = Tanh (m)", False), (gated, False), ("t = Tanh (m)  k = Add (t, h)", True)):
+        model = parse(text.format(end=end), w=(4, 4))
+        for level in ("O2", "auto"):
+            plan = ampgraph.plan(model, level)
+            assert any(d.why.rule == "recurrence" for d in plan.decisions) == rule
+            assert [d.dtype for d in plan.decisions if d.kind == "MatMul"] == ["float16"]

@@ -135,8 +135,8 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer
 
 def test_a_scale_that_is_late():
     """MXNet: the step after an overflow still runs at the old scale."""
-    options = {"loss": "loss", "optimizer": "sgd", "level": "O0"}
-    run = Runner(build_training_step(regression(), **options, loss_scale="dynamic:rule=mxnet,init=1024"))
+    scale = "dynamic:rule=mxnet,init=1024"
+    run = Runner(build_training_step(regression(), loss="loss", optimizer="sgd", level="O0", loss_scale=scale))
     good, bad = batches(2)
     bad["t"][3, 1] = np.inf
     scales = []

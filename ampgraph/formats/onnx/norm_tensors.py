@@ -77,8 +77,11 @@ class NormTensor(RoundedTensor):
         self.parameters, self.place = parameters, place
         self.name = plain.name
 
+    def whole(self) -> Array:
+        return self.parameters.rounded[self.place]
+
     def chunks(self) -> Iterator[Array]:
-        yield self.parameters.rounded[self.place]
+        yield self.whole()
 
 
 def round_together(node: ir.Node, dtype: str) -> None:

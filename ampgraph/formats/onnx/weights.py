@@ -94,13 +94,14 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        data = self._whole().reshape(self.source.shape.numpy())
+        data = self.whole().reshape(self.source.shape.numpy())
         return ir.Tensor(data, dtype=self.dtype, name=self.name)
 
     def tobytes(self) -> bytes:
-        return self._whole().tobytes()
+        return self.whole().tobytes()
 
-    def _whole(self) -> Array:
+    def whole(self) -> Array:
+        """All elements, rounded, in one piece."""
         data = flat(self.source)
         rounded = np.empty(data.size, self.low)
         for part, place in zip(pieces(data), pieces(rounded), strict=True):

@@ -7,14 +7,15 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ...core.arrays import Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError
-from ...core.graph import LOW
+from ...core.graph import LOW, Graph
 from ...core.sites import SWITCHES
+from ...formats.kinds import Model
 from ...runtime.onnxruntime_session import refused, stopped
 from ..graphs import flat_graph
 from ..sessions import cpu_options, opened
@@ -22,7 +23,7 @@ from ..strict.rewrite import rewrite
 
 RUNS = 64  # of one search at most
 EARLIEST = 9  # the opset in which a switch can be written
-Outputs = Mapping[str, Any]
+Outputs = Mapping[str, Result]
 
 
 class SwitchedSession:
@@ -32,7 +33,7 @@ class SwitchedSession:
         units: the nodes that can be switched, in the order of the file.
     """
 
-    def __init__(self, reference: Any, low: Any) -> None:
+    def __init__(self, reference: Model | Graph, low: Model | Graph) -> None:
         """``reference``, ``low``: what `convert` takes, or Graphs, the second made from the first.
 
         Raises AmpError AMP1xx for files, AMP208 for an opset before 9, AMP502 where the runtime refuses.
@@ -51,7 +52,7 @@ class SwitchedSession:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             raise refused(error, "model") from error
 
-    def run(self, feeds: Outputs, low: Collection[int]) -> dict[str, Any]:
+    def run(self, feeds: Outputs, low: Collection[int]) -> dict[str, Result]:
         """The outputs where only some units are low. Raises AmpError AMP504."""
         switches = np.zeros(len(self.units), bool)
         switches[list(low)] = True

@@ -52,10 +52,10 @@ class Probabilities:
         if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
             return False
         stored = [v for v in op.inputs[:2] if v != NONE and flow.values[v].weight]
-        floor = flow.scalar(stored[0]) if stored else flow.attribute(op, "min")
+        floor = flow.scalar(stored[0]) if stored else flow.number(op, "min")
         raises = traits.has(op.role, "adds_epsilon") and not self.turns(op)
         alone = len([v for v in op.inputs[:2] if v != NONE]) - len(stored) == 1
-        return alone and not (raises and floor is not None and float(floor) >= LEAST)
+        return alone and not (raises and isinstance(floor, (int, float)) and floor >= LEAST)
 
     def turns(self, op: Op) -> bool:
         """Whether an operator is 1 - p."""

@@ -20,6 +20,7 @@ from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
 from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
+from ..guards.recurrences import guard_recurrences
 from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
 from ..guards.weights import Unstorable, floors_read_low, guard_weights, report_floors, report_flushing
@@ -75,7 +76,8 @@ def judge(context: Context) -> Judgement:
     quantized = guard_integers(context, regions, listed)
     held = Held(ledger.take(fragile, quantized))
     streams = guard_streams(context, regions, held)
-    steady = Steady(ledger.take(streams))
+    recurrences = guard_recurrences(context, regions)
+    steady = Steady(ledger.take(streams, recurrences))
     unstorable = guard_weights(context, steady)
     weighed = Weighed(ledger.take(unstorable))
     overflows = guard_ranges(context, beyond, weighed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...core.dataflow import NONE, Dataflow
+from ...core.dataflow import NONE, Dataflow, Value
 from ...core.plan import Note, Rounding
 from ..classify import classify_validity
 from ..context import Context
@@ -46,10 +46,15 @@ class Begun:
         settled = Settled(self.ledger.take(types))
         added = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow
-        numbers = frozenset(value.id for value in flow.values if value.weight and flow.shape(value.id) == ())
+        numbers = frozenset(value.id for value in flow.values if value.weight and self._is_number(value))
         return DecidedModel(
             flow, self.options, settled, numbers=numbers, roundings=roundings, notes=[*self.ledger.notes, *added]
         )
+
+    def _is_number(self, value: Value) -> bool:
+        """Whether a stored tensor is a number: without dimensions, or of one element and without a parameter's path."""
+        plain = self.flow.shape(value.id) == () or "." not in value.name
+        return plain and self.flow.weights.size(value) == 1
 
     def _changed(self, framework: str) -> list[Note]:
         """Patterns of the user's: the result is no longer the framework's."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
 from ...core.plan import Note
 from .mindspore_rules import O3, Rules
 
@@ -129,12 +129,24 @@ def _is_exact(number: float, dtype: str) -> bool:
 
 
 def _parameters_of_functions(rules: O3) -> Iterator[Note]:
-    """Parameters that a network seems to hand to a function: only what a primitive reads is cast."""
-    flow = rules.flow
-    for value in flow.values:
+    """Parameters that a network may have handed to a function: only what a primitive reads is cast."""
+    for value in rules.flow.values:
         if not value.parameter or value.dtype != FLOAT32:
             continue
-        kept = [use for use in flow.uses[value.id] if use.unit != NONE and rules.stays(value, use.op)]
-        if kept:
-            text = f"'{value.name}' is float32 here, as MindSpore hands it to a function; it casts it for a primitive"
-            yield Note(TOPIC, _name(flow.ops[kept[0].op]), text)
+        told = next(filter(None, (_handed(rules, value, use) for use in rules.flow.uses[value.id])), None)
+        if told is not None:
+            yield told
+
+
+def _handed(rules: O3, value: Value, use: Use) -> Note | None:
+    """What is assumed of one read of a parameter, where it could be otherwise."""
+    op = rules.flow.ops[use.op] if use.op != NONE else None
+    if op is None or use.unit == NONE or op.kind in rules.rules.parameter_operators | rules.rules.norms:
+        return None
+    if rules.stays(value, op.id):
+        text = f"'{value.name}' is float32 here, as MindSpore hands it to a function; it casts it for a primitive"
+    elif rules.reads_low(use) and rules.is_bare(op, value):
+        text = f"'{value.name}' is low here; MindSpore casts it for a primitive, and not for a function or a method"
+    else:
+        return None
+    return Note(TOPIC, _name(op), text)

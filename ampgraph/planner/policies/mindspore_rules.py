@@ -166,8 +166,7 @@ class O3(Rules):
             return False
         op = self.flow.ops[reader]
         if value.parameter:
-            primitive = op.kind in self.rules.parameter_operators or op.kind in self.rules.norms
-            return not primitive and self._is_bare(op, value)
+            return op.kind in self.rules.function_operators and self.is_bare(op, value)
         return self.is_range(value) and not self.inside(op)
 
     def is_range(self, value: Value) -> bool:
@@ -180,7 +179,7 @@ class O3(Rules):
         """Whether an operator is MindSpore's own: of a layer, or a norm that was given no scale and shift."""
         return op.kind in self.rules.norms or any(kind in self.rules.layers for _, kind in self.cells[op.id])
 
-    def _is_bare(self, op: Op, value: Value) -> bool:
+    def is_bare(self, op: Op, value: Value) -> bool:
         """Whether a class of the user's own reads a parameter: the cell that owns it, and none of MindSpore's."""
         cells = self.cells[op.id]
         owner = value.name.rpartition(".")[0]

@@ -29,7 +29,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     canvas = _Canvas(begun)
     forced = canvas.forced() if options.level.name == FORCING else ()
     colours = _Colours(begun, canvas.items, paint(canvas.items, forced))
-    return begun.finish("TensorFlow", colours, colours.refused(), canvas.notes())
+    return begun.finish("TensorFlow", colours, colours.refused(), () if forced else canvas.notes())
 
 
 class _Canvas:
@@ -141,6 +141,11 @@ class _Colours:
         return "no paint reaches it" if self.items[unit.id].cls else "is in no list"
 
 
+def _list(setting: Setting) -> str:
+    """float16 for CUDA has lists of its own, bfloat16 those of oneDNN on the CPU."""
+    return "tensorflow_bfloat16.toml" if setting.dtype == "bfloat16" else "tensorflow.toml"
+
+
 register(
     Policy(
         name="tensorflow",
@@ -154,11 +159,6 @@ register(
             "auto": "auto_mixed_precision as it is",
         },
         default_level="auto",
-        lists=lambda setting: _list(setting),
+        lists=_list,
     )
 )
-
-
-def _list(setting: Setting) -> str:
-    """float16 for CUDA has lists of its own, bfloat16 those of oneDNN on the CPU."""
-    return "tensorflow_bfloat16.toml" if setting.dtype == "bfloat16" else "tensorflow.toml"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, out_of_memory
 from ..step.aliasing import in_place
-from ..step.packed_forward import ORIGINAL
+from ..step.session_model import session_model
 from ..step.training_step import TrainingStep
+from .flat_buffer import BufferPart, bind_given
 
 BFLOAT16 = "bfloat16"
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
@@ -37,16 +37,11 @@ class Binding:
         self.device, providers = choose("cpu" if strict else device)
         self.memory = "cuda" if self.device == "tensorrt" else self.device
         self.layout = step.layout
-        proto, folder = session_model(step)
-        if strict:
-            graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
-            rewrite(graph, keep_border=True)
-            proto = ir.to_proto(graph.model)
+        self._session, proto = open_graph(step, self.device, providers, strict, threads)
         # an engine that compiles whole subgraphs may read a state again after it wrote some of it
         known = self.device in ("cpu", "cuda")
         safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
         self.in_place = safe - {step.layout.scale}
-        self._session = _opened(proto, folder, self.device, providers, strict, threads)
         self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
@@ -111,7 +106,7 @@ class Binding:
 
     def value(self, array: Array) -> OrtTensor:
         """A copy of an array in the device's memory; bfloat16 stays on the host, for want of a numpy type."""
-        return _value(array, "cpu" if _is_bfloat16(array) else self.memory)
+        return device_value(array, "cpu" if _is_bfloat16(array) else self.memory)
 
     def _bound(self, turn: int) -> Any:
         binding = self._session.io_binding()
@@ -128,8 +123,12 @@ class Binding:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+    def run(
+        self, batch: Mapping[str, Array], given: Mapping[str, OrtTensor | BufferPart] | None = None
+    ) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One step: its results by output name and the loss scale after it, as the runtime's values.
+
+        ``given``: what is on the device already, and is only read.
 
         All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
         it, never in it. Where the runtime itself stops half-way, in memory that holds the old state and the new one,
@@ -138,9 +137,11 @@ class Binding:
         self._refuse_torn()
         binding = self._bindings[self._turn]
         # Copies: ONNX Runtime may write over a fed array once it has removed the Casts between. They outlive the run.
-        fed = {name: _value(array, "cpu") for name, array in batch.items()}
+        fed = {name: device_value(array, "cpu") for name, array in batch.items()}
         for name, value in fed.items():
             binding.bind_ortvalue_input(name, value)
+        for name, there in (given or {}).items():
+            bind_given(binding, name, there)
         for name in self._results:
             binding.bind_output(name, self.memory)  # a fresh place: the last result may be asked for later
         if self._next_scale:
@@ -153,13 +154,13 @@ class Binding:
             return self._taken(binding, turn)
         except BaseException as error:  # onnxruntime raises kinds of its own for every fault
             done = binding.get_outputs_as_ortvaluevector()[0].has_value()  # the loss, whose place was empty before
-            if done and not _of_runtime(error):
+            if done and not of_runtime(error):
                 self._taken(binding, turn)  # the step is done, and a signal came after it
                 raise
             if not isinstance(error, Exception):
                 self._torn = ""  # one came before it
                 raise
-            raise _stopped(error, self.device, bool(self._torn)) from error
+            raise stopped(error, self.device, bool(self._torn)) from error
 
     def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""
@@ -179,7 +180,7 @@ def _is_bfloat16(array: Array) -> bool:
     return array.dtype.kind == "V" and array.dtype.name == BFLOAT16  # the name is slow to make
 
 
-def _value(array: Array, memory: str) -> OrtTensor:
+def device_value(array: Array, memory: str) -> OrtTensor:
     ort = import_onnxruntime()
     array = np.array(array, order="C")
     if _is_bfloat16(array):
@@ -190,37 +191,16 @@ def _value(array: Array, memory: str) -> OrtTensor:
     return held
 
 
-@contextlib.contextmanager
-def without(graph: ir.Graph, names: Sequence[str]) -> Iterator[None]:
-    """The graph without some of its initializers, for as long as the block lasts."""
-    held = dict(graph.initializers)
-    for name in names:
-        graph.initializers.pop(name, None)
-    try:
-        yield
-    finally:
-        for name in list(graph.initializers):
-            graph.initializers.pop(name)
-        for name, value in held.items():
-            graph.initializers[name] = value
-
-
-def session_model(step: TrainingStep) -> tuple[onnx.ModelProto, str]:
-    """The step without its state and without the packed forward graph, and the folder of its data files if it has any.
-
-    Raises AmpError AMP502 for weights beyond what fits into one message; a saved step has them in a data file.
-    """
-    graph = step.model.graph
-    unread = [name for name in graph.initializers if name.startswith(ORIGINAL)]
-    with without(graph, [*(entry.name for entry in step.layout.states), *unread]):
-        outside = {tensor.base_dir for tensor in onnx_io.external_tensors(step.model)}
-        kept = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
-        if len(outside) > 1 or (not outside and kept > onnx_io.INLINE_LIMIT):
-            message = f"{kept / 1e9:.1f} GB of frozen weights do not fit into one message"
-            raise AmpError("AMP502", message, hint="save the step, and give the path of the file")
-        proto = ir.to_proto(step.model)
-    del proto.metadata_props[:]
-    return proto, str(next(iter(outside), ""))
+def open_graph(
+    step: TrainingStep, device: str, providers: Sequence[str], strict: bool, threads: int
+) -> tuple[Any, onnx.ModelProto]:
+    """A session of a step graph without its state, and the graph as it runs. Raises AmpError AMP502."""
+    proto, folder = session_model(step)
+    if strict:
+        graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
+        rewrite(graph, keep_border=True)
+        proto = ir.to_proto(graph.model)
+    return _opened(proto, folder, device, providers, strict, threads), proto
 
 
 def _opened(
@@ -254,11 +234,11 @@ def _not_taken(error: Exception, device: str, size: int) -> AmpError:
     return AmpError("AMP504", f"ONNX Runtime does not take the state: {first_line(error)}", hint="try --device cpu")
 
 
-def _of_runtime(error: BaseException) -> bool:
+def of_runtime(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, MemoryError)) or type(error).__module__.startswith("onnxruntime")
 
 
-def _stopped(error: Exception, device: str, torn: bool) -> AmpError:
+def stopped(error: Exception, device: str, torn: bool) -> AmpError:
     if out_of_memory(error):
         return AmpError("AMP504", f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""

@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike
 from ...core.arrays import Array, DType
 from ...core.errors import AmpError, first_line
 from ...core.files import whole_file
+from ...core.json_types import JsonObject
 from ...runtime.ports import numpy_dtype
 from ..step.training_step import TrainingStep
 
@@ -49,6 +50,15 @@ class Position:
     epochs: int = 0
     lr_schedule: str = ""
     data: str = ""  # the digest of the data
+    accumulate: int = 1  # micro-batches of a batch
+
+
+def _place(position: Position) -> JsonObject:
+    """As files hold it: those of one micro-batch are as they were before there were several."""
+    place = asdict(position)
+    if position.accumulate == 1:
+        del place["accumulate"]
+    return place
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> 
     path = Path(path)
     tensors = {**checkpoint.state, **{HISTORY + name: array for name, array in checkpoint.history.items()}}
     words = [name for name, array in tensors.items() if array.dtype.name == WORDS]
-    head = {"version": VERSION, "step": checkpoint.digest, "position": asdict(checkpoint.position), WORDS: words}
+    head = {"version": VERSION, "step": checkpoint.digest, "position": _place(checkpoint.position), WORDS: words}
     head[CHECKSUM] = ZEROS
     try:
         with whole_file(path, durable=True) as beside:
@@ -180,7 +190,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint[Array]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         for name in head[WORDS]:
             tensors[name] = tensors[name].view(numpy_dtype(WORDS))
-        place = head["position"]
+        place = {"accumulate": 1} | head["position"]
         numbers: dict[str, Any] = {f.name: place[f.name] for f in fields(Position)}
         if any(type(numbers[f.name]) is not type(f.default) for f in fields(Position)):
             raise TypeError("its place is no place")

@@ -71,6 +71,8 @@ class Fittable(Protocol):
     @property
     def digest(self) -> str: ...
     @property
+    def accumulate(self) -> int: ...
+    @property
     def learning_rate(self) -> float: ...
     @property
     def updates(self) -> int: ...
@@ -136,6 +138,7 @@ class _Run:
         self.place = files.Position(
             seed=options.seed,
             batch_size=options.batch_size,
+            accumulate=trainer.accumulate,
             samples=self.data.samples,
             epochs=options.epochs,
             lr_schedule=described(given),
@@ -256,7 +259,7 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         raise AmpError(
             "AMP405", message, where=where, hint="trainer.load it, and fit with another folder for checkpoints"
         )
-    for name in ("seed", "batch_size", "samples", "lr_schedule", "epochs"):
+    for name in ("seed", "batch_size", "accumulate", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
         if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
             message = f"is from a training with {name}={other}, not {given}"

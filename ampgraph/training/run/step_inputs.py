@@ -20,12 +20,13 @@ IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cro
 
 
 class StepInputs:
-    """What a step takes beside its state."""
+    """What a step takes beside its state; ``parts``: of a batch for so many micro-batches."""
 
-    def __init__(self, step: TrainingStep) -> None:
+    def __init__(self, step: TrainingStep, parts: int = 1) -> None:
         self.layout: StepLayout = step.layout
+        self.parts = parts
         found = {value.name: value for value in step.model.graph.inputs}
-        self.ports = {name: _port(found[name]) for name in step.layout.inputs}
+        self.ports = {name: _of_parts(_port(found[name]), parts) for name in step.layout.inputs}
 
     def checked(self, batch: Feeds) -> dict[str, Array]:
         """The batch as arrays. Raises AmpError AMP503 for an input that is missing, unknown or does not fit."""
@@ -71,6 +72,9 @@ class StepInputs:
             if isinstance(fixed, int) and fixed != size:
                 message = f"input '{port.name}' takes {fixed} samples at once, not {size}"
                 raise AmpError("AMP503", message, hint=f"--batch-size {fixed}, or export with a dynamic batch")
+        if size < self.parts:
+            message = f"a batch of {size} is too small for {self.parts} micro-batches"
+            raise AmpError("AMP503", message, hint="take larger batches, or a smaller --accumulate")
         return int(size)
 
 
@@ -138,6 +142,12 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
         classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
         more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
         raise AmpError("AMP503", message, hint=classes + more)
+
+
+def _of_parts(port: Port, parts: int) -> Port:
+    """A step that was exported at a fixed batch size takes that many samples in each part."""
+    fixed = port.shape[0] if port.shape else None
+    return Port(port.name, port.dtype, (fixed * parts, *port.shape[1:])) if isinstance(fixed, int) else port
 
 
 def _port(value: ir.Value) -> Port:

@@ -14,6 +14,7 @@ from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.step_result import StepResult
 from ..step.training_step import TrainingStep
 from . import checkpoint as files
+from .accumulation import AccumulatingBinding
 from .binding import Binding
 from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
@@ -31,10 +32,13 @@ class Trainer:
         device: auto (the best that is here), cpu, cuda, tensorrt or cann.
         strict: run on the CPU with every low value really rounded: the only CPU run that shows what low precision does.
         threads: how many threads a step may take on the CPU; 0 for all.
+        accumulate: how many micro-batches share the batch of one update. Their gradients are summed, and checked once:
+            one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads``, AMP502 where the device has no kernel for the step, AMP504 where it has no room for the state.
+            ``threads`` and ``accumulate``, AMP502 where the device has no kernel for the step, AMP504 where it has no
+            room for the state.
     """
 
     def __init__(
@@ -44,20 +48,30 @@ class Trainer:
         *,
         strict: bool = False,
         threads: int = 0,
+        accumulate: int = 1,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
+        if not is_whole(accumulate) or accumulate < 1:
+            message = f"accumulate={accumulate} is not a whole number from 1"
+            raise AmpError("AMP325", message, hint="accumulate=4 makes four micro-batches of each batch")
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
-        self.feeds = StepInputs(self.training_step)
+        self.accumulate = int(accumulate)
+        self.feeds = StepInputs(self.training_step, self.accumulate)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding = Binding(self.training_step, device, strict, int(threads))
+        self._binding = self._opened(device, strict, int(threads))
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
         self._digest = ""
         self._evaluator: Evaluator | None = None
+
+    def _opened(self, device: str, strict: bool, threads: int) -> Binding | AccumulatingBinding:
+        if self.accumulate == 1:
+            return Binding(self.training_step, device, strict, threads)
+        return AccumulatingBinding(self.training_step, device, strict, threads, self.accumulate)
 
     @property
     def device(self) -> str:

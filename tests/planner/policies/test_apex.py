@@ -48,6 +48,7 @@ def test_types_of_modules(name: str, level: str) -> None:
     assert Counter(origin.removeprefix("aten.") for _, origin, _, _ in found) == NAMED.get((name, level), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_types_of_random_modules(level: str) -> None:
     compared = 0

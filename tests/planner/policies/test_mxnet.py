@@ -87,11 +87,11 @@ def test_batch_norm_of_one_type_stays_float32() -> None:
     assert found == [{"T": "float32", "U": "float32"}, {"T": "float16", "T1": "float32", "T2": "float32"}]
 
 
-def test_what_has_no_meaning_is_refused() -> None:
-    for options, code in (({"level": "O2"}, "AMP302"), ({"dtype": "bfloat16"}, "AMP303")):
-        with pytest.raises(AmpError) as caught:
-            ampgraph.plan(parse(MODEL), policy="mxnet", **options)
-        assert caught.value.code == code and caught.value.hint
+@pytest.mark.parametrize(("level", "dtype", "code"), [("O2", "float16", "AMP302"), ("auto", "bfloat16", "AMP303")])
+def test_what_has_no_meaning_is_refused(level: str, dtype: str, code: str) -> None:
+    with pytest.raises(AmpError) as caught:
+        ampgraph.plan(parse(MODEL), level, dtype=dtype, policy="mxnet")
+    assert caught.value.code == code and caught.value.hint
 
 
 def test_lists() -> None:

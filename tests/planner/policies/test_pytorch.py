@@ -12,6 +12,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
 from onnx_text import parse
 from oracles.answers import Answers
 from planner.policies.support import decided_model, differences, letters, strict_errors
@@ -52,6 +53,7 @@ def test_types_of_modules(name: str, case: str) -> None:
         assert Counter((kind, origin) for kind, origin, _, _ in found) == NAMED.get((name, case.split()[0]), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_types_of_random_modules(case: str) -> None:
     compared = 0
@@ -178,3 +180,11 @@ def test_a_loop_state_that_starts_in_float32_stays_so() -> None:
     types = [(d.kind, d.slot, d.dtype) for d in plan.decisions if d.index >= 0 and d.kind != "Identity"]
     assert ("MatMul", "T", "float16") in types and ("Loop", "state0", "float32") in types
     assert ("Add", "T", "float32") in types
+
+
+def test_a_plan_is_followed_to_the_byte() -> None:
+    model = ANSWERS.model("decoder")
+    plan = ampgraph.plan(model, policy="pytorch")
+    made = ampgraph.convert(model, policy="pytorch", check="off")
+    followed = ampgraph.convert(model, plan=Plan.from_json(plan.to_json()), check="off")
+    assert made.SerializeToString() == followed.SerializeToString()

@@ -1,0 +1,112 @@
+"""The graph that a target's ONNX Runtime would run, from a process of its own, in this environment or in another one.
+
+A session is opened, and nothing is run: the runtime fuses, chooses kernels, places nodes and adds its copies, and
+writes the graph that results. A model that kills the runtime kills that process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from ..core.errors import AmpError
+from . import optimize_one
+from .optimized import Optimized, name_nodes, read_optimized
+
+Level = Literal["DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL"]
+SIZE_LIMIT = 2_000_000_000  # bytes: protobuf writes no more in one piece
+SECONDS = 600.0
+
+
+class NotOptimized(Exception):
+    """No session was made; the message says why. ``elsewhere``: the environment is at fault, not the model."""
+
+    def __init__(self, why: str, elsewhere: bool = False) -> None:
+        super().__init__(why)
+        self.elsewhere = elsewhere
+
+
+def optimized(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    provider: str = "CUDAExecutionProvider",
+    *,
+    python: str = "",
+    level: Level = "ENABLE_ALL",
+    folder: str = "",
+) -> Optimized:
+    """The optimised graph of a model.
+
+    Args:
+        model: a path, or a model whose external data, if any, lies in ``folder``.
+        provider: whose graph; what it does not take falls to the CPU's.
+        python: the interpreter of an environment with onnxruntime; this one if empty.
+        level: of the runtime's optimisations.
+
+    Raises:
+        NotOptimized: there is no such provider, or the runtime refuses the model, or dies of it.
+        AmpError: AMP508 for an interpreter that cannot be started.
+    """
+    proto, folder = _named(model, folder)
+    if proto.ByteSize() > SIZE_LIMIT:
+        raise NotOptimized("it is over 2 GB in one piece")
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        given, made = Path(scratch, "model.onnx"), Path(scratch, "optimized.onnx")
+        given.write_bytes(proto.SerializeToString())
+        told, log = _ask(python, [str(given), str(made), _providers(provider), level, folder])
+        runtime = f"ONNX Runtime {told.get('runtime', '')}"
+        if "error" in told:
+            raise NotOptimized(f"{runtime}: {told['error']}", elsewhere=_absent(told, provider))
+        if provider not in told["providers"]:
+            raise NotOptimized(f"{runtime} cannot start {provider} here", elsewhere=True)
+        return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
+
+
+def _named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
+    """A copy whose nodes have names of their own, and the folder of its external data."""
+    proto = onnx.ModelProto()
+    if isinstance(model, onnx.ModelProto):
+        proto.CopyFrom(model)
+    else:
+        proto = onnx.load(os.fspath(model), load_external_data=False)
+        folder = os.path.dirname(os.path.abspath(model))
+    name_nodes(proto.graph)
+    return proto, os.path.abspath(folder) if folder else ""
+
+
+def _providers(provider: str) -> str:
+    return ",".join(dict.fromkeys((provider, "CPUExecutionProvider")))
+
+
+def _absent(told: dict[str, Any], provider: str) -> bool:
+    return provider not in told["available"]
+
+
+def _ask(python: str, words: list[str]) -> tuple[dict[str, Any], str]:
+    """What the child told, and what the runtime logged."""
+    words = [python or sys.executable, "-I", optimize_one.__file__, *words]
+    try:
+        ended = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
+    except OSError as error:
+        hint = "name the python of an environment that has onnxruntime-gpu"
+        raise AmpError("AMP508", f"cannot be started: {error.strerror or error}", where=python, hint=hint) from error
+    except subprocess.TimeoutExpired as error:
+        raise NotOptimized(f"no session was made within {SECONDS:g} seconds") from error
+    if ended.returncode < 0:
+        died = signal.strsignal(-ended.returncode) or f"signal {-ended.returncode}"
+        raise NotOptimized(f"ONNX Runtime dies of it while it loads: {died}")
+    lines = ended.stdout.strip().splitlines()
+    if ended.returncode or not lines:
+        last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
+        raise AmpError("AMP508", f"is no Python that can be asked: {last}", where=python or sys.executable)
+    told: dict[str, Any] = json.loads(lines[-1])
+    return told, ended.stderr

@@ -1,0 +1,191 @@
+"""One update from several micro-batches: their scaled gradients are summed where they lie, and checked once.
+
+The gradients of a micro-batch start from the loss scale times its share of the batch, so that each sample weighs what
+it would in the whole batch, and float16 overflows where it would there. Without a scale the sum is weighted instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ...core.arrays import Array
+from ...core.errors import AmpError
+from ...runtime.devices import choose, import_onnxruntime
+from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
+from ..step.cut import CutStep, cut
+from ..step.training_step import StepLayout, TrainingStep
+from .binding import Binding, device_value, of_runtime, open_graph, stopped
+from .flat_buffer import BufferPart, FlatBuffer, bind_given
+from .step_inputs import IGNORED
+
+ITERATION = "step/iteration"
+
+
+class AccumulatingBinding:
+    """`Binding` for a step that is cut in two; a batch is shared among ``parts`` micro-batches."""
+
+    def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int) -> None:
+        """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
+        self.layout, self.parts = step.layout, parts
+        self._cut: CutStep = cut(step)
+        self._update = Binding(self._cut.update, device, strict, threads)
+        self.device, self.memory = self._update.device, self._update.memory
+        _, providers = choose("cpu" if strict else device)
+        self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, strict, threads)
+        self._binding: Any = self._gradients.io_binding()
+        self.total = FlatBuffer(self._cut.summed, self.memory)
+        self._adding: _Sum | None = None
+        if parts > 1:
+            self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
+        self._iteration = step.layout.find("counter", ITERATION)
+
+    # -- state, which is that of the update ----------------------------------------------------------------------------
+
+    def put(self, state: Mapping[str, Array]) -> None:
+        self._update.put(state)
+
+    def replace(self, arrays: Mapping[str, Array]) -> None:
+        self._update.replace(arrays)
+
+    def get(self, name: str) -> Array:
+        return self._update.get(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._update.shape(name)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """One update. All or nothing, as `Binding.run`: the gradients change no state. Raises AmpError AMP504."""
+        state = {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
+        if self.parts == 1:
+            loss, moved = self._part(batch, state, self.total)
+        else:
+            loss, moved = self._all_parts(batch, state)
+        given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, self._cut.loss: loss}
+        given |= {self._cut.moved[name]: value for name, value in moved.items()}
+        return self._update.run({}, given)
+
+    def _all_parts(
+        self, batch: Mapping[str, Array], state: dict[str, OrtTensor]
+    ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
+        assert self._adding is not None
+        losses, before = 0.0, 0.0
+        moved: dict[str, OrtTensor] = {}
+        for number, (part, share) in enumerate(shared(batch, self.parts, self.layout)):
+            first = before == 0
+            self._of_part(state, number, share)
+            loss, moved = self._part(part, state, self.total if first else self._adding.now)
+            state |= moved
+            if not first:
+                self._adding.run(before, share)
+            before = share if first else 1.0
+            losses += share * float(as_numpy(loss))
+        return device_value(np.array(losses, np.float32), self.memory), moved
+
+    def _of_part(self, state: dict[str, OrtTensor], number: int, share: float) -> None:
+        """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
+        if name := self.layout.scale:
+            whole = self._update.get(name)
+            state[name] = device_value(whole * whole.dtype.type(share), self.memory)
+        if name := self._iteration:
+            whole = self._update.get(name)
+            state[name] = device_value(whole * self.parts + number, self.memory)
+
+    def _part(
+        self, batch: Mapping[str, Array], state: Mapping[str, OrtTensor], into: FlatBuffer
+    ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
+        """The loss and the new running statistics of a micro-batch; its gradients go into a buffer."""
+        binding, held = self._binding, {name: device_value(array, "cpu") for name, array in batch.items()}
+        for name, value in (*held.items(), *((e.name, state[e.name]) for e in self._cut.gradients.layout.states)):
+            bind_given(binding, name, value)
+        binding.bind_output(self.layout.loss, self.memory)
+        for name, view in into.parts.items():
+            view.bind_output(binding, name)
+        for name in self._cut.moved.values():
+            binding.bind_output(name, self.memory)
+        _run(self._gradients, binding, self.device)
+        found = binding.get_outputs_as_ortvaluevector()
+        value = import_onnxruntime().OrtValue
+        moved = zip(self._cut.moved, list(found)[1 + len(into.parts) :], strict=True)
+        return value(found[0]), {name: value(new) for name, new in moved}
+
+
+class _Sum:
+    """Adds the buffer ``now`` to the total in place; both weighted where there is no loss scale to weigh them."""
+
+    def __init__(
+        self, total: FlatBuffer, shapes: Mapping[str, tuple[int, ...]], memory: str, providers: Any, weighted: bool
+    ) -> None:
+        self.now, self.weighted = FlatBuffer(shapes, memory), weighted
+        ort = import_onnxruntime()
+        options = ort.SessionOptions()
+        options.log_severity_level = QUIET
+        model = _sum_model(int(total.value.shape()[0]), weighted)
+        self._session = ort.InferenceSession(model.SerializeToString(), options, providers=list(providers))
+        self._binding, self._memory = self._session.io_binding(), memory
+        self._binding.bind_ortvalue_input("total", total.value)
+        self._binding.bind_ortvalue_input("now", self.now.value)
+        self._binding.bind_ortvalue_output("sum", total.value)
+
+    def run(self, before: float, share: float) -> None:
+        """total = total * before + now * share, or total + now."""
+        if self.weighted:
+            for name, number in (("before", before), ("share", share)):
+                self._binding.bind_ortvalue_input(name, device_value(np.array(number, np.float32), self._memory))
+        _run(self._session, self._binding, self._memory)
+
+
+def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in ("total", "now")]
+    nodes = [helper.make_node("Add", ["total", "now"], ["sum"])]
+    if weighted:
+        inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("before", "share")]
+        nodes = [
+            helper.make_node("Mul", ["total", "before"], ["old"]),
+            helper.make_node("Mul", ["now", "share"], ["new"]),
+            helper.make_node("Add", ["old", "new"], ["sum"]),
+        ]
+    output = helper.make_tensor_value_info("sum", TensorProto.FLOAT, [size])
+    graph = helper.make_graph(nodes, "sum", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def _run(session: Any, binding: Any, device: str) -> None:
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # onnxruntime raises kinds of its own for every fault
+        if not of_runtime(error):
+            raise
+        raise stopped(error, device, torn=False) from error
+
+
+def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> Iterator[tuple[dict[str, Array], float]]:
+    """The micro-batches, of sizes that differ by one at most, and the share of each in the mean over the batch.
+
+    A share counts the labels that count, where the loss is cross entropy of the input ``labels``; otherwise samples.
+    Micro-batches without any are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for
+    inputs that differ in their number of samples.
+    """
+    sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
+    count = min(sizes.values())
+    if len(set(sizes.values())) > 1:
+        message = f"inputs with {', '.join(map(str, sizes.values()))} samples cannot be shared among micro-batches"
+        raise AmpError("AMP503", message, hint="the first axis of every input must count the samples")
+    if count < parts:
+        message = f"a batch of {count} is too small for {parts} micro-batches"
+        raise AmpError("AMP503", message, hint="take larger batches, or a smaller --accumulate")
+    borders = [number * count // parts for number in range(parts + 1)]
+    weights = np.ones(count)
+    labels = batch.get(layout.labels)
+    if labels is not None and labels.dtype.kind == "i" and (labels != IGNORED).any():
+        weights = (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64)
+    for start, end in zip(borders, borders[1:], strict=False):
+        share = float(weights[start:end].sum() / weights.sum())
+        if share:
+            yield {name: array[start:end] for name, array in batch.items()}, share

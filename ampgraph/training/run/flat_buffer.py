@@ -1,0 +1,58 @@
+"""Many float32 tensors in one buffer of the device: sessions write and read the parts, and a sum is one operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...runtime.devices import import_onnxruntime
+from ...runtime.onnxruntime_session import OrtTensor
+
+ALIGNED = 16  # numbers: parts begin at multiples of 64 bytes
+
+
+@dataclass(frozen=True)
+class BufferPart:
+    """A part of a buffer; ``held`` keeps the memory alive."""
+
+    held: OrtTensor
+    memory: str
+    shape: tuple[int, ...]
+    address: int
+
+    def bind_input(self, binding: Any, name: str) -> None:
+        binding.bind_input(name, self.memory, 0, np.float32, list(self.shape), self.address)
+
+    def bind_output(self, binding: Any, name: str) -> None:
+        binding.bind_output(name, self.memory, 0, np.float32, list(self.shape), self.address)
+
+
+class FlatBuffer:
+    """``value`` is the whole buffer, a vector that torch.from_dlpack shares; ``parts`` are its tensors by name."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: str) -> None:
+        starts, end = {}, 0
+        for name, shape in shapes.items():
+            starts[name] = end
+            end += -(-math.prod(shape) // ALIGNED) * ALIGNED
+        zeros = np.zeros(max(end, 1), np.float32)  # the gaps are added too: they must be numbers
+        ort = import_onnxruntime()
+        self.value: OrtTensor = ort.OrtValue.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
+        self.value.update_inplace(zeros)
+        start = self.value.data_ptr()
+        self.parts = {
+            name: BufferPart(self.value, memory, tuple(shape), start + 4 * starts[name])
+            for name, shape in shapes.items()
+        }
+
+
+def bind_given(binding: Any, name: str, value: OrtTensor | BufferPart) -> None:
+    """An input that is on the device already."""
+    if isinstance(value, BufferPart):
+        value.bind_input(binding, name)
+    else:
+        binding.bind_ortvalue_input(name, value)

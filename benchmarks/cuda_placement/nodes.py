@@ -1,0 +1,111 @@
+"""Nodes of the graph that CUDA would run, of models as converters leave them: placement, never time or numbers.
+
+    python benchmarks/cuda_placement/nodes.py exports/*.onnx --python build/cuda_placement/bin/python --out FILE.md
+
+Each conversion is a process of its own. Converters are named as in ../peers.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+
+from convert_one import is_ampgraph  # noqa: E402
+from measure import run_child  # noqa: E402
+
+from ampgraph.report.fusions import TargetGraph  # noqa: E402
+from ampgraph.runtime.optimizing import NotOptimized, optimized  # noqa: E402
+
+ORIGINAL = "float32"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model by one converter; ``graph`` None: no session, ``why``."""
+
+    model: str
+    converter: str
+    graph: TargetGraph | None
+    why: str = ""
+
+    def cell(self) -> str:
+        """Nodes / Casts between float types / nodes on the CPU / copies."""
+        if self.graph is None:
+            return "-"
+        found = self.graph
+        parts = (found.nodes, sum(found.casts.values()), found.providers.get("CPU", 0), sum(found.copies.values()))
+        return " / ".join(map(str, parts))
+
+
+def measured(source: Path, converter: str, args: argparse.Namespace) -> Row:
+    """A model by a converter, as the CUDA provider would run it."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = source if converter == ORIGINAL else Path(folder, "model.onnx")
+        if converter != ORIGINAL:
+            python = args.peer_python if args.peer_python and not is_ampgraph(converter) else sys.executable
+            words = [converter, str(source), str(model)]
+            child = run_child(HERE.parent / "convert_one.py", words, python=python, timeout=args.timeout)
+            if not model.exists():
+                return Row(source.stem, converter, None, str(child.failure or child.report.get("error")))
+        try:
+            return Row(source.stem, converter, TargetGraph.of(optimized(model, python=args.python)))
+        except NotOptimized as why:
+            return Row(source.stem, converter, None, str(why))
+
+
+def table(rows: Sequence[Row], converters: Sequence[str]) -> list[str]:
+    """Models down, converters across."""
+    cells = {(row.model, row.converter): row.cell() for row in rows}
+    lines = ["| model | " + " | ".join(converters) + " |", "|---" * (len(converters) + 1) + "|"]
+    for model in dict.fromkeys(row.model for row in rows):
+        lines.append(f"| {model} | " + " | ".join(cells[model, name] for name in converters) + " |")
+    return lines
+
+
+def fusions(rows: Sequence[Row], converters: Sequence[str]) -> list[str]:
+    """Fused operators that some converter of a model does not keep as the original does."""
+    by = {(row.model, row.converter): row.graph.fused if row.graph else {} for row in rows}
+    lines = ["| model | fused operator | " + " | ".join(converters) + " |", "|---" * (len(converters) + 2) + "|"]
+    for model in dict.fromkeys(row.model for row in rows):
+        for kind in sorted({kind for name in converters for kind in by[model, name]}):
+            counts = [str(by[model, name].get(kind, 0)) for name in converters]
+            if len(set(counts)) > 1:
+                lines.append(f"| {model} | {kind.rpartition('::')[2]} | " + " | ".join(counts) + " |")
+    return lines
+
+
+def main() -> None:
+    """Measures every model by every converter and prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--python", required=True, help="of an environment whose onnxruntime has CUDA")
+    parser.add_argument("--converters", nargs="+", default=["ampgraph:O1", "ampgraph:O2", "ampgraph:auto", "ort_model"])
+    parser.add_argument("--peer-python")
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    converters = [ORIGINAL, *args.converters]
+    rows = []
+    for source in args.models:
+        for converter in converters:
+            rows.append(measured(source, converter, args))
+            print(source.stem, converter, rows[-1].cell(), rows[-1].why, file=sys.stderr, flush=True)
+    text = "\n".join(
+        ["nodes / Casts between float types / nodes on the CPU / copies", "", *table(rows, converters), ""]
+        + [*fusions(rows, converters), ""]
+        + [f"- {row.model}, {row.converter}: {row.why}" for row in rows if row.why]
+    )
+    print(text)
+    if args.out:
+        args.out.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

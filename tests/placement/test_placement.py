@@ -1,0 +1,71 @@
+"""What the CUDA provider of the pinned wheel makes of our files: where nodes run, what is fused, copied and cast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+import ampgraph
+from ampgraph.runtime.optimizing import optimized
+from cli_helpers import MODELS, NAMES
+from onnx_text import parse
+from placement.environment import ROOT
+
+DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_node_moves_to_the_cpu_and_no_copy_appears(gpu_python, name, level, dtype):
+    original = onnx.load(MODELS / f"{name}.onnx")
+    before = optimized(original, python=gpu_python)
+    after = optimized(ampgraph.convert(original, level=level, dtype=dtype), python=gpu_python)
+    assert before.providers()["CUDA"] > 10, "the provider takes the model"
+    assert after.providers()["CPU"] <= before.providers()["CPU"]
+    assert after.copied() <= before.copied()
+
+
+def test_inspect_tells_what_the_target_makes_of_both(gpu_python, amp, tmp_path):
+    made = tmp_path / "low.onnx"
+    amp("convert", MODELS / "digits_transformer.onnx", "-o", made)
+    words = ("inspect", made, "--against", MODELS / "digits_transformer.onnx", "--runtime", gpu_python)
+    code, out, _ = amp(*words)
+    assert code == 0 and "on CUDA, as ONNX Runtime" in out and "com.microsoft::FusedMatMul: 2 -> 2" in out
+    found = json.loads(amp(*words, "--json")[1])["fusions"]
+    assert found["provider"] == "CUDAExecutionProvider" and found["note"] == ""
+    assert found["before"]["casts"] == {} and sum(found["after"]["casts"].values()) >= 2
+    assert found["after"]["providers"]["CUDA"] > 50
+
+
+def test_the_kernel_tables_are_what_the_wheel_registers(gpu_python):
+    words = [sys.executable, str(ROOT / "op_lists" / "kernels" / "_generate.py"), "--python", gpu_python, "--check"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def gru(reset: int) -> onnx.ModelProto:
+    return parse(
+        "g (float[3, 1, 4] x) => (float[3, 1, 1, 4] y) "
+        f"{{ a = Relu(x) y = GRU<hidden_size = 4, linear_before_reset = {reset}>(a, w, r) }}",
+        w=(1, 12, 4),
+        r=(1, 12, 4),
+    )
+
+
+@pytest.mark.parametrize("reset", [0, 1])
+def test_a_gru_is_low_where_cuda_runs_it(gpu_python, reset):
+    made = optimized(ampgraph.convert(gru(reset), dtype="float16"), python=gpu_python)
+    assert [(node.provider, node.dtype) for node in made.nodes if node.kind == "GRU"] == [
+        ("CUDA", "float16") if reset else ("CPU", "float32")
+    ]
+
+
+def test_a_node_without_a_kernel_is_seen_on_the_cpu(gpu_python):
+    found = optimized(DETERMINANT, python=gpu_python)
+    assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
+    assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
