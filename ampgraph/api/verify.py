@@ -76,10 +76,7 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     _check(tolerance, nodes)
-    of_kind("dims", dims, (Mapping,), 'for example {"batch": 8}')
-    of_kind("device", device, (str,), "for example auto")
-    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
-    a_callable("progress", progress)
+    _of_right_kinds(dims, device, cache, progress)
     metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     with quiet_collector(), faults_reported(*paths):
@@ -122,6 +119,14 @@ def chaotic(
         return []
     name, found = sensitivity(run, drawn, low[0])
     return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
+
+
+def _of_right_kinds(dims: object, device: object, cache: object, progress: object) -> None:
+    """Raises AmpError AMP301 for an argument of another kind."""
+    of_kind("dims", dims, (Mapping,), 'for example {"batch": 8}')
+    of_kind("device", device, (str,), "for example auto")
+    of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    a_callable("progress", progress)
 
 
 def _check(tolerance: float, nodes: int | None) -> None:
