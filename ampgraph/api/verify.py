@@ -96,12 +96,8 @@ def verify(
         job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
-        notes = (
-            *drawn.notes,
-            *pair.notes,
-            *(alone if decoding is None else decoding.notes(drawn.generated)),
-            *job.notes,
-        )
+        said = alone if decoding is None else decoding.notes(drawn.generated)
+        notes = (*drawn.notes, *pair.notes, *said, *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),

@@ -93,9 +93,18 @@ def test_what_a_file_holds_and_that_it_is_safetensors(tmp_path):
     assert set(tensors) == set(state) | {"history/losses", "history/finite"}
     assert same(state, {name: tensors[name] for name in state})
     found = files.load(tmp_path / FILE)
-    place = {"epoch": 3, "batch": 0, "seed": 5, "batch_size": 16, "samples": 100, "past": 0, "epochs": 3}
     data = Trainer(make_step()).feeds.dataset(DATA).digest()
-    assert found.position == files.Position(**place, lr_schedule="cosine:warmup=2,end=0.0", data=data)
+    assert found.position == files.Position(
+        epoch=3,
+        batch=0,
+        seed=5,
+        batch_size=16,
+        samples=100,
+        past=0,
+        epochs=3,
+        lr_schedule="cosine:warmup=2,end=0.0",
+        data=data,
+    )
     assert found.digest == trainer.digest
 
 
