@@ -200,7 +200,7 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
     words = ("train", made / "step.onnx", "--data", made / "train.npz", "--validate", made / "val.npz", "--epochs", 2)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib", None)
-        refused(run(*words, "--plot", tmp_path / "loss.png"), "AMP501", "matplotlib", "ampgraph[plot]")
+        refused(run(*words, "--plot", tmp_path / "loss.png"), "AMP501", "matplotlib", "pip install 'matplotlib")
     assert not (tmp_path / "loss.png").exists()
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib is not None
