@@ -42,6 +42,7 @@ def test_a_right_result_is_said_to_be(amp, path):
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
 
 
+@pytest.mark.slow
 def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--json")
@@ -144,6 +145,7 @@ def test_tolerance(amp, path):
     assert code == 1 and "tolerance 1e-07" in rows(out)["check"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code, said",
     [

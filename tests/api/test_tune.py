@@ -72,6 +72,7 @@ def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
     assert again.SerializeToString() == ampgraph.apply(model, present(found.plan)).SerializeToString()
 
 
+@pytest.mark.slow
 def test_what_overflows_is_found_and_little_else_promoted():
     model, feeds, found = tuned("t5", tolerance=5e-3)
     assert found.met and not math.isfinite(found.candidates[0].error)

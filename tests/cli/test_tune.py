@@ -27,6 +27,7 @@ def t5(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_tolerance_that_is_met_writes_the_model(amp, t5):
     status, out, err = amp(
         "tune", t5 / "t5.onnx", "--data", t5 / "data", "--tolerance", "5e-3", "-o", t5 / "tuned.onnx"

@@ -46,6 +46,7 @@ STAGES = {
 }
 
 
+@pytest.mark.slow
 def test_a_broken_converter(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(CONVERTER)
     found = {o.case: o.results[0] for o in run_cases(list(STAGES), ("O3",), f"{tmp_path}/broken.py:convert")}
@@ -54,6 +55,7 @@ def test_a_broken_converter(tmp_path: Path) -> None:
     assert not any(result.low_nodes for result in found.values())
 
 
+@pytest.mark.slow
 def test_each_case_at_some_of_the_levels(tmp_path: Path) -> None:
     (tmp_path / "same.py").write_text("def convert(model, level, dtype, target):\n    return model\n")
     levels, names = ("O1", "O2", "O3", "auto"), ["test_abs", "test_cos", "test_exp", "test_tan"]

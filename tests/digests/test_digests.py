@@ -32,22 +32,27 @@ def assert_same(group: str, names: Sequence[str]) -> None:
     assert verdict.equal >= len(names)
 
 
+@pytest.mark.slow
 def test_committed_models() -> None:
     assert_same("models", GROUPS["models"].names())
 
 
+@pytest.mark.slow
 def test_some_backend_cases() -> None:
     assert_same("backend", some(120, seed=1))
 
 
+@pytest.mark.slow
 def test_some_training_steps() -> None:
     assert_same("steps", SMALL_STEPS)
 
 
+@pytest.mark.slow
 def test_some_strict_runs() -> None:
     assert_same("strict", HARD)
 
 
+@pytest.mark.slow
 def test_some_networks_of_mindspore() -> None:
     assert_same("mindir", NETS)
 

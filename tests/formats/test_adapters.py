@@ -82,6 +82,7 @@ def test_graphsurgeon(level: str) -> None:
         assert next(t for t in result.tensors().values() if t.name == "w").dtype == np.float16
 
 
+@pytest.mark.slow
 def test_torch_program(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")

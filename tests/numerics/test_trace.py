@@ -48,6 +48,7 @@ def test_added_casts_stand_for_what_they_cast() -> None:
     assert trace.values["a"].range.absmax == pytest.approx(feeds["x"].max() * 300, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "limit"), [("lstm", 20_000), ("detector", 100_000)])
 def test_pieces_change_nothing(name: str, limit: int) -> None:
     hard = HARD_MODELS[name]

@@ -148,6 +148,7 @@ def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
     assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
 
 
+@pytest.mark.slow
 def test_growth_at_a_cancellation() -> None:
     model = planted.cancelling()
     data = [{"x": np.random.default_rng(s).standard_normal((2, 64)).astype(np.float32)} for s in range(3)]

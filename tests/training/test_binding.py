@@ -59,6 +59,7 @@ class TooLong(Exception):
     """An error like the runtime's own, from a handler of a signal."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Ended, TooLong])
 @pytest.mark.parametrize("when, steps", [("before", 2), ("after", 3)])
 def test_a_signal_at_a_step_leaves_it_whole_or_not_begun(monkeypatch, when, steps, kind):

@@ -55,6 +55,7 @@ def cnn():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_the_packed_forward_graph_computes_the_same(cnn, level):
     step, source = cnn[level], onnx.load(MODELS / "digits_cnn_forward.onnx")

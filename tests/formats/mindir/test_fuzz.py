@@ -168,6 +168,7 @@ def _other(model: Any, field: Any, rnd: random.Random) -> Any:
     return rnd.choice(NUMBERS if field.type == field.TYPE_INT32 else NUMBERS + LARGE)
 
 
+@pytest.mark.slow
 @settings(SHARED, max_examples=250)
 @given(st.integers(0, 2**32), OPTIONS)
 def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any]) -> None:
@@ -176,6 +177,7 @@ def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any])
     survives(path, data(model), **options)
 
 
+@pytest.mark.slow
 @settings(SHARED, max_examples=100)
 @given(random_texts(), st.integers(0, 2**32), OPTIONS)
 def test_fields_of_random_models(path: Path, text: str, seed: int, options: dict[str, Any]) -> None:

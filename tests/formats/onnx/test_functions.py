@@ -44,6 +44,7 @@ def test_called_once() -> None:
     assert all(function_names(result[level]) == ["f"] for level in LEVELS)
 
 
+@pytest.mark.slow
 def test_names_with_slashes_in_old_files() -> None:
     """Annotations of such values cannot be read again: converting again would drop them."""
     slashes = MLP.replace("h = MatMul", '"/mm/out" = MatMul').replace("Relu (h)", 'Relu ("/mm/out")')

@@ -50,6 +50,7 @@ def test_com_microsoft_without_an_import() -> None:
     convert_everywhere(given, None, run=False, checked=False, low=["MatMul"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("annotated", [True, False])
 def test_a_custom_domain_stays_float32_and_is_named(annotated: bool) -> None:
     given = parse(
