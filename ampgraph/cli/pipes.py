@@ -34,6 +34,17 @@ class Piped:
 
 
 @contextlib.contextmanager
+def _named_as_given(folder: str) -> Iterator[None]:
+    """An error about a file of a folder that is gone afterwards is one about ``-``."""
+    try:
+        yield
+    except AmpError as error:
+        if error.where.startswith(folder):
+            error.where = PIPE
+        raise
+
+
+@contextlib.contextmanager
 def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
     """Files for a model and a result of which either may be ``-``; a model from stdin, which is ONNX, goes to stdout.
 
@@ -42,7 +53,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
     if PIPE not in (model, output):
         yield Piped(model, None if output is None else Path(output))
         return
-    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder, _named_as_given(folder):
         source, place = model, output
         if model == PIPE:
             source, place = str(Path(folder, "stdin.onnx")), output or PIPE

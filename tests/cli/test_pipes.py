@@ -62,6 +62,11 @@ def test_what_cannot_be_piped(amp, streams, tmp_path):
     assert (code, out) == (2, b"") and "stdout takes one file" in err
 
 
+def test_an_error_names_no_file_that_is_gone(amp, streams):
+    code, out, err = streams(amp, b"no model" * 9, "-")
+    assert (code, out) == (2, b"") and err.startswith("error[AMP102]: -: is not an ONNX model")
+
+
 def test_a_terminal_gets_no_model(amp, streams):
     code, out, err = streams(amp, SOURCE.read_bytes(), "-", terminal=True)
     assert (code, out) == (2, b"") and "a model is not for a terminal" in err
