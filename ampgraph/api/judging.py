@@ -9,12 +9,15 @@ unless it is a single one that is not far off.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from statistics import median
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
 from ..numerics.metrics.judged import SCALE_SHARE, scale_of
 
+LOST = 0.1  # of the size of an output below the floor: what the floor still calls right, and is noise
 UNLIKE = 2  # how many times the error of real inputs that of a generated one may be in a model that is right
 
 
@@ -91,3 +94,21 @@ def _size(seen: Watched, generated: bool) -> float:
     """The error that is reported: infinite for what is not finite, else the 90th percentile."""
     errors = sorted(seen.errors(generated))
     return math.inf if seen.agreement.astray else errors[max(0, math.ceil(0.9 * len(errors)) - 1)]
+
+
+def vanishing(outputs: list[Watched], natural: Collection[str]) -> str:
+    """The output that float16 has none of, in words; empty if there is none.
+
+    It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``natural``:
+    outputs that may be as small as that, such as probabilities.
+    """
+    for seen in outputs:
+        parts = [part for part in seen.heard if part.floating and part.size and math.isfinite(part.error)]
+        largest = max((part.size for part in parts), default=FLOOR)
+        if seen.agreement.name in natural or largest >= FLOOR:
+            continue
+        lost = median(part.off / part.size for part in parts)
+        if lost >= LOST:
+            share = "all" if lost >= 1 else f"{lost:.0%}"
+            return f"'{seen.agreement.name}' vanishes in float16: {share} of it is lost, which is {largest:.2g} at most"
+    return ""

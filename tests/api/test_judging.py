@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ampgraph.api.judging import Watched, judged
+from ampgraph.api.judging import Watched, judged, vanishing
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
 
 
@@ -52,3 +52,19 @@ def test_an_output_that_says_nothing_is_not_judged():
         mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
     assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
     assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("errors", "sizes", "said"),
+    [
+        ([0.97] * 6, [2e-8] * 6, "97% of it is lost, which is 2e-08 at most"),
+        ([1.0, 0.5, 0.2, 0.1, 1.0, 1.0], [1e-6] * 6, "of it is lost"),
+        ([1.0] * 5 + [1e-3], [2e-8] * 5 + [1.0], ""),  # small in some samples
+        ([2e-2] * 6, [2e-5] * 6, ""),  # the float16 numbers there are, as everywhere
+    ],
+)
+def test_an_output_that_float16_does_not_reach(errors, sizes, said):
+    seen = [watched(errors, sizes)]
+    assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
+    assert said in vanishing(seen, ()) and bool(said) == bool(vanishing(seen, ()))
+    assert not vanishing(seen, {"y"})  # probabilities may be as near to zero as they like
