@@ -148,7 +148,7 @@ class OnnxPair(Pair):
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+        return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
         return roles_of(self._ours.dataflow())
@@ -201,7 +201,7 @@ class MindirPair(Pair):
         return self._roles
 
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
+        theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
 
@@ -225,8 +225,10 @@ def _mindir(model: Model) -> Graph:
     return graph
 
 
-def _fitted(feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
-    """The same feeds in the float types that the other model takes."""
+def in_types_of(
+    feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
+) -> Feeds:
+    """The same feeds in the float types that another model takes. ``optional``: its inputs of which none is known."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")
