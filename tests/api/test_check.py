@@ -9,8 +9,9 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
-from ampgraph.api.pairs import MindirPair
+from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.verdict import CheckVerdict
+from ampgraph.numerics.inputs.samples import load_samples
 from onnx_text import parse
 
 PRODUCT = """
@@ -233,6 +234,16 @@ def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
     assert (source.parent / "low.onnx").exists()
     found = json.loads(amp("convert", source, "--check", "auto", "--repair", "--json")[1])
     assert found["nodes"] == {"float32": 1}
+
+
+@pytest.mark.parametrize(("body", "near"), [("y = MatMul(p, w)", True), ("m = MatMul(p, e)  y = Add(m, w)", False)])
+def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there(path, tmp_path, body, near):
+    weights = {"w": -5000 * np.eye(8, dtype=np.float32) * (1 if near else 4), "e": np.eye(8, dtype=np.float32)}
+    source = path(weights, f"agraph (float[8,8] x) => (float[8,8] y) {{ p = Abs(x)  {body} }}")
+    ampgraph.convert(source, output=tmp_path / "low.onnx", low=["op:*"], check="off")
+    pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
+    found = check_run.near_the_limit(pair, load_samples(pair.reference, count=6), 1e-3, 10)
+    assert found.startswith("'y' reaches ") if near else not found
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ampgraph.api.judging import Watched, judged, vanishing
+from ampgraph.api.judging import Watched, judged, unsure, vanishing
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
 
 
@@ -25,6 +25,10 @@ def watched(errors, sizes=None):
         ([1e-3] * 5 + [5e-2], "doubtful", 1),
         ([1e-3] * 4 + [1.5e-2] * 2, "doubtful", 2),
         ([1e-3] * 3 + [1.5e-2] * 3, "missed", 3),
+        ([1e-3] * 22 + [1.5e-2] * 2, "ok", 2),
+        ([1e-3] * 21 + [1.5e-2] * 3, "doubtful", 3),  # as many as one of eight
+        ([1e-3] * 23 + [5e-2], "ok", 1),
+        ([1e-3] * 22 + [5e-2] * 2, "doubtful", 2),
         ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
     ],
 )
@@ -44,6 +48,11 @@ def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_agai
     found = [watched([1e-3] * 5 + [0.05], [1.0] * 5 + [0.01])]
     assert judged(found, 1e-2, generated=True).outcome == "ok"
     assert judged(found, 1e-2, generated=False).outcome == "missed"
+
+
+def test_more_samples_are_wanted_where_the_first_come_close():
+    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert unsure([watched(errors)], 1e-2) == wanted
 
 
 def test_an_output_that_says_nothing_is_not_judged():
