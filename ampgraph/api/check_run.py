@@ -115,13 +115,17 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
         return
     start = time.monotonic()
 
-    def so_far(outputs: list[Watched]) -> None:
+    def on(outputs: list[Watched]) -> CheckVerdict:
         verdict = judged(outputs, request.tolerance, drawn.generated)
+        return verdict if drawn.generated else replace(verdict, left=len(drawn) - verdict.samples)
+
+    def so_far(outputs: list[Watched]) -> None:
+        verdict = on(outputs)
         if not drawn.generated or verdict.error == math.inf:
             answer(verdict)  # which stands if there is no time for more
 
     outputs, moved = compared(pair, drawn, request, so_far)
-    verdict = judged(outputs, request.tolerance, drawn.generated)
+    verdict = on(outputs)
     if drawn.generated and verdict.ok and not moved:
         verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
     verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
@@ -133,6 +137,10 @@ def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
         verdict = vanished(verdict, pair, outputs)
         answer(verdict)
     if verdict.missed or verdict.doubtful:
+        alone = from_itself(pair, drawn)
+        if alone > request.tolerance:
+            answer(unchecked(f"the float32 model differs from itself by {alone:.2g}, run twice on one input"))
+            return
         verdict = replace(verdict, sensitivity=beyond_itself(pair, drawn, verdict))
         answer(verdict)
     if not verdict.missed:
@@ -205,6 +213,14 @@ def compared(
     if not any(seen.agreement.compared or seen.agreement.silent or seen.agreement.reason for seen in outputs.values()):
         raise AmpError("AMP209", "the outputs have no elements on these inputs")
     return list(outputs.values()), moved
+
+
+def from_itself(pair: Pair, drawn: Samples) -> float:
+    """How much the reference's outputs change when it is run again, as those of a model do that draws numbers."""
+    feeds = next(iter(drawn))
+    first, second = pair.expected(feeds), pair.expected(feeds)
+    found = (apart(value, second[name]) for name, value in first.items())
+    return max((each.error for each in found if each.floating and not each.silent), default=0.0)
 
 
 def beyond_itself(pair: Pair, drawn: Samples, verdict: CheckVerdict) -> float | None:

@@ -37,7 +37,8 @@ class CheckVerdict:
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
         tolerance: what it was held against.
-        samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance.
+        samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
+            ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
         repair: options of `convert` that mend it.
@@ -64,6 +65,7 @@ class CheckVerdict:
     vanishing: str = ""
     sensitivity: float | None = None
     exceeded: int = 0
+    left: int = 0
     seconds: float = 0.0
 
     @property
@@ -90,7 +92,8 @@ class CheckVerdict:
     def on(self) -> str:
         """What it was run on."""
         word = "generated input" if self.generated else "sample"
-        return f"{self.samples} {word}{'s' * (self.samples != 1)}"
+        late = f" ({self.left} more would take too long)" if self.left else ""
+        return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
 
     def __str__(self) -> str:
         """One line, as `convert` prints it."""
