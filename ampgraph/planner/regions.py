@@ -22,7 +22,8 @@ from .selection import touched
 @dataclass(frozen=True)
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
-    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it; ``beside``: what must hold of those that write what it reads."""
+    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
+    ``beside``: what must hold of those that write what it reads."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
