@@ -103,5 +103,4 @@ def test_a_function_of_an_older_opset_casts_nothing_to_bfloat16(inner: int, leve
     made = ampgraph.convert(model, level, dtype="bfloat16")
     assert not [node for node in made.functions[0].node if node.op_type == "Cast"]
     assert casts_to(made, TensorProto.BFLOAT16) > 0
-    onnx.checker.check_model(made)
     assert ampgraph.convert(made, level, dtype="bfloat16") == made
