@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
@@ -101,6 +102,10 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
         return StrictSession(model if isinstance(model, ModelProto) else os.fspath(model))
     from ..runtime.onnxruntime_session import OnnxSession
 
+    if not isinstance(model, ModelProto) and os.path.exists(f"{os.fspath(model)}.data"):
+        from ..formats.onnx.io import read_proto
+
+        read_proto(Path(model))  # the runtime would not see that its data file is another version's
     return OnnxSession(model, device)
 
 
