@@ -114,7 +114,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
     since = region.since
     level = options.level
-    inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
+    inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
     if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
         return None
     if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
