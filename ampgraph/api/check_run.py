@@ -104,10 +104,14 @@ def limit_memory(size: int) -> None:
 
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
-    """Compares, answers, and answers again when it knows which nodes are to blame."""
+    """Compares two files, answers, and answers again when it knows which nodes are to blame."""
     pair = paired(request.reference, request.model, "cpu")
     count = max(request.samples, request.more)
-    drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
+    judge(pair, load_samples(pair.reference, request.data, count=count, dims=request.dims), request, answer)
+
+
+def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckVerdict], None]) -> None:
+    """The check of a pair that is not open yet, on samples."""
     pair.open()
     drawn = drawn.fitted(pair.expected)
     if request.metric is not None:
