@@ -24,19 +24,18 @@ from ..numerics.inputs.sample_set import Samples
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.metric import metric_of
-from ..numerics.metrics.roles import LOGARITHMS, PROBABILITIES
 from ..numerics.metrics.sensitivity import sensitivity
+from ..numerics.metrics.vanishing import vanishing
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .fault_search import RUNS, FaultSearch
-from .judging import Watched, counted, judged, unsure, vanishing
+from .judging import Watched, counted, judged, unsure
 from .pairs import OnnxPair, Pair, paired
 from .verify import compared as seen_by
 
 MEASURED = 6  # samples of which every value is looked at
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
 FEW = 3  # generated samples for which there is more time
-LIKELY = (PROBABILITIES, LOGARITHMS)  # outputs that are one at most, and may be as near to zero as they like
 BLAMED = 3  # nodes behind which the error grows
 SEARCH, LEAST = 20.0, 16  # seconds for runs with few nodes low, and how many of them are worth beginning
 
@@ -242,8 +241,7 @@ def doubted(verdict: CheckVerdict, near: str) -> CheckVerdict:
 
 def vanished(verdict: CheckVerdict, pair: Pair, outputs: list[Watched]) -> CheckVerdict:
     """The verdict, doubtful where an output is too small for float16."""
-    roles = pair.roles()
-    found = vanishing(outputs, {name for name in roles if roles[name] in LIKELY}) if "float16" in pair.low else ""
+    found = vanishing([seen.agreement for seen in outputs], pair.roles()) if "float16" in pair.low else ""
     return replace(verdict, vanishing=found, outcome=DOUBTFUL if found else verdict.outcome)
 
 

@@ -9,15 +9,12 @@ as many miss as would be one of eight of the user's, one that misses by far coun
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from statistics import median
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
 from ..numerics.metrics.judged import QUANTILE, SCALE_SHARE, quantile, scale_of
 
-LOST = 0.1  # of the size of an output below the floor: what the floor still calls right, and is noise
 FAR = 2  # how many times the tolerance is missed by far
 EIGHT = 8  # samples of the user's, of which one that misses decides
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
@@ -108,21 +105,3 @@ def unsure(outputs: list[Watched], tolerance: float) -> bool:
     """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
     verdict = judged(outputs, tolerance, generated=True)
     return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
-
-
-def vanishing(outputs: list[Watched], natural: Collection[str]) -> str:
-    """The output that float16 has none of, in words; empty if there is none.
-
-    It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``natural``:
-    outputs that may be as small as that, such as probabilities.
-    """
-    for seen in outputs:
-        parts = [part for part in seen.heard if part.floating and part.size and math.isfinite(part.error)]
-        largest = max((part.size for part in parts), default=FLOOR)
-        if seen.agreement.name in natural or largest >= FLOOR:
-            continue
-        lost = median(part.off / part.size for part in parts)
-        if lost >= LOST:
-            share = "all" if lost >= 1 else f"{lost:.0%}"
-            return f"'{seen.agreement.name}' vanishes in float16: {share} of it is lost, which is {largest:.2g} at most"
-    return ""
