@@ -153,7 +153,7 @@ def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckV
     heard = [seen.agreement for seen in outputs]
     runs = affordable(verdict.seconds)
     finding = FaultSearch(
-        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs
+        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs, seconds=SEARCH
     )
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
@@ -184,7 +184,10 @@ def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: C
     )  # fmt: skip
     answer(verdict)
     if missed:
-        finding = FaultSearch(pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=affordable(seconds))
+        runs = affordable(seconds)
+        finding = FaultSearch(
+            pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=runs, seconds=SEARCH
+        )  # fmt: skip
         finding.look(drawn, None)
         answer(blamed(verdict, finding))
 

@@ -79,11 +79,12 @@ def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVe
         return unchecked("the float32 model itself gives nothing finite on these inputs")
     missed = [seen for seen in heard if seen.missed(tolerance, generated)]
     doubted = [seen for seen in heard if generated and _doubtful(seen.errors(generated), tolerance)]
-    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated))
+    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated, generated))
     exceeded = sum(error > tolerance for error in worst.errors(generated))
     outcome = MISSED if missed else DOUBTFUL if doubted else OK
+    error = _size(worst, generated, generated and outcome != OK)
     return CheckVerdict(
-        outcome, _size(worst, generated), tolerance, number, generated, worst.agreement.name,
+        outcome, error, tolerance, number, generated, worst.agreement.name,
         reason=worst.agreement.reason if missed else "", exceeded=exceeded,
     )  # fmt: skip
 
@@ -94,11 +95,10 @@ def _doubtful(errors: list[float], tolerance: float) -> bool:
     return missing > 1 and missing * EIGHT >= len(errors)
 
 
-def _size(seen: Watched, generated: bool) -> float:
-    """The error that is reported: infinite for what is not finite, else the 90th percentile, the largest of generated
-    ones."""
+def _size(seen: Watched, generated: bool, largest: bool = False) -> float:
+    """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
     errors = seen.errors(generated)
-    return math.inf if seen.agreement.astray else max(errors) if generated else quantile(errors, QUANTILE)
+    return math.inf if seen.agreement.astray else quantile(errors, 1.0 if largest else QUANTILE)
 
 
 def unsure(outputs: list[Watched], tolerance: float) -> bool:
