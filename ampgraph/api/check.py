@@ -31,7 +31,8 @@ from .measuring import Measuring
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
-GENERATED, SAMPLES = 6, 8  # that a check runs at most, generated or the user's
+GENERATED, SAMPLES = 6, 8  # that a check runs, generated or the user's
+MORE = 24  # generated ones where the first come close to the tolerance
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
@@ -89,6 +90,7 @@ def check(
         request = Request(
             os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 2, MEMORY + SLACK,
             checking.metric if isinstance(checking.metric, str) else None,
+            MORE if data is None and measuring.samples is None else 0,
         )  # fmt: skip
         return in_child(request)
 

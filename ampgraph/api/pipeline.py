@@ -39,6 +39,11 @@ def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Pla
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
     graph.settle_shapes()
+    return settled_plan(graph, options, low_io)
+
+
+def settled_plan(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+    """As `planned`, of a sorted graph whose shapes are not doubted."""
     digest = graph.digest()
     options = heeding(graph, options)
     if options.ranges is not None:

@@ -196,10 +196,8 @@ def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
 
 def _inside(options: Options, kind: str, listing: Listing | None) -> str:
     """What the target's kernel does in float32, where that leaves the operator to the cut."""
-    level, kernels = options.level, options.kernels
-    if level.float32_inside != "cut" or listing is None or listing.cls not in ("black", "kept"):
-        return ""
-    return kernels.float32_inside.get(kind, "")
+    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
+    return options.kernels.float32_inside.get(kind, "") if trusted else ""
 
 
 def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:

@@ -103,7 +103,7 @@ def _floats(reference: Array, result: Array) -> Apart:
     infinite, nan = int(np.isinf(got).sum()), int(np.isnan(got).sum())
     kept = known & finite
     a, b = want[kept], got[kept]
-    scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
+    scale = float(np.abs(a).max(initial=0.0)) or 1.0  # squares of huge numbers must not overflow
     norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
     silent = bool(want.size) and not known.any()
     root = float(kept.sum()) ** 0.5

@@ -12,6 +12,8 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
 from ...core.plan import Note
+from ...oplists.mindspore_lists import MindsporeRules
+from .mindspore_owners import Cell, is_of, is_within
 from .mindspore_rules import O3, Rules
 
 LOW_TYPES = ("float16", "bfloat16")
@@ -47,10 +49,9 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     for op in rules.flow.ops:
         if op.kind not in kinds or not op.slots or rules.cell(op, cells):
             continue
-        path = [name for name, _ in rules.cells[op.id]]
         if not op.name:
             bare.append(op)
-        elif any(_is_below(owner, path) for owner, _ in rules.parameters(op)):
+        elif any(_is_below(owner, rules.cells[op.id], lists) for owner, _ in rules.parameters(op)):
             yield Note(
                 TOPIC, op.name, f"the scope leaves out the cell of its parameters: in MindSpore {op.kind} is {words}"
             )
@@ -59,10 +60,9 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
         yield Note(TOPIC, bare[0].kind, text)
 
 
-def _is_below(owner: str, path: list[str]) -> bool:
-    """Whether a cell that owns a parameter is inside the cell ``path``."""
-    names = owner.split(".") if owner else []
-    return len(names) > len(path) and names[: len(path)] == path
+def _is_below(owner: str, cells: Cell, lists: MindsporeRules) -> bool:
+    """Whether a cell that owns a parameter is inside the last of ``cells``."""
+    return is_within(owner, cells, lists.containers) and not is_of(owner, cells, lists.containers)
 
 
 def _given_low(rules: Rules, level: str) -> Iterator[Note]:

@@ -47,3 +47,26 @@ def test_a_range_is_taken_for_one_that_the_network_makes(tmp_path: Path) -> None
     found, types = plan(tmp_path, [0, 1, 2, 3], "O2")
     assert types["FloorDiv"] == "float32"
     assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
+
+
+SCOPES = """
+    main(x: f32[1,4])
+      parameter 2.shift: f32[1,4]
+      parameter 1.gain: f32[1,4]
+      parameter 0.given: f32[1,4]
+      parameter seen: f32[1,4]
+      a = Exp(2.shift) @Default/layers-CellList/0-Tabled/Exp-op0
+      b = Exp(1.gain) @Default/layers-CellList/1-Outer/list-CellList/0-Inner/Exp-op0
+      c = Exp(0.given) @Default/layers-CellList/0-Tabled/child-Child/Exp-op0
+      d = Exp(seen) @Default/child-Child/Exp-op0
+      t = MakeTuple(a, b, c, d, x)
+      return t
+"""
+
+
+def test_cells_are_known_where_names_leave_out_their_list(tmp_path: Path) -> None:
+    """Cells of one class may have the scope of the first; a cell that is handed a parameter casts it."""
+    (tmp_path / "m.mindir").write_bytes(parse(SCOPES).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
+    assert types == ["float32", "float16", "float16", "float16"]
