@@ -142,6 +142,16 @@ class NodeEditor(Editor, Protocol):
         ...
 
 
+@runtime_checkable
+class DescribingEditor(Editor, Protocol):
+    """An editor of a format whose files say what was done to them."""
+
+    def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
+        """Writes type and reason of operators into the model, those of the Casts that this editor made, and ``about``,
+        what is said of the model. What stands there already stays."""
+        ...
+
+
 class StateEditor(Protocol[Handle]):
     """The verbs for state, which goes into a step and comes out of it. A MindIR step writes its own parameters, so that
     the editor of that format has none of them."""
@@ -245,6 +255,15 @@ class Graph(Protocol):
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Copies the file that the model came from, with its data files."""
+        ...
+
+
+@runtime_checkable
+class DescribedGraph(Protocol):
+    """A graph of a format whose files say things of the model."""
+
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says, by key."""
         ...
 
 

@@ -110,6 +110,7 @@ class Plan:
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges hold in float32
 
     @property
     def changes_nothing(self) -> bool:
@@ -125,6 +126,7 @@ class Plan:
         for d in self.decisions:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
+        head |= {"pinned": self.pinned} if self.pinned else {}
         tables: dict[str, list[Any]] = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
@@ -167,6 +169,7 @@ class Plan:
             plan = Plan(
                 **head,
                 low_io=[str(name) for name in data["low_io"]],
+                pinned=[str(pattern) for pattern in data.get("pinned", [])],
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],

@@ -25,7 +25,7 @@ def find_clips(flow: Dataflow, options: Options, decide: Callable[[Dataflow, Opt
     kernels = options.kernels
     entries = {**kernels.entries, **{op.kind: (f"1- T=float,{options.dtype}",) for op in found}}
     trial = decide(flow, replace(options, kernels=replace(kernels, entries=entries))).settled
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     low = [op for op in found if op.id not in named and all(trial.is_low(unit) for unit in op.slots.values())]
     return [
         Rewrite(flow.scopes[op.scope].path, MAX_AND_MIN, (op.index,), (flow.values[op.inputs[0]].name,), 0, 0.0)

@@ -31,6 +31,7 @@ class Options:
         target: whose kernels count.
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
+        pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
     """
 
     recipe: Recipe
@@ -40,6 +41,7 @@ class Options:
     target: str
     store_weights: str
     ranges: Ranges | None = None
+    pinned: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -60,6 +62,11 @@ class Options:
     def low(self) -> tuple[str, ...]:
         """Patterns of nodes that become low."""
         return self.recipe.low
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Patterns of nodes that somebody speaks of."""
+        return (*self.fp32, *self.low, *self.pinned)
 
     @cached_property
     def dims(self) -> dict[str, int]:
