@@ -59,11 +59,14 @@ class WeightEdit:
 MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
 
+FOLDS = ("bias", "power", "scale")
+"""Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator, or a Clip as Max and Min. ``nodes``: indices in ``scope``,
-    the result's last."""
+    """A decomposed norm written as its standard operator, a Clip as Max and Min, or a product with the constants behind
+    it. ``nodes``: indices in ``scope``, the result's last. ``name``: which rewrite it is."""
 
     scope: str
     kind: str
@@ -71,6 +74,12 @@ class Rewrite:
     inputs: tuple[str, ...]
     axis: int
     epsilon: float
+    name: str = ""
+
+    @property
+    def what(self) -> str:
+        """What is written, to count by."""
+        return f"{self.kind} ({self.name})" if self.name else self.kind
 
 
 @dataclass(frozen=True, slots=True)

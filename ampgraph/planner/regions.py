@@ -138,7 +138,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon)
+    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
