@@ -63,6 +63,7 @@ Trait = Literal[
     "multiplies",
     "needs_epsilon",
     "needs_positive",
+    "negates",
     "normalizes",
     "norms",
     "orders",
