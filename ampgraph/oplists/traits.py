@@ -66,6 +66,7 @@ Trait = Literal[
     "multiplies",
     "needs_epsilon",
     "needs_positive",
+    "negates",
     "normalizes",
     "norms",
     "orders",
