@@ -58,12 +58,16 @@ class WeightEdit:
 
 MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
+QUOTIENT = "Div"
+"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+HALF_LAST = "x * y, halved last"
+"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator, or a Clip as Max and Min. ``nodes``: indices in ``scope``,
-    the result's last."""
+    """A decomposed norm written as its standard operator, a Clip as Max and Min, or products in another order.
+    ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a norm's."""
 
     scope: str
     kind: str
@@ -71,6 +75,11 @@ class Rewrite:
     inputs: tuple[str, ...]
     axis: int
     epsilon: float
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that are no longer there."""
+        return () if self.kind == HALF_LAST else self.nodes[:-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from .clips import find_clips
 from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
+from .forms import find_forms
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -35,7 +36,10 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
     if not policy(options.policy).ours:
         return []
-    return [*find_norms(flow, options), *find_clips(flow, options, decide)]
+    norms = find_norms(flow, options)
+    gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
+    forms = [form for form in find_forms(flow, options) if (form.scope, form.nodes[0]) not in gone]
+    return [*norms, *forms, *find_clips(flow, options, decide)]
 
 
 def _check_patterns(context: Context) -> None:

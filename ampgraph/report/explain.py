@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import Rewrite
+from ..core.plan import HALF_LAST, Rewrite
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
@@ -129,7 +129,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> dict[str, tup
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.kind, result
+                names[name] = rewrite.kind, name if rewrite.kind == HALF_LAST else result
     return names
 
 
@@ -138,7 +138,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str
     flow, options = decided.flow, decided.options
     kind, result = (replaced or {}).get(wanted, ("", wanted))
     op = find_node(flow, result)
-    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
+    written = kind if kind == HALF_LAST else f"one {kind}"
+    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
