@@ -10,6 +10,7 @@ from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
 from .folds import find_folds
+from .forms import find_forms
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -39,7 +40,10 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
-    found = find_norms(flow, options) if "norm" in names else []
+    norms = find_norms(flow, options) if "norm" in names else []
+    gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
+    forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
+    found = [*norms, *forms]
     if not clips and not folds:
         return found
     trial = decide(flow, with_kernels(options, clips)).settled  # both pay only where they are low

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import Rewrite
+from ..core.plan import HALF_LAST, Rewrite
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
@@ -155,7 +155,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, result
+                names[name] = rewrite.what, name if rewrite.kind == HALF_LAST else result
     return names
 
 
@@ -167,7 +167,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     flow, options = decided.flow, decided.options
-    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
+    written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
+    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
