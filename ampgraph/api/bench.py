@@ -136,7 +136,7 @@ class Bench:
 
     def write(self, best: Point, output: PathLike) -> None:
         graph, plan, flow = self.convert(best.promoted)
-        pipeline.applied(graph, plan, flow)
+        pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
 
     def run(self, promoted: frozenset[int], step: str) -> Point:

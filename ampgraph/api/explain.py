@@ -95,6 +95,7 @@ def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: P
         graph, options, low_io = ready(model, wanted, Measuring(data), hear)
         hear("planning", 0, 0)
         graph.prepare()
+        options = pipeline.heeding(graph, options)
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))
         flow, _ = pipeline.prepare(graph, options, low_io)

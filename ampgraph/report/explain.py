@@ -144,7 +144,8 @@ def _hint(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """Names of nodes and values that rewrites take away -> (the operator instead, the value that it writes)."""
+    """Names of nodes and values that rewrites take away -> (the operator instead with the rewrite's name, the
+    value that it writes)."""
     paths = {scope.path: scope.id for scope in flow.scopes}
     ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
     names: dict[str, tuple[str, str]] = {}
@@ -154,7 +155,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.kind, result
+                names[name] = rewrite.what, result
     return names
 
 

@@ -105,7 +105,7 @@ def test_other_tools_may_write_the_pair_again(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     ampgraph.convert(written(tmp_path / "m.onnx"), output=out, check="off")
     model = onnx.load(out)
-    assert [entry.key for entry in model.metadata_props] == ["ampgraph.data"]
+    assert "ampgraph.data" in [entry.key for entry in model.metadata_props]
     for location in ("out.onnx.data", "weights.bin"):
         (tmp_path / location).unlink(missing_ok=True)
         onnx.save(model, out, save_as_external_data=True, location=location, size_threshold=0)
