@@ -41,7 +41,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
     found = find_norms(flow, options) if "norm" in names else []
-    casts = find_given_casts(flow, options) if "cast" in names else []
+    casts = find_given_casts(Context(flow, options)) if "cast" in names else []
     if not clips and not folds and not casts:
         return found
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
