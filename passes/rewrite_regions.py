@@ -47,7 +47,7 @@ class RewriteRegions:
 
 def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     name = "clip" if item.kind == MAX_AND_MIN else item.name
-    if name in ("clip", *FOLDS):
+    if name in ("clip", "cast", *FOLDS):
         if not editor.write_anew(name, item.scope, item.nodes):
             raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
         return

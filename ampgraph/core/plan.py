@@ -82,6 +82,11 @@ class Rewrite:
     name: str = ""
 
     @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that leave no other in their place."""
+        return self.nodes if self.name == "cast" else self.nodes[:-1]
+
+    @property
     def what(self) -> str:
         """What is written, to count by."""
         return f"{self.kind} ({self.name})" if self.name else self.kind

@@ -11,6 +11,7 @@ from .decided import DecidedModel
 from .decisions import Ledger
 from .folds import find_folds
 from .forms import find_forms
+from .given_casts import find_given_casts
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -44,12 +45,14 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
     forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
     found = [*norms, *forms]
-    if not clips and not folds:
+    casts = find_given_casts(Context(flow, options)) if "cast" in names else []
+    if not clips and not folds and not casts:
         return found
-    trial = decide(flow, with_kernels(options, clips)).settled  # both pay only where they are low
+    trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
     whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
-    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
+    casts = casts if any(trial.is_low(unit.id) for unit in flow.units) else []
+    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole), *casts]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:

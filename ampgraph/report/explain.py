@@ -152,6 +152,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
     for rewrite in rewrites:
         scope = paths[rewrite.scope]
         result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
+        result = rewrite.inputs[0] if rewrite.name == "cast" else result
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
