@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -174,6 +175,16 @@ def test_the_standard_operator_computes_the_same(kind: str, body: str, level: st
     """With squares beyond the range of float16 inside."""
     model = between(body, SINCE[kind])
     reference, low = float32_and_low(model, {"f": data() / 2}, level)
+    assert not difference(reference["o"], low["o"])
+
+
+@pytest.mark.parametrize("level", ["O3", "auto"])
+def test_a_norm_of_a_norm(level: str) -> None:
+    """The second one reads what the first one was replaced by."""
+    again = re.sub(r"\bx\b", "u", re.sub(r"\b([mdqvarnz])\b", r"\1\1", TORCH))
+    body = f"{TORCH.replace('y =', 'u =')}  {again}"
+    assert kinds(converted(between(body, 17), level)).count("LayerNormalization") == 2
+    reference, low = float32_and_low(between(body, 17), {"f": data()}, level)
     assert not difference(reference["o"], low["o"])
 
 
