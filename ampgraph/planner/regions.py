@@ -107,7 +107,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
     float32 inside, and casts stay where they are."""
     if flow.opset < oldest_rewrite():
         return []
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
     return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
 
@@ -115,7 +115,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
     since = region.since
     level = options.level
-    inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
+    inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
     dear = is_fused(flow, options, region) and behind_product(flow, options, region)
     if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
         return None
@@ -141,7 +141,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon)
+    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:

@@ -162,7 +162,7 @@ def test_without_regions_a_norm_is_torn(body: str, monkeypatch: pytest.MonkeyPat
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
 def test_a_norm_is_written_as_the_standard_operator(kind: str, body: str, level: str) -> None:
     model = between(body, SINCE[kind])
     result = converted(model, level)
@@ -170,7 +170,7 @@ def test_a_norm_is_written_as_the_standard_operator(kind: str, body: str, level:
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "auto"])
 def test_the_standard_operator_computes_the_same(kind: str, body: str, level: str) -> None:
     """With squares beyond the range of float16 inside."""
     model = between(body, SINCE[kind])
@@ -189,9 +189,12 @@ def test_a_norm_of_a_norm(level: str) -> None:
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_levels_that_keep_norms_rewrite_those_alone_that_would_not_load(kind: str, body: str, level: str) -> None:
-    result = decisions(converted(between(body, SINCE[kind]), level))
+@pytest.mark.parametrize(("level", "target"), [("O1", "cuda"), ("O2", "tensorrt")])
+def test_norms_that_stay_float32_are_rewritten_where_they_would_not_load_alone(
+    kind: str, body: str, level: str, target: str
+) -> None:
+    """TensorRT's kernels promise no float32 inside, so that O2 keeps float32 data there."""
+    result = decisions(converted(between(body, SINCE[kind]), level, target=target))
     if body in [LAYER_NORMS[name] for name in FUSED]:
         assert result == f"Cast>f16 MatMul:f16 Cast>f32 {kind}:f32 Cast>f16 MatMul:f16 Cast>f32"
     else:
