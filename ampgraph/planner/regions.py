@@ -13,7 +13,7 @@ from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Hold, Ledger, Tie
-from .fusions import beside_fusion
+from .fusions import behind_product, beside_fusion, is_fused
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -136,7 +136,8 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
 
 
 def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
+    """Decomposed norms that would be low, or that a runtime would fuse with a cast: as the standard operator they keep
+    float32 inside, and casts stay where they are."""
     if flow.opset < oldest_rewrite():
         return []
     named = touched(flow, options.named)  # the user speaks of these nodes: they stay
@@ -148,9 +149,11 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     since = region.since
     level = options.level
     inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
-    if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
+    dear = is_fused(flow, options, region) and behind_product(flow, options, region)
+    if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
         return None
-    if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
+    takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
+    if not (takes_low or dear) or _axis(flow, region) != -1:
         return None
     scope = flow.scopes[region.result.scope]
     ids = {op.id for op in region.ops}

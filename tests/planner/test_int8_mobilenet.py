@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ class MobileNet:
         )  # fmt: skip
         self.model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
-    def emit(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{kind}_{len(self.nodes)}", **attributes))
         return name
@@ -63,7 +64,7 @@ class MobileNet:
         return self.conv(made, wide, narrow, 1)
 
 
-class Samples(quantization.CalibrationDataReader):
+class Samples(quantization.CalibrationDataReader):  # type: ignore[name-defined, misc]
     """What the tool measures ranges on."""
 
     def __init__(self, data: list[dict[str, np.ndarray]]) -> None:

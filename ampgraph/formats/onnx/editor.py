@@ -162,8 +162,8 @@ class OnnxEditor:
         self._edited = True
         ops = [op for index in nodes if (op := self.handles.op(scope, index)) is not None]
         last, graph = self.handles.node(ops[-1]), self.handles.graph(ops[-1].scope)
-        read = [self.flow.values[i] for op in ops for i in op.inputs if i != NONE]
-        known = {value.name: self.handles.value(value) for value in read}
+        read = (value for op in ops for value in self.handles.node(op).inputs if value is not None)
+        known = {value.name: value for value in read}  # as they are now: one may be the result of another replacement
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.handles.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
