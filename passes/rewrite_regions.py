@@ -1,5 +1,5 @@
-"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; and
-Clips without a kernel as Max and Min."""
+"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; Clips
+without a kernel as Max and Min; and constants behind a convolution into its weights and bias."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import MAX_AND_MIN, Rewrite
+from ..core.plan import FOLDS, MAX_AND_MIN, Rewrite
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RewriteRegions:
     low: str = "float16"
 
     def __repr__(self) -> str:
-        kinds = Counter(item.kind for item in self.rewrites)
+        kinds = Counter(item.what for item in self.rewrites)
         return f"RewriteRegions({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
 
     def __call__(self, graph: Graph) -> Change:
@@ -38,13 +38,19 @@ class RewriteRegions:
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             for item in self.rewrites:
                 _check(item, editor, flow)
-                if item.kind == MAX_AND_MIN:
-                    editor.write_bounds(item.scope, item.nodes[0])
-                    continue
-                attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
-                editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+                _write(item, editor)
         graph.remember(self)
         return Change(len(self.rewrites))
+
+
+def _write(item: Rewrite, editor: NodeEditor) -> None:
+    name = "clip" if item.kind == MAX_AND_MIN else item.name
+    if name in ("clip", *FOLDS):
+        if not editor.write_anew(name, item.scope, item.nodes):
+            raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
+        return
+    attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
+    editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
 
 
 def _check(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:

@@ -12,7 +12,8 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, REGION, Ledger
+from .decisions import FREE, REGION, Hold, Ledger, Tie
+from .fusions import beside_fusion
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -21,11 +22,13 @@ from .selection import touched
 @dataclass(frozen=True)
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
-    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it."""
+    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
+    ``beside``: what must hold of those that write what it reads."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
+    beside: Sequence[Hold | Tie] = ()
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -34,6 +37,11 @@ class Regions:
                 ledger.release(root, why)
             else:
                 ledger.decide(root, side, REGION, why)
+        for item in self.beside:
+            if isinstance(item, Tie):
+                ledger.tie(item.units)
+            else:
+                ledger.hold(item)
 
 
 def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
@@ -42,6 +50,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
+    beside: list[Hold | Tie] = []
     verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
@@ -55,7 +64,8 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             governed[op.id] = _class(options, governing)
         units = [unit for op in region.ops for unit in op.slots.values()]
         ties.append((units, *verdict(region.kind, governing)))
-    return Regions(of_op, governed, ties)
+        beside += beside_fusion(context, region, units, ties[-1][1])
+    return Regions(of_op, governed, ties, beside)
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -96,7 +106,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
     if flow.opset < oldest_rewrite():
         return []
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
     return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
 
@@ -104,7 +114,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
     since = region.since
     level = options.level
-    inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
+    inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
     if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
         return None
     if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
@@ -128,7 +138,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon)
+    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:

@@ -9,6 +9,16 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
+def rewrite_line(what: str, count: int) -> str:
+    """``3 groups of nodes written as one LayerNormalization (norm) each``."""
+    several = " and " in what
+    return (
+        f"{plural(count, 'node')} written as {what} each"
+        if several
+        else (f"{plural(count, 'group')} of nodes written as one {what} each")
+    )
+
+
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:
     """``name  text``, continued lines without a name."""
     return [f"{name:<{width}} {text}".rstrip() for name, text in rows]

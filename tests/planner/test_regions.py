@@ -159,7 +159,7 @@ def test_without_regions_a_norm_is_torn(body: str, monkeypatch: pytest.MonkeyPat
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
 def test_a_norm_is_written_as_the_standard_operator(kind: str, body: str, level: str) -> None:
     model = between(body, SINCE[kind])
     result = converted(model, level)
@@ -167,7 +167,7 @@ def test_a_norm_is_written_as_the_standard_operator(kind: str, body: str, level:
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "auto"])
 def test_the_standard_operator_computes_the_same(kind: str, body: str, level: str) -> None:
     """With squares beyond the range of float16 inside."""
     model = between(body, SINCE[kind])
@@ -176,9 +176,10 @@ def test_the_standard_operator_computes_the_same(kind: str, body: str, level: st
 
 
 @each_norm
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_levels_that_keep_norms_do_not_rewrite_them(kind: str, body: str, level: str) -> None:
-    assert kind not in kinds(converted(between(body, SINCE[kind]), level))
+@pytest.mark.parametrize(("level", "target"), [("O1", "cuda"), ("O2", "tensorrt")])
+def test_a_norm_that_stays_float32_is_not_rewritten(kind: str, body: str, level: str, target: str) -> None:
+    """TensorRT's kernels promise no float32 inside, so that O2 keeps float32 data there."""
+    assert kind not in kinds(converted(between(body, SINCE[kind]), level, target=target))
 
 
 @each_norm
