@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
+from ..core.plan import HALF_LAST, INVERSE, MAX_AND_MIN, QUOTIENT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, {})
 
 
+def _write_inverse(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """The result of the quotient, which its readers alone see, is another one."""
+    op = editor.op(item.scope, item.nodes[0])
+    assert op is not None
+    (inverse,) = editor.add(_RECIPROCAL, [flow.values[op.inputs[1]]], [FLOAT32], scope=op.scope)
+    (product,) = editor.add(_PRODUCT, [flow.values[op.inputs[0]], inverse], [FLOAT32], scope=op.scope)
+    uses = [(item.scope, flow.ops[use.op].index, use.index) for use in flow.uses[op.outputs[0]]]
+    editor.give(product, uses)
+    editor.remove(op)
+
+
 def _write_bounds(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.write_bounds(item.scope, item.nodes[0])
 
@@ -74,9 +85,11 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
     return next((place, v) for place, v in enumerate(inputs) if v != NONE and flow.values[v].name == name)
 
 
+_RECIPROCAL, _PRODUCT = INVERSE.split(" and ")
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     MAX_AND_MIN: _write_bounds,
     QUOTIENT: _write_quotient,
+    INVERSE: _write_inverse,
     HALF_LAST: _halve_last,
 }
 

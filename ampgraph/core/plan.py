@@ -60,6 +60,8 @@ MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
 QUOTIENT = "Div"
 """x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+INVERSE = "Reciprocal and Mul"
+"""x / y as x * (1 / y): the node of the quotient; x and y."""
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 

@@ -64,7 +64,15 @@ class Fused:
     operators: frozenset[str]
     """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
     half_last: bool = False
-    """A factor of a half comes first or last."""
+    """We write a factor of a half last."""
+    quotient: bool = False
+    """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
+    one_type: Mapping[str, int] = field(default_factory=dict)
+    """Low type -> the opset from which data, scale and result have one type: others are fused too, and then refused."""
+
+    def in_one_type(self, low: str, opset: int) -> bool:
+        """Whether the kernel takes one type alone."""
+        return 0 < self.one_type.get(low, 0) <= opset
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,8 @@ def _broken(entry: Mapping[str, object]) -> Broken:
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), bool(entry.get("half_last")))
+    forms = (bool(entry.get(name)) for name in ("half_last", "quotient"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), *forms, entry.get("one_type", {}))
 
 
 @cache

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import HALF_LAST, QUOTIENT, Rewrite
+from ..core.plan import HALF_LAST, INVERSE, QUOTIENT, Rewrite
+from ..oplists.kernels import Fused
 from ..oplists.patterns import Region, find_regions
 from .options import Options
+from .regions import is_trusted
 from .selection import touched
 
 
@@ -16,7 +18,8 @@ def find_forms(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is rewritten in regions that the target fuses; nothing in a model without a product that may be low.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
-    half * (x * (1 + e)): times a power of two is exact.
+    half * (x * (1 + e)): times a power of two is exact. Where the kernel takes one type alone, and the norm may get
+    another one than its scale, x / root becomes x * (1 / root), which is not fused, and loads.
     """
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
@@ -28,7 +31,9 @@ def find_forms(flow: Dataflow, options: Options) -> list[Rewrite]:
         if fused is None or scope.kind == "function" or any(op.id in named for op in region.ops):
             continue
         writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
-        if not fused.half_last:
+        if not fused.half_last and fused.in_one_type(options.dtype, flow.opset) and not is_trusted(options, region):
+            found += writer.inverse(region, fused)
+        elif fused.quotient:
             found += writer.quotient(region)
         elif {op.role for op in region.ops if op.slots} <= fused.operators:
             found += writer.half_last(region)
@@ -59,6 +64,16 @@ class _FormFinder:
                 names = (self.flow.values[data].name, self.flow.values[divisor].name)
                 yield self._rewrite(QUOTIENT, (inverse, normal), names)
                 return
+
+    def inverse(self, region: Region, fused: Fused) -> Iterator[Rewrite]:
+        """A float32 norm divides: it multiplies by an inverse."""
+        normal, cls = region.normal, self.options.lists.of(region.kind)
+        kept = cls is not None and self.options.level.of(cls.cls) == "float32"
+        if normal is None or not kept or not {op.role for op in region.core if op.slots} <= fused.operators:
+            return
+        if normal.id in self.inside and NONE not in normal.inputs:
+            names = (self.flow.values[normal.inputs[0]].name, self.flow.values[normal.inputs[1]].name)
+            yield Rewrite(self.flow.scopes[normal.scope].path, INVERSE, (normal.index,), names, 0, 0.0)
 
     def half_last(self, region: Region) -> Iterator[Rewrite]:
         """A GELU multiplies by half a sum: it halves the product."""

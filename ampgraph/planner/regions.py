@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Rewrite, Why
+from ..oplists.kernels import Fused
 from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
@@ -22,12 +23,14 @@ from .selection import touched
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
     each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
-    ``fused``: operators whose Casts cost nothing, since the target's runtime takes them into one kernel."""
+    ``fused``: operators whose Casts cost nothing, since the target's runtime takes them into one kernel; ``joined``:
+    units that have one type in that kernel."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     fused: frozenset[int] = frozenset()
+    joined: Sequence[Sequence[int]] = ()
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -36,6 +39,8 @@ class Regions:
                 ledger.release(root, why)
             else:
                 ledger.decide(root, side, REGION, why)
+        for units in self.joined:
+            ledger.tie(units)
 
 
 def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
@@ -45,6 +50,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
     fused: set[int] = set()
+    joined: list[list[int]] = []
     verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
@@ -56,37 +62,44 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
         for op in region.ops:
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
-        core = region.core if is_fused(flow, options, region) else region.ops
+        form = fused_form(flow, options, region)
+        core = region.core if form is not None else region.ops
         ties.append((_units(core), *verdict(region.kind, governing)))
-        if behind := [op for op in region.ops if op not in core]:
+        if form is not None and (behind := _units([op for op in region.ops if op not in core])):
             fused.update(op.id for op in core)
-            why = f"{region.kind} is one kernel on {options.target}, with a float32 or a low scale"
-            ties.append((_units(behind), FREE, Why("region", why)))
-    return Regions(of_op, governed, ties, frozenset(fused))
+            ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
+            if form.in_one_type(options.dtype, flow.opset):
+                joined.append([flow.values[region.source].unit, *behind])
+    return Regions(of_op, governed, ties, frozenset(fused), joined)
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
     return [unit for op in ops for unit in op.slots.values()]
 
 
-def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target's runtime makes one kernel of a float32 norm, the Casts around it and the low scale behind."""
-    form = options.kernels.fuses.get(region.kind)
-    if (
-        form is None
-        or region.normal is None
-        or region.scale == NONE
-        or not options.level.trusts_kernels(_class(options, region.kind))
-    ):
-        return False
+def is_trusted(options: Options, region: Region) -> bool:
+    """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
+    form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
+    return form is not None and form.quotient and options.level.trusts_kernels(cls)
+
+
+def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None:
+    """The form of a float32 norm that the target's runtime makes one kernel of, with the Casts around it and the scale
+    behind, where the level trusts that kernel."""
+    form, source = options.kernels.fuses.get(region.kind), flow.values[region.source].unit
+    if form is None or region.normal is None or not region.complete or not is_trusted(options, region):
+        return None
+    if source == NONE and form.in_one_type(options.dtype, flow.opset):
+        return None
     ids = {op.id for op in region.core}
     inner = [value for op in region.core if op is not region.normal for value in op.outputs]
-    return (
+    known = (
         {op.role for op in region.core if op.slots} <= form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and _axis(flow, region) == -1
     )
+    return form if known else None
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.plan import HALF_LAST, MAX_AND_MIN, QUOTIENT
+from ..core.plan import HALF_LAST, INVERSE, MAX_AND_MIN, QUOTIENT
 from .lines import plural
 
 _SAID = {
     MAX_AND_MIN: "{nodes} written as {kind} each",
+    INVERSE: "{nodes} written as {kind} each: the target would fuse them into a kernel of one type, and refuse it",
     QUOTIENT: "{groups} of nodes written as one {kind} each: the form that the target fuses",
     HALF_LAST: "{groups} of nodes written as {kind}: the form that the target fuses",
 }

@@ -35,6 +35,11 @@ class Registry(TypedDict):
 
 REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
 DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
+LAYER_NORM = {
+    "why": "LayerNormFusion: Div, with the Casts around what is float32",
+    "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
+    "one_type": {"bfloat16": 1, "float16": 17},
+}
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -69,13 +74,12 @@ HEADS: dict[str, dict[str, Any]] = {
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
             },
-            "LayerNormalization": {
-                "why": "LayerNormFusion: Div, with the Casts around what is float32",
-                "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
-            },
+            "LayerNormalization": {**LAYER_NORM, "quotient": True},
             "RMSNormalization": {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
+                "quotient": True,
+                "one_type": {"bfloat16": 1},
             },
         },
     },
@@ -100,7 +104,7 @@ HEADS: dict[str, dict[str, Any]] = {
             "ScatterND": {"float16": "the kernel refuses every reduction of float16 values", **REDUCTION},
             "Transpose": {**dict.fromkeys(LOW, DIES), "before": "scores"},
         },
-        "fuses": {},
+        "fuses": {"LayerNormalization": LAYER_NORM},
     },
 }
 
@@ -110,7 +114,9 @@ COMMENTS = {
 # nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
 # `fine`, or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says. An operator without an entry at an opset runs on the fallback provider in either type.
+# the fusion says; `quotient`, `half_last`: written so by us; `one_type`: the opset from which data, scale and result of
+# the kernel have one type: a model in which they differ is fused all the same, and refused.
+# An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
 # A float16 node without a kernel is wrapped in casts by the runtime, which then removes its own round trips, so an
@@ -118,6 +124,8 @@ COMMENTS = {
 # it inserts is invalid. Found by running every single-node model of the ONNX backend suite in float16, at each
 # version of its operator, with ONNX Runtime 1.31.1. [broken]: nodes whose `attribute` (`default` if not set) has
 # another value than `fine`; nodes that a product of the trait `before` with a constant reads; or all nodes.
+# [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of; `one_type`: the opset from
+# which its data, scale and result have one type: a model in which they differ is fused all the same, and refused.
 """,
 }
 

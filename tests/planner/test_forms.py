@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -25,9 +26,15 @@ FINE = {"half first": "h = Mul (x, half)  y = Mul (h, o)", "half last": "h = Mul
 def model(body: str, opset: int = 16) -> ModelProto:
     """A region between two products."""
     rng = np.random.default_rng(1)
-    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
     numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
     stored = {name: np.float32(number) for name, number in numbers.items() if name in body}
+    body = (
+        body.replace("<axes = [-1]> (x)", "(x, last)").replace("<axes = [-1]> (q)", "(q, last)")
+        if opset >= 18
+        else body
+    )
+    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
+    stored |= {"last": np.array([-1])} if opset >= 18 else {}
     stored |= {"g": np.linspace(0.5, 2, 8, dtype=np.float32)} if "g)" in body else {}
     return parse(graph, {"w": rng.standard_normal((8, 8)).astype(np.float32), **stored}, opset=opset)
 
@@ -61,8 +68,21 @@ def test_casts_stand_before_the_low_scale() -> None:
         "Cast>f16 MatMul:f16 Cast>f32 Pow:f32 ReduceMean:f32 Add:f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16 "
         "MatMul:f16 Cast>f32"
     )
-    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")
-    assert decisions(converted(layer)).endswith("Div:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32")
+    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)")
+    assert decisions(converted(layer)).endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Cast>f32")
+    part = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")  # without its bias CUDA does not fuse it
+    assert decisions(converted(part)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+
+
+@pytest.mark.parametrize(("target", "level"), [("cuda", "O1"), ("cpu", "O1"), ("cpu", "O2")])
+def test_a_norm_that_would_be_fused_into_two_types_is_not_fused(target: str, level: str) -> None:
+    """ONNX Runtime makes a LayerNormalization-17 of low data and a float32 scale, and refuses its own node."""
+    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)", opset=18)
+    result = converted(layer, level, target=target)
+    assert kinds(result).count("Reciprocal") == 1 and "Div" not in kinds(result)
+    assert [rewrite.kind for rewrite in ampgraph.plan(layer, level, target=target).rewrites] == ["Reciprocal and Mul"]
+    assert "Div" in kinds(converted(layer, level, target="tensorrt"))
+    ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:
