@@ -6,7 +6,7 @@ load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
@@ -44,10 +44,13 @@ class Broken:
     before: Trait | None = None
     """Only nodes whose result an operator of this trait reads beside a constant; None: every node."""
 
+    mask_below: float = 0.0
+    """Only nodes that make a mask for a Softmax by a stored number below it; 0: every node."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before)
+        return not (self.attribute or self.before or self.mask_below)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -138,8 +141,9 @@ class Kernels:
 def _broken(entry: Mapping[str, object]) -> Broken:
     attribute = str(entry.get("attribute", ""))
     before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
-    reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
+    reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
+    below = float(str(entry.get("mask_below", 0)))
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below)
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:

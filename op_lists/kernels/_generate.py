@@ -40,6 +40,10 @@ LAYER_NORM = {
     "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
     "one_type": {"bfloat16": 1, "float16": 17},
 }
+MASKS = {
+    "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
+    "mask_below": -1000.0,
+}
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -67,6 +71,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "fine": 1,
                 "default": 0,
             },
+            "Mul": MASKS,
         },
         "fuses": {
             "Gelu": {
@@ -93,6 +98,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "EyeLike": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "Mul": MASKS,
             "RandomNormal": {"float16": "no kernel, and with no float input there is nothing to wrap"},
             "RandomNormalLike": {"float16": "no kernel writes float16 unless its input is float16"},
             "RandomUniform": {"float16": "no kernel, and with no float input there is nothing to wrap"},
