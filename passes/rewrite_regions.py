@@ -1,5 +1,6 @@
 """Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; Clips
-without a kernel as Max and Min; and products in the order that the target's runtime makes one kernel of."""
+without a kernel as Max and Min; constants behind a convolution into its weights and bias; and regions in the form that
+the target's runtime makes one kernel of."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import HALF_LAST, INVERSE, MAX_AND_MIN, QUOTIENT, Rewrite
+from ..core.plan import FOLDS, HALF_LAST, INVERSE, MAX_AND_MIN, QUOTIENT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RewriteRegions:
     low: str = "float16"
 
     def __repr__(self) -> str:
-        kinds = Counter(item.kind for item in self.rewrites)
+        kinds = Counter(item.what for item in self.rewrites)
         return f"RewriteRegions({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
 
     def __call__(self, graph: Graph) -> Change:
@@ -39,12 +40,20 @@ class RewriteRegions:
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             for item in self.rewrites:
                 _check(item, editor, flow)
-                _WRITE.get(item.kind, _write_norm)(item, editor, flow)
+                _write(item, editor, flow)
         graph.remember(self)
         return Change(len(self.rewrites))
 
 
-def _write_norm(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    name = "clip" if item.kind == MAX_AND_MIN else item.name
+    if name in ("clip", *FOLDS):
+        if not editor.write_anew(name, item.scope, item.nodes):
+            raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
+        return
+    if item.kind in _FORMS:
+        _FORMS[item.kind](item, editor, flow)
+        return
     attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
 
@@ -62,10 +71,6 @@ def _write_inverse(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     uses = [(item.scope, flow.ops[use.op].index, use.index) for use in flow.uses[op.outputs[0]]]
     editor.give(product, uses)
     editor.remove(op)
-
-
-def _write_bounds(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
-    editor.write_bounds(item.scope, item.nodes[0])
 
 
 def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -86,8 +91,7 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 
 
 _RECIPROCAL, _PRODUCT = INVERSE.split(" and ")
-_WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
-    MAX_AND_MIN: _write_bounds,
+_FORMS: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     INVERSE: _write_inverse,
     HALF_LAST: _halve_last,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ..core.errors import AmpError, nearest
+from ..core.spellings import DTYPES
 from .files import own_file
 from .tied import TypeGroups, type_groups
 from .traits import Trait
@@ -79,6 +80,20 @@ class Fused:
 
 
 @dataclass(frozen=True)
+class Fusion:
+    """A form of a region that a runtime writes as one operator, wrongly where a cast stands in front."""
+
+    operators: frozenset[str]
+    since: Mapping[str, int]
+    """By low type, the first opset at which the result does not load."""
+    reason: str
+
+    def takes(self, opset: int, low: str) -> bool:
+        """Whether it is in the way at an opset."""
+        return low in self.since and opset >= self.since[low]
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
 
@@ -98,6 +113,8 @@ class Kernels:
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    fusions: Mapping[str, Fusion] = field(default_factory=dict, repr=False)
+    """By the operator that a region stands for."""
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """Whether this slot may be low here; None: nothing here says no, so the schema decides.
@@ -182,4 +199,17 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
+        fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),
     )
+
+
+@cache
+def _fusions() -> Mapping[str, Fusion]:
+    """By operator, what ONNX Runtime makes of it written out, whatever the provider."""
+    found = own_file("kernels/onnxruntime-fusions.toml").data
+    return MappingProxyType({kind: _fusion(entry) for kind, entry in found.items()})
+
+
+def _fusion(entry: Mapping[str, Any]) -> Fusion:
+    since = {low: entry[low] for low in DTYPES if low in entry}
+    return Fusion(frozenset(entry["operators"]), MappingProxyType(since), entry["reason"])

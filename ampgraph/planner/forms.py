@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import HALF_LAST, INVERSE, QUOTIENT, Rewrite
+from ..core.plan import FORM, HALF_LAST, INVERSE, QUOTIENT, Rewrite
 from ..oplists.kernels import Fused
 from ..oplists.patterns import Region, find_regions
 from .options import Options
@@ -14,7 +14,7 @@ from .regions import is_trusted
 from .selection import touched
 
 
-def find_forms(flow: Dataflow, options: Options) -> list[Rewrite]:
+def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
     """What is rewritten in regions that the target fuses; nothing in a model without a product that may be low.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
@@ -22,7 +22,7 @@ def find_forms(flow: Dataflow, options: Options) -> list[Rewrite]:
     another one than its scale, x / root becomes x * (1 / root), which is not fused, and loads.
     """
     fuses = options.kernels.fuses
-    if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
+    if not fuses or FORM not in names or not any(_is_product(options, op) for op in flow.ops):
         return []
     named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
     found: list[Rewrite] = []
@@ -69,11 +69,11 @@ class _FormFinder:
         """A float32 norm divides: it multiplies by an inverse."""
         normal, cls = region.normal, self.options.lists.of(region.kind)
         kept = cls is not None and self.options.level.of(cls.cls) == "float32"
-        if normal is None or not kept or not {op.role for op in region.core if op.slots} <= fused.operators:
+        if normal is None or not kept or {op.role for op in region.core if op.slots} != fused.operators:
             return
         if normal.id in self.inside and NONE not in normal.inputs:
             names = (self.flow.values[normal.inputs[0]].name, self.flow.values[normal.inputs[1]].name)
-            yield Rewrite(self.flow.scopes[normal.scope].path, INVERSE, (normal.index,), names, 0, 0.0)
+            yield Rewrite(self.flow.scopes[normal.scope].path, INVERSE, (normal.index,), names, 0, 0.0, FORM)
 
     def half_last(self, region: Region) -> Iterator[Rewrite]:
         """A GELU multiplies by half a sum: it halves the product."""
@@ -114,4 +114,4 @@ class _FormFinder:
 
     def _rewrite(self, kind: str, ops: tuple[Op, Op], names: tuple[str, str]) -> Rewrite:
         scope = self.flow.scopes[ops[-1].scope].path
-        return Rewrite(scope, kind, tuple(op.index for op in ops), names, 0, 0.0)
+        return Rewrite(scope, kind, tuple(op.index for op in ops), names, 0, 0.0, FORM)

@@ -13,7 +13,8 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, REGION, Ledger
+from .decisions import FREE, REGION, Hold, Ledger, Tie
+from .fusions import beside_fusion
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -23,14 +24,14 @@ from .selection import touched
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
     each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
-    ``fused``: operators whose Casts cost nothing, since the target's runtime takes them into one kernel; ``joined``:
-    units that have one type in that kernel."""
+    ``fused``: operators whose Casts cost nothing, since the target's runtime takes them into one kernel; ``beside``:
+    what must hold of those that write what it reads."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     fused: frozenset[int] = frozenset()
-    joined: Sequence[Sequence[int]] = ()
+    beside: Sequence[Hold | Tie] = ()
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -39,8 +40,11 @@ class Regions:
                 ledger.release(root, why)
             else:
                 ledger.decide(root, side, REGION, why)
-        for units in self.joined:
-            ledger.tie(units)
+        for item in self.beside:
+            if isinstance(item, Tie):
+                ledger.tie(item.units)
+            else:
+                ledger.hold(item)
 
 
 def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
@@ -50,7 +54,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
     fused: set[int] = set()
-    joined: list[list[int]] = []
+    beside: list[Hold | Tie] = []
     verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
@@ -69,8 +73,10 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             fused.update(op.id for op in core)
             ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
             if form.in_one_type(options.dtype, flow.opset):
-                joined.append([flow.values[region.source].unit, *behind])
-    return Regions(of_op, governed, ties, frozenset(fused), joined)
+                beside.append(Tie((flow.values[region.source].unit, *behind)))
+        else:
+            beside += beside_fusion(context, region, _units(core), ties[-1][1])
+    return Regions(of_op, governed, ties, frozenset(fused), beside)
 
 
 def _units(ops: Sequence[Op]) -> list[int]:
@@ -94,7 +100,7 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
     ids = {op.id for op in region.core}
     inner = [value for op in region.core if op is not region.normal for value in op.outputs]
     known = (
-        {op.role for op in region.core if op.slots} <= form.operators
+        {op.role for op in region.core if op.slots} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and _axis(flow, region) == -1
@@ -140,7 +146,7 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
     """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
     if flow.opset < oldest_rewrite():
         return []
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
     return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
 
@@ -172,7 +178,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon)
+    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:

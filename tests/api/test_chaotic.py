@@ -61,3 +61,11 @@ def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
     assert verdict_of(caught[0]).sensitivity is None
+
+
+def test_verify_says_that_an_output_vanishes():
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
+    for size, said in (1e-4, True), (1e-1, False):
+        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
+        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
+        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said

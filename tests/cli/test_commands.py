@@ -180,12 +180,11 @@ def test_explain_names_the_pattern_of_the_user(amp, folder):
     assert "by user: --fp32 value:logits" in out
 
 
-def test_explain_refuses_what_is_no_single_node(amp, folder):
+def test_explain_refuses_what_is_no_node(amp, folder):
     source = folder / "digits_transformer.onnx"
     code, out, err = amp("explain", source, "node_layer_nrom")
     assert (code, out) == (2, "") and "did you mean 'node_layer_norm'?" in err
-    code, _, err = amp("explain", source, "node_*")
-    assert code == 2 and "nodes" in err and "hint: name one of them" in err
+    assert len(amp("explain", source, "node_layer_norm*")[1].splitlines()) > 2  # several: a line each
     code, _, err = amp("explain", source, "embed.bias")
     assert code == 2 and "that is a stored tensor, read by" in err
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -11,7 +9,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
-from ampgraph.report.rewritten import rewritten_rows
+from ampgraph.report.lines import rewrite_line
 from onnx_text import parse
 from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, attention, gelu, layer_norm, model, rms
 from planner.support import converted, decisions, kinds
@@ -101,15 +99,18 @@ def test_a_model_without_products_is_returned_as_it_is() -> None:
 
 
 def said(given: ModelProto) -> str:
-    ((_, words),) = rewritten_rows(Counter(rewrite.kind for rewrite in ampgraph.plan(given).rewrites))
-    return words
+    (rewrite,) = ampgraph.plan(given).rewrites
+    return rewrite_line(rewrite.what, 1)
 
 
-def test_the_summary_and_explain_name_them() -> None:
-    assert said(rms(INVERSES["Reciprocal"])).startswith("1 group of nodes written as one Div each: the form that")
-    assert said(gelu(GELUS["swapped"])).startswith("1 group of nodes written as x * y, halved last: the form that")
-    assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last"
-    assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div"
+def test_the_summary_and_explain_name_them_and_the_user_can_forbid_them() -> None:
+    norm, halved = rms(INVERSES["1 / root"]), gelu(GELUS["swapped"])
+    assert said(norm) == "1 group of nodes written as one Div (form) each"
+    assert said(halved) == "1 group of nodes written as x * y, halved last (form) each"
+    assert ampgraph.explain(halved, "h").region == "its region is written as x * y, halved last (form)"
+    assert ampgraph.explain(norm, "i").region == "its region is written as one Div (form)"
+    for word in ("none", "no-form"):
+        assert not ampgraph.plan(norm, rewrite=word).rewrites and not ampgraph.plan(halved, rewrite=word).rewrites
 
 
 def test_plans_with_a_form_are_matched_by_place() -> None:

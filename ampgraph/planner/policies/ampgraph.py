@@ -15,11 +15,13 @@ from ..cut import solve
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
+from ..guards.coarse_masks import report_coarse_masks
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
 from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
+from ..guards.raw import guard_raw
 from ..guards.recurrences import guard_recurrences
 from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
@@ -75,7 +77,8 @@ def judge(context: Context) -> Judgement:
     listed = Listed(ledger.take(wishes, integers))
     fragile = guard_accuracy(context, regions, listed)
     quantized = guard_integers(context, regions, listed)
-    held = Held(ledger.take(fragile, quantized))
+    unscaled = guard_raw(context, regions)
+    held = Held(ledger.take(fragile, quantized, unscaled))
     streams = guard_streams(context, regions, held)
     recurrences = guard_recurrences(context, regions)
     steady = Steady(ledger.take(streams, recurrences))
@@ -130,6 +133,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
     notes: Sequence[Note] = [
         *judgement.ledger.notes,
         *report_floors(context, floors),
+        *report_coarse_masks(context, settled),
         *report_flushing(context, judgement.unstorable, settled),
         *report_ranges(context, judgement.passing, settled),
     ]
