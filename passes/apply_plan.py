@@ -75,7 +75,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
             editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
             count += 1
     for op in flow.ops if plan.weights else ():
-        if editor.edits(op.scope) and has(op.role, "stored_statistics") and len(op.outputs) == 1:
+        together = has(op.role, "scalings") or (has(op.role, "stored_statistics") and len(op.outputs) == 1)
+        if together and editor.edits(op.scope):
             editor.round_together(op, plan.dtype)
     inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
     for edge in inserts:

@@ -24,19 +24,18 @@ from ..numerics.inputs.sample_set import Samples
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.metric import metric_of
-from ..numerics.metrics.roles import LOGARITHMS, PROBABILITIES
 from ..numerics.metrics.sensitivity import sensitivity
+from ..numerics.metrics.vanishing import vanishing
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
 from .fault_search import RUNS, FaultSearch
-from .judging import Watched, counted, judged, unsure, vanishing
+from .judging import Watched, counted, judged, unsure
 from .pairs import OnnxPair, Pair, paired
 from .verify import compared as seen_by
 
-MEASURED = 6  # samples of which every value is looked at
+MEASURED = 12  # samples of which every value is looked at
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
 FEW = 3  # generated samples for which there is more time
-LIKELY = (PROBABILITIES, LOGARITHMS)  # outputs that are one at most, and may be as near to zero as they like
 BLAMED = 3  # nodes behind which the error grows
 SEARCH, LEAST = 20.0, 16  # seconds for runs with few nodes low, and how many of them are worth beginning
 
@@ -119,13 +118,17 @@ def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckV
         return
     start = time.monotonic()
 
-    def so_far(outputs: list[Watched]) -> None:
+    def on(outputs: list[Watched]) -> CheckVerdict:
         verdict = judged(outputs, request.tolerance, drawn.generated)
+        return verdict if drawn.generated else replace(verdict, left=len(drawn) - verdict.samples)
+
+    def so_far(outputs: list[Watched]) -> None:
+        verdict = on(outputs)
         if not drawn.generated or verdict.error == math.inf:
             answer(verdict)  # which stands if there is no time for more
 
     outputs, moved = compared(pair, drawn, request, so_far)
-    verdict = judged(outputs, request.tolerance, drawn.generated)
+    verdict = on(outputs)
     if drawn.generated and verdict.ok and not moved:
         verdict = unchecked("the outputs do not depend on the generated inputs, not by a digit: give --data")
     verdict = replace(verdict, seconds=round((time.monotonic() - start) / max(verdict.samples, 1), 3))
@@ -137,16 +140,20 @@ def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckV
         verdict = vanished(verdict, pair, outputs)
         answer(verdict)
     if verdict.missed or verdict.doubtful:
+        alone = from_itself(pair, drawn)
+        if alone > request.tolerance:
+            answer(unchecked(f"the float32 model differs from itself by {alone:.2g}, run twice on one input"))
+            return
         verdict = replace(verdict, sensitivity=beyond_itself(pair, drawn, verdict))
         answer(verdict)
     if not verdict.missed:
         if verdict.tolerance is not None and drawn.generated and isinstance(pair, OnnxPair):
-            answer(doubted(verdict, near_the_limit(pair, drawn, verdict.seconds, request.seconds)))
+            answer(doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4)))
         return
     heard = [seen.agreement for seen in outputs]
     runs = affordable(verdict.seconds)
     finding = FaultSearch(
-        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs
+        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs, seconds=SEARCH
     )
     finding.look(drawn, None)
     answer(blamed(verdict, finding))
@@ -177,7 +184,10 @@ def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: C
     )  # fmt: skip
     answer(verdict)
     if missed:
-        finding = FaultSearch(pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=affordable(seconds))
+        runs = affordable(seconds)
+        finding = FaultSearch(
+            pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=runs, seconds=SEARCH
+        )  # fmt: skip
         finding.look(drawn, None)
         answer(blamed(verdict, finding))
 
@@ -211,6 +221,14 @@ def compared(
     return list(outputs.values()), moved
 
 
+def from_itself(pair: Pair, drawn: Samples) -> float:
+    """How much the reference's outputs change when it is run again, as those of a model do that draws numbers."""
+    feeds = next(iter(drawn))
+    first, second = pair.expected(feeds), pair.expected(feeds)
+    found = (apart(value, second[name]) for name, value in first.items())
+    return max((each.error for each in found if each.floating and not each.silent), default=0.0)
+
+
 def beyond_itself(pair: Pair, drawn: Samples, verdict: CheckVerdict) -> float | None:
     """How much the rounding of the inputs alone changes, where it is more than the tolerance."""
     low = pair.low[0] if pair.low else "float16"
@@ -226,24 +244,25 @@ def doubted(verdict: CheckVerdict, near: str) -> CheckVerdict:
 
 def vanished(verdict: CheckVerdict, pair: Pair, outputs: list[Watched]) -> CheckVerdict:
     """The verdict, doubtful where an output is too small for float16."""
-    roles = pair.roles()
-    found = vanishing(outputs, {name for name in roles if roles[name] in LIKELY}) if "float16" in pair.low else ""
+    found = vanishing([seen.agreement for seen in outputs], pair.roles()) if "float16" in pair.low else ""
     return replace(verdict, vanishing=found, outcome=DOUBTFUL if found else verdict.outcome)
 
 
-def near_the_limit(pair: OnnxPair, drawn: Samples, each: float, seconds: float) -> str:
+def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
     """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
 
-    ``each``: seconds that a sample took; the more it is, the fewer are looked at. Negative numbers count where a
+    ``seconds``: when to begin with no sample more. Negative numbers count where a
     product makes them: elsewhere masks are large ones.
     """
-    number = max(1, min(len(drawn), MEASURED, int(seconds / 4 / max(each, 1e-3))))
-    ranges = measured_ranges(pair.source, drawn.first(number))
+    ranges = measured_ranges(pair.source, drawn.within(MEASURED, seconds))
     kept, end = _held_low(pair.result.dataflow()), HIGHEST["float16"]
     known = {name: ranges.values[name] for name in kept if name in ranges.values}
     size = {name: max(found.high, -found.low if kept[name] else 0.0) for name, found in known.items()}
     name = max((name for name in size if size[name] < end), key=lambda name: size[name], default="")
-    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f}" if name and size[name] * NEAR > end else ""
+    if not name or size[name] * NEAR <= end:
+        return ""
+    plural = "s" * (ranges.samples != 1)
+    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f} on {ranges.samples} generated input{plural}"
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:

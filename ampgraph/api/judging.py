@@ -9,15 +9,12 @@ as many miss as would be one of eight of the user's, one that misses by far coun
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from statistics import median
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
 from ..numerics.metrics.judged import QUANTILE, SCALE_SHARE, quantile, scale_of
 
-LOST = 0.1  # of the size of an output below the floor: what the floor still calls right, and is noise
 FAR = 2  # how many times the tolerance is missed by far
 EIGHT = 8  # samples of the user's, of which one that misses decides
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
@@ -82,11 +79,12 @@ def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVe
         return unchecked("the float32 model itself gives nothing finite on these inputs")
     missed = [seen for seen in heard if seen.missed(tolerance, generated)]
     doubted = [seen for seen in heard if generated and _doubtful(seen.errors(generated), tolerance)]
-    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated))
+    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated, generated))
     exceeded = sum(error > tolerance for error in worst.errors(generated))
     outcome = MISSED if missed else DOUBTFUL if doubted else OK
+    error = _size(worst, generated, generated and outcome != OK)
     return CheckVerdict(
-        outcome, _size(worst, generated), tolerance, number, generated, worst.agreement.name,
+        outcome, error, tolerance, number, generated, worst.agreement.name,
         reason=worst.agreement.reason if missed else "", exceeded=exceeded,
     )  # fmt: skip
 
@@ -97,32 +95,13 @@ def _doubtful(errors: list[float], tolerance: float) -> bool:
     return missing > 1 and missing * EIGHT >= len(errors)
 
 
-def _size(seen: Watched, generated: bool) -> float:
-    """The error that is reported: infinite for what is not finite, else the 90th percentile, the largest of generated
-    ones."""
+def _size(seen: Watched, generated: bool, largest: bool = False) -> float:
+    """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
     errors = seen.errors(generated)
-    return math.inf if seen.agreement.astray else max(errors) if generated else quantile(errors, QUANTILE)
+    return math.inf if seen.agreement.astray else quantile(errors, 1.0 if largest else QUANTILE)
 
 
 def unsure(outputs: list[Watched], tolerance: float) -> bool:
     """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
     verdict = judged(outputs, tolerance, generated=True)
     return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance
-
-
-def vanishing(outputs: list[Watched], natural: Collection[str]) -> str:
-    """The output that float16 has none of, in words; empty if there is none.
-
-    It is below the measure's floor in every sample, and half of the samples lose a tenth of it or more. ``natural``:
-    outputs that may be as small as that, such as probabilities.
-    """
-    for seen in outputs:
-        parts = [part for part in seen.heard if part.floating and part.size and math.isfinite(part.error)]
-        largest = max((part.size for part in parts), default=FLOOR)
-        if seen.agreement.name in natural or largest >= FLOOR:
-            continue
-        lost = median(part.off / part.size for part in parts)
-        if lost >= LOST:
-            share = "all" if lost >= 1 else f"{lost:.0%}"
-            return f"'{seen.agreement.name}' vanishes in float16: {share} of it is lost, which is {largest:.2g} at most"
-    return ""

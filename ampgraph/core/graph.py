@@ -80,7 +80,8 @@ class Editor(Protocol):
         ...
 
     def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds the low parameters of a norm with stored statistics again, so that their errors cancel."""
+        """Rounds low parameters again, so that their errors cancel: those of a norm with stored statistics, or the
+        factor of a scaling with the operands of the product beside it."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -137,8 +138,11 @@ class NodeEditor(Editor, Protocol):
         ``results``: what its bodies give out for it, each made in another of them."""
         ...
 
-    def write_bounds(self, scope: str, index: int) -> None:
-        """Writes a Clip as Max and Min."""
+    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
+        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``bias``, ``power``,
+        ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
+        these, with identities that fall away, and end with the one whose result the product takes over. False for
+        nodes that are none of this."""
         ...
 
 

@@ -117,8 +117,9 @@ class Pattern:
 
     @property
     def anchor(self) -> Node | None:
-        """The node at which the search starts."""
-        return next((node for node in self.nodes if any(call.role in self.anchors for call in node.calls)), None)
+        """The node at which the search starts: the last that may, for a Pow may be a square or, behind it, a root."""
+        found = (node for node in reversed(self.nodes) if any(call.role in self.anchors for call in node.calls))
+        return next(found, None)
 
     @property
     def anchor_roles(self) -> tuple[str, ...]:

@@ -61,12 +61,20 @@ class WeightEdit:
 
 MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
+QUOTIENT = "Div"
+"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+HALF_LAST = "x * y, halved last"
+"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
+
+FOLDS = ("bias", "power", "scale")
+"""Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator, or a Clip as Max and Min. ``nodes``: indices in ``scope``,
-    the result's last."""
+    """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
+    it, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a
+    norm's. ``name``: which rewrite it is."""
 
     scope: str
     kind: str
@@ -74,6 +82,22 @@ class Rewrite:
     inputs: tuple[str, ...]
     axis: int
     epsilon: float
+    name: str = ""
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that leave no other in their place."""
+        return self.nodes if self.name == "cast" else self.nodes[:-1]
+
+    @property
+    def what(self) -> str:
+        """What is written, to count by."""
+        return f"{self.kind} ({self.name})" if self.name else self.kind
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that are no longer there."""
+        return () if self.kind == HALF_LAST else self.nodes[:-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,17 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Fused:
+    """How a target's runtime knows a region that it makes one kernel of."""
+
+    why: str
+    operators: frozenset[str]
+    """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
+    half_last: bool = False
+    """A factor of a half comes first or last."""
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
 
@@ -84,6 +95,8 @@ class Kernels:
     tied: Mapping[str, TypeGroups]
     """Groups of type variables that this target's kernels take in one type only, beyond those of OpLists."""
     broken: Mapping[str, Broken]
+    fuses: Mapping[str, Fused]
+    """What a region stands for -> the form in which the runtime makes one kernel of it."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -138,6 +151,10 @@ def _broken(entry: Mapping[str, object]) -> Broken:
     return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 
 
+def _fused(entry: Mapping[str, Any]) -> Fused:
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), bool(entry.get("half_last")))
+
+
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
     """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
@@ -164,6 +181,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
+        fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -10,6 +10,7 @@ from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
+from ..oplists.rewrites import chosen
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -72,6 +73,11 @@ class Options:
     def dims(self) -> dict[str, int]:
         """Sizes of symbolic dimensions."""
         return dict(self.recipe.dims)
+
+    @cached_property
+    def rewrites(self) -> frozenset[str]:
+        """The rewrites that are asked for. Raises AmpError AMP301 for a word that names none."""
+        return chosen(self.recipe.rewrite)
 
     @property
     def range_margin(self) -> float:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import Rewrite
+from ..core.plan import HALF_LAST, Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -148,17 +148,19 @@ def _hint(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """Names of nodes and values that rewrites take away -> (the operator instead, the value that it writes)."""
+    """Names of nodes and values that rewrites take away -> (the operator instead with the rewrite's name, the
+    value that it writes)."""
     paths = {scope.path: scope.id for scope in flow.scopes}
     ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
     names: dict[str, tuple[str, str]] = {}
     for rewrite in rewrites:
         scope = paths[rewrite.scope]
         result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
+        result = rewrite.inputs[0] if rewrite.name == "cast" else result
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.kind, result
+                names[name] = rewrite.what, name if rewrite.kind == HALF_LAST else result
     return names
 
 
@@ -170,7 +172,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     flow, options = decided.flow, decided.options
-    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
+    written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
+    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))

@@ -11,7 +11,7 @@ from ..planner.policies.registry import policy
 from .casts import CastReport
 from .fusions import Fusions
 from .inspect import OTHER, PRECISIONS, Changes, Inspection, Layer
-from .lines import in_rows, plural
+from .lines import in_rows, plural, rewrite_line
 from .summary import ORDINARY, Held, Summary
 
 EXAMPLES = 3
@@ -51,10 +51,8 @@ def summary_lines(summary: Summary) -> list[str]:
             + _share(summary.bytes_after, summary.bytes_before),
         )
     )
-    for kind, count in summary.rewrites.items():
-        single = " and " not in kind
-        what = f"{plural(count, 'group')} of nodes written as one" if single else f"{plural(count, 'node')} written as"
-        rows.append(("rewrites", f"{what} {kind} each"))
+    for what, count in summary.rewrites.items():
+        rows.append(("rewrites", rewrite_line(what, count)))
     rows += _range_rows(summary)
     rows += _held_rows("guards", summary.guards, _no_guard(summary))
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)

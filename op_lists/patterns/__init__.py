@@ -4,7 +4,7 @@ A file stands for one region, ``shared.toml`` for what all of them use::
 
     region  = "RMSNormalization"             the operator that the nodes compute together; the lists speak of it
     since   = 23                             the opset from which it can be written as that operator; absent: it is not
-    anchors = ["Sqrt", "mindspore::Rsqrt"]   where the search starts: operators that few other nodes are
+    anchors = ["Sqrt", "mindspore::Rsqrt"]   where the search starts, at the last: operators that few other nodes are
     ends    = ["normal", "y"]                the region's last value; of several the farthest that is there
 
     [numbers]                                 names that stand for constants of one element

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from ampgraph.api.judging import Watched, judged, unsure, vanishing
+from ampgraph.api.judging import Watched, judged, unsure
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
+from ampgraph.numerics.metrics.vanishing import vanishing
 
 
 def watched(errors, sizes=None):
@@ -75,5 +76,6 @@ def test_an_output_that_says_nothing_is_not_judged():
 def test_an_output_that_float16_does_not_reach(errors, sizes, said):
     seen = [watched(errors, sizes)]
     assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
-    assert said in vanishing(seen, ()) and bool(said) == bool(vanishing(seen, ()))
-    assert not vanishing(seen, {"y"})  # probabilities may be as near to zero as they like
+    outputs = [one.agreement for one in seen]
+    assert said in vanishing(outputs, {}) and bool(said) == bool(vanishing(outputs, {}))
+    assert not vanishing(outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like

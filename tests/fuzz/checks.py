@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -155,8 +156,9 @@ def _right(case: Random, result: ModelProto, way: Way) -> None:
     worst, tolerance = max(errors, default=0.0), TOLERANCES[way.dtype]
     if worst > tolerance:
         said = announced(case, result, tolerance)
-        if said:
+        if not (said.missed or said.reason == MUTE):
             raise _Failed("silent", f"an error of {worst:.3g} of which the check says: {said}")
+        _accepted(case, way, said)
 
 
 def distance(reference: Any, result: Any) -> float:
@@ -178,13 +180,22 @@ def distance(reference: Any, result: Any) -> float:
     return float(np.sqrt((apart**2).mean()) / max(np.sqrt((size**2).mean()), FLOOR))
 
 
-def announced(case: Random, result: ModelProto, tolerance: float) -> str:
-    """What the check says of a wrong result, where that is no announcement."""
+def announced(case: Random, result: ModelProto, tolerance: float) -> CheckVerdict:
+    """What the check says of a wrong result."""
     try:
-        said = verdict(case, result, tolerance)
+        return verdict(case, result, tolerance)
     except Exception as error:
         raise _Failed("check", error) from error
-    return "" if said.missed or said.reason == MUTE else str(said)
+
+
+def _accepted(case: Random, way: Way, said: CheckVerdict) -> None:
+    """A repair that the check names is one that `convert` takes."""
+    words = [word for text in said.repair for word in shlex.split(text)]
+    patterns = [word for option, word in zip(words, words[1:], strict=False) if option == "--fp32"]
+    try:
+        ampgraph.convert(case.model, way.level, dtype=way.dtype, target=way.target, fp32=patterns, check="off")
+    except Exception as error:
+        raise _Failed("repair", error) from error
 
 
 def verdict(case: Random, result: ModelProto, tolerance: float) -> CheckVerdict:

@@ -26,7 +26,7 @@ def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def test_a_height_of_which_nothing_may_be_left() -> None:
     found = shapes(HEIGHT, {"k": np.ones((2, 3, 8, 8), np.float32), "axis": np.array([2])})
-    assert found["x"] == (1, 3, 8, 128)
+    assert found["x"] == (1, 3, 8, 256)
 
 
 def test_one_name_for_two_sizes() -> None:
@@ -54,7 +54,7 @@ def test_numbers_of_a_message_come_before_others() -> None:
     assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
 
 
-@pytest.mark.parametrize(("last", "size"), [("Softmax", (48, 240)), ("Relu", (128, 128))])
+@pytest.mark.parametrize(("last", "size"), [("Softmax", (48, 240)), ("Relu", (256, 256))])
 def test_a_reader_of_text_gets_a_line(last: str, size: tuple[int, int]) -> None:
     text = f"""g (float[N, 3, h, w] x) => (float[N, t, 26] y) {{
       c = Conv <strides = [8, 8]> (x, k)  p = ReduceMean <axes = [2], keepdims = 0> (c)

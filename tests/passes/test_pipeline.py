@@ -61,7 +61,8 @@ def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, 
 def test_it_prints_itself() -> None:
     _, passes = planned(given(NORM), "O3")
     assert repr(passes) == (
-        "(RewriteRegions(1 LayerNormalization), ApplyPlan(O3, float16, 2 casts), FuseCasts(float16), VerifyTypes())"
+        "(RewriteRegions(1 LayerNormalization (norm)), ApplyPlan(O3, float16, 2 casts), "
+        "FuseCasts(float16), VerifyTypes())"
     )
 
 

@@ -35,15 +35,28 @@ def test_it_loads(body: str, opset: int, dtype: str, level: str) -> None:
 
 
 def test_what_it_reads_is_float32_and_says_why() -> None:
-    found = ampgraph.explain(model(FORMS["as it is"], 17), "r", level="O2")
+    found = ampgraph.explain(model(FORMS["as it is"], 17), "r", level="O2", target="cpu")
     assert found.precision == "float32" and "ONNX Runtime would take the cast" in found.slots[0].reason
-    assert ampgraph.explain(model(FORMS["as it is"], 17), "h", level="O2").precision == "float16"
+    assert ampgraph.explain(model(FORMS["as it is"], 17), "h", level="O2", target="cpu").precision == "float16"
+
+
+@pytest.mark.parametrize("head", ["n = MatMul(x, k)", "h = MatMul(x, k) n = Add(h, c)"])
+def test_behind_a_product_the_norm_is_written_as_its_operator(head: str) -> None:
+    made = ampgraph.convert(model(f"{head} {NORM}", 17), "O2", target="cpu", check="off")
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds.count("LayerNormalization") == 1 and "Pow" not in kinds
+    ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    decisions = ampgraph.plan(model(f"{head} {NORM}", 17), level="O2", target="cpu").decisions
+    assert {d.kind: d.dtype for d in decisions if d.kind in ("MatMul", "LayerNormalization")} == {
+        "MatMul": "float16",
+        "LayerNormalization": "float32",
+    }
 
 
 def test_a_form_that_is_left_alone_costs_nothing() -> None:
     body = FORMS["as it is"].replace("Pow(s, two)", "Mul(s, s)")
-    assert ampgraph.explain(model(body, 17), "r", level="O2").precision == "float16"
+    assert ampgraph.explain(model(body, 17), "r", level="O2", target="cpu").precision == "float16"
 
 
 def test_older_opsets_have_an_operator_of_two_types() -> None:
-    assert ampgraph.explain(model(FORMS["as it is"], 13), "r", level="O2").precision == "float16"
+    assert ampgraph.explain(model(FORMS["as it is"], 13), "r", level="O2", target="cpu").precision == "float16"

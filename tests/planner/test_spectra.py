@@ -30,6 +30,7 @@ WEIGHTS: dict[str, Any] = {
     "one": F(1),
     "two": F(2),
     "half": F(0.5),
+    "less": F(-0.35),
     "scale": F(1 / SIZE),
     "mel": np.kron(np.eye(11), np.ones((3, 1))).astype(F),
     "row": np.array([1]),
@@ -150,9 +151,15 @@ def test_both_stages_of_a_transform_are_float32() -> None:
     assert [dtype_of(converted(model), "MatMul", n) for n in range(4)] == ["f32"] * 4
 
 
-@pytest.mark.parametrize("name", ["a quotient", "a reciprocal"])
-def test_what_is_divided_by_powers_is_right(name: str) -> None:
-    end = {"a quotient": "y = Div (re, r)", "a reciprocal": "i = Reciprocal (r)  y = Mul (re, i)"}[name]
+DIVIDED = {
+    "a quotient": "y = Div (re, r)",
+    "a reciprocal": "i = Reciprocal (r)  y = Mul (re, i)",
+    "a negative power": "i = Pow (q, less)  y = Mul (re, i)",
+}
+
+
+@pytest.mark.parametrize("end", DIVIDED.values(), ids=DIVIDED.keys())
+def test_what_is_divided_by_powers_is_right(end: str) -> None:
     model = model_of(f"{POWER}  q = Add (p, eps)  r = Sqrt (q)  {end}")
     assert [dtype_of(converted(model), "MatMul", n) for n in range(2)] == ["f32"] * 2
 

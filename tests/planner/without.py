@@ -11,6 +11,7 @@ from ampgraph.planner.guards.hazards import Hazards
 from ampgraph.planner.guards.index import Integers
 from ampgraph.planner.guards.integers import Quantized
 from ampgraph.planner.guards.ranges import Overflows
+from ampgraph.planner.guards.raw import Unscaled
 from ampgraph.planner.guards.recurrences import Recurrences
 from ampgraph.planner.guards.streams import Streams
 from ampgraph.planner.guards.tail import Branches, Tail
@@ -21,6 +22,7 @@ NOTHING: Mapping[str, Callable[[], object]] = {
     "guard_indices": Integers,
     "guard_integers": Quantized,
     "guard_ranges": Overflows,
+    "guard_raw": Unscaled,
     "guard_recurrences": Recurrences,
     "guard_streams": Streams,
     "guard_weights": Unstorable,

@@ -30,7 +30,7 @@ GLYPHS = {
     "7": 0x7C2222108,
 }  # letters and figures, row by row from the top, the first bit highest
 ROWS, COLUMNS = 7, 5  # of a glyph
-SMALL = 2  # points of a page's glyph that make one of its bits
+SMALL = 2  # points of a page's glyph that make one of its bits; on large pages one more may
 INK, PAPER = 0.1, 0.95
 SHARP = 4 * ROWS  # the height from which a scanned letter is blurred
 ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
@@ -60,7 +60,8 @@ def is_line(shape: tuple[int, ...]) -> bool:
 
 
 def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """float32 of 0 to 1: a page, a scene, patches, by sample; each picture of a batch is another."""
+    """float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is that of one; each
+    picture of a batch is another."""
     layout = _layout(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
@@ -100,22 +101,23 @@ def page(numbers: Numbers, height: int, width: int) -> Array:
     if height < ROOM:
         return line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
-    top = SMALL
-    while top + ROWS * SMALL <= height:
-        _write(numbers, found[top : top + ROWS * SMALL])
-        top += SMALL * (ROWS + 3)
+    scale = SMALL + int(numbers.integers(0, 1, ())) * (height >= 2 * ROOM)
+    top = scale
+    while top + ROWS * scale <= height:
+        _write(numbers, found[top : top + ROWS * scale], scale)
+        top += scale * (ROWS + 3)
         if top < height and int(numbers.integers(0, 3, ())) == 0:
-            found[top - 2 * SMALL : top - 2 * SMALL + SMALL // 2] = INK
+            found[top - 2 * scale : top - 2 * scale + scale // 2] = INK
     return _softened(found)
 
 
-def _write(numbers: Numbers, row: Array) -> None:
+def _write(numbers: Numbers, row: Array, scale: int) -> None:
     """Letters from left to right, with gaps between words."""
-    step = SMALL * (COLUMNS + 1)
+    step = scale * (COLUMNS + 1)
     for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
         if chosen < len(GLYPHS):
-            drawn = _glyph(chosen, ROWS * SMALL, COLUMNS * SMALL)
-            part = row[:, place * step + SMALL :][:, : drawn.shape[1]]
+            drawn = _glyph(chosen, ROWS * scale, COLUMNS * scale)
+            part = row[:, place * step + scale :][:, : drawn.shape[1]]
             part[drawn[:, : part.shape[1]]] = INK
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE
 
-BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 128, 3
+BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 256, 3
 SECOND = 16000  # of sound, in samples
 LINE, ASPECT = 64, 5  # a picture of a fixed height up to LINE is a line of text: so many times as wide
 TEXT = 48  # the height of a line where nothing says it

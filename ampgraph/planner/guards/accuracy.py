@@ -17,7 +17,9 @@ from ..regions import Regions
 from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
+from .cancelling import Cancelling
 from .probabilities import Probabilities
+from .raw import Raw, raw
 from .spectra import Spectra
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
@@ -55,17 +57,41 @@ class Sight:
         return Spectra(self.context, self.regions, self.squares)
 
     @cached_property
+    def cancelling(self) -> Cancelling:
+        """Sums of products that cancel."""
+        return Cancelling(self.context, self.regions, self.squares)
+
+    @cached_property
+    def raw(self) -> Raw:
+        """What sees the model's inputs as they come."""
+        return raw(self.context, self.regions)
+
+    @cached_property
     def activations(self) -> Collection[int]:
-        """Operators that see what a product or a norm made of data: no positions, and rounded already."""
-        flow, found, seen = self.context.flow, set[int](), set[int]()
+        """Operators that see what a product or a norm made of data: no positions, and rounded already. The product of
+        an input as it comes is none, scaled and shifted by constants: Fourier features."""
+        flow, found, seen, angles = self.context.flow, set[int](), set[int](), set[int]()
         for op in flow.ops:
             cls = self.regions.classes[op.id]
-            product = cls == "white" and not _from_integers(self.context, op)
-            if product or cls == "kept" or any(v in seen for v in op.inputs):
-                found.add(op.id)
+            raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
+            product = cls == "white" and not raw and not _from_integers(self.context, op)
+            bent = not raw and any(v in angles for v in op.inputs)
+            known = angles if raw else seen
+            if raw or product or bent or cls == "kept" or any(v in seen for v in op.inputs):
+                found |= set[int]() if raw else {op.id}
                 for value in op.outputs:
-                    seen |= self.context.borders.copies(value)
+                    known |= self.context.borders.copies(value)
         return found
+
+    def _keeps_angles(self, op: Op) -> bool:
+        """Whether an operator moves an angle, or multiplies or shifts it by constants."""
+        traits, weights = (
+            self.context.traits,
+            [v for v in op.inputs if v != NONE and self.context.flow.values[v].weight],
+        )
+        return any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")) or (
+            traits.has(op.role, "affine") and len(weights) == len(op.inputs) - 1
+        )
 
 
 def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragile:
@@ -111,6 +137,8 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("logarithms", _spectrum),
         ("logarithms", _probability),
         ("divides", _spectrum),
+        ("powers", _spectrum),
+        ("cancels", _difference),
         ("prefix_sums", _prefix_sum),
         ("periodic", _positions),
     )
@@ -216,8 +244,12 @@ def _square(sight: Sight, op: Op) -> Spoilt:
 def _spectrum(sight: Sight, op: Op) -> Spoilt:
     """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
     traits, dtype = sight.context.traits, sight.context.options.dtype
+    inverts = traits.has(op.role, "powers")
+    if inverts and not _is_negative(sight.context.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]])):
+        return None
     divides = traits.has(op.role, "divides")
     value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
+    divides |= inverts
     found = sight.spectra.behind(op, value, narrow=divides)
     if found is None:
         return None
@@ -225,6 +257,17 @@ def _spectrum(sight: Sight, op: Op) -> Spoilt:
     under = f"a floor of {floor:g} under them" if floor else "no floor under them"
     verb = "divides by powers" if divides else "magnifies small powers"
     return Why("spectrum", f"{op.kind} {verb}, with {under}: {dtype} rounds large ones by more"), ops
+
+
+def _is_negative(number: float | None) -> bool:
+    return number is not None and number < 0
+
+
+def _difference(sight: Sight, op: Op) -> Spoilt:
+    """A variance, a covariance or a squared distance as a difference of large sums of products."""
+    ops, dtype = sight.cancelling.behind(op), sight.context.options.dtype
+    text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
+    return (Why("cancelling", text), ops) if ops else None
 
 
 def _probability(sight: Sight, op: Op) -> Spoilt:

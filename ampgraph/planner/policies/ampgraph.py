@@ -21,6 +21,7 @@ from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
 from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
+from ..guards.raw import guard_raw
 from ..guards.recurrences import guard_recurrences
 from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
@@ -57,7 +58,8 @@ class Judgement:
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted)
+        fused = self.regions.fused
+        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted, fused)
 
 
 def judge(context: Context) -> Judgement:
@@ -75,7 +77,8 @@ def judge(context: Context) -> Judgement:
     listed = Listed(ledger.take(wishes, integers))
     fragile = guard_accuracy(context, regions, listed)
     quantized = guard_integers(context, regions, listed)
-    held = Held(ledger.take(fragile, quantized))
+    unscaled = guard_raw(context, regions)
+    held = Held(ledger.take(fragile, quantized, unscaled))
     streams = guard_streams(context, regions, held)
     recurrences = guard_recurrences(context, regions)
     steady = Steady(ledger.take(streams, recurrences))
@@ -142,6 +145,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
         seeded=cut.seeded,
         worth=judgement.worth,
         counted=judgement.counted,
+        fused=judgement.regions.fused,
         floors=floors,
         notes=notes,
     )

@@ -27,7 +27,7 @@ def notes(rules: Rules) -> list[Note]:
     if level in ("O1", "O2"):
         found += _unplaced(rules, level)
     if isinstance(rules, O3):
-        found += [*_made_tensors(rules), *_parameters_of_functions(rules)]
+        found += [*_made_tensors(rules), *_parameters_of_functions(rules), *_softmaxes(rules)]
     if level != "O1":
         found += _numbers(rules)
     return found
@@ -77,6 +77,16 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
         for number, value in enumerate(flow.scopes[0].outputs):
             if flow.values[value].dtype in LOW_TYPES:
                 yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
+
+
+def _softmaxes(rules: O3) -> Iterator[Note]:
+    """Networks often write ``x.astype(float32)`` before these: of what is float32 already, that leaves no trace."""
+    traits = rules.options.lists.traits
+    found = [op for op in rules.flow.ops if traits.has(op.role, "softmaxes")]
+    low = [op for op in found if any(map(rules.is_low, op.slots.values()))]
+    if low:
+        text = f"{len(low)} {low[0].kind} low here; MindSpore computes in float32 what the network itself casts to it"
+        yield Note(TOPIC, _name(low[0]), text)
 
 
 def _made_tensors(rules: O3) -> Iterator[Note]:

@@ -15,7 +15,7 @@ from ...core.plan import Rounding
 from ...oplists.mindspore_lists import load_mindspore_rules
 from ..options import Options
 from .forward import ForwardTypes
-from .mindspore_owners import Cell, is_of, is_within, paths
+from .mindspore_owners import Cell, is_of, is_within, paths, placed
 
 
 class Rules(ForwardTypes):
@@ -25,7 +25,7 @@ class Rules(ForwardTypes):
         super().__init__(flow, options)
         self.rules = load_mindspore_rules()
         self._ranges: dict[int, bool] = {}
-        self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
+        self.cells = placed(flow, options.lists.traits)
         self.helped = {
             path
             for cells in self.cells

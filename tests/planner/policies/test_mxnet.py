@@ -46,6 +46,15 @@ def test_random_graphs_are_typed_as_by_mxnet(run: str) -> None:
     assert compared
 
 
+def test_an_excluded_operator_is_known_to_be_float32() -> None:
+    """Also after a copy of its result was cast to low for another reader."""
+    text = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
+        first = Add (x, x) low = Gemm (first, w) then = Relu (low) y = Add (then, first)
+    }"""
+    plan = ampgraph.plan(parse(text), policy="mxnet", fp32=["value:first"])
+    assert [d.dtype for d in plan.decisions if d.index >= 0] == ["float32", "float16", "float16", "float32"]
+
+
 def test_three_hundred_graphs_are_recorded() -> None:
     assert len([answer for answer in ANSWERS["auto"] if answer != "refused"]) >= 300
 

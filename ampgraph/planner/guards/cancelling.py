@@ -1,0 +1,181 @@
+"""Sums of products that cancel: a small result of two large ones, each of which the low type would round.
+
+A variance is the mean of squares less the square of a mean, whatever takes the mean: a pool, a product with a window, a
+sum with weights; a covariance likewise. A squared distance is |x|^2 - 2 x y + |y|^2, whose middle is a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+
+from ...core.dataflow import NONE, Op
+from ..context import Context
+from ..regions import Regions
+
+STEPS = 8  # operators looked back for a mean
+TERMS = 64  # operators of a sum of products that are looked at
+Path = Mapping[int, Op]
+"""Operators by number."""
+
+
+class Cancelling:
+    """Looks for such sums, from the operator that adds or subtracts."""
+
+    def __init__(self, context: Context, regions: Regions, squares: Mapping[int, int]) -> None:
+        self.context, self.regions = context, regions
+        self.flow, self.traits = context.flow, context.traits
+        self.squares = {op: v for op, v in squares.items() if self._is_free(op)}
+
+    def behind(self, op: Op) -> list[Op]:
+        """All that must be float32 for a difference that cancels; empty where none is known to."""
+        if not self._is_free(op.id):
+            return []
+        return self._spread(op) or self._distance(op)
+
+    # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
+
+    def _spread(self, op: Op) -> list[Op]:
+        """A variance or a covariance."""
+        inputs = [v for v in op.inputs if v != NONE]
+        if len(inputs) != 2:
+            return []
+        for mean, square in (inputs, inputs[::-1]):
+            product = self._writer(square)
+            if product is None or not self._multiplies(product):
+                continue
+            ways = [self._linear(v) for v in self._factors(product)]
+            found = self._mean_of_products(mean, product, ways)
+            if found:
+                return [op, product, *found]
+        return []
+
+    def _mean_of_products(self, mean: int, square: Op, ways: list[dict[int, Path]]) -> list[Op]:
+        """What makes ``mean`` of products of values that the factors of ``square`` are the means of."""
+        for value, path in self._linear(mean).items():
+            op = self._writer(value)
+            if op is None or op.id == square.id or not self._multiplies(op) or not self._sums(path):
+                continue
+            own = [self._origin(v) for v in self._factors(op)]
+            for first, second in (own, own[::-1]):
+                one, two = ways[0].get(first), ways[1].get(second)
+                if one is not None and two is not None and self._sums(one) and self._sums(two):
+                    between = {**path, **one, **two, op.id: op}
+                    return list({**between, **self._weights(between)}.values())
+        return []
+
+    def _weights(self, path: Path) -> Path:
+        """What makes the weights of a mean: rounded, they do not add up to one."""
+        makers = [self._writer(v) for op in path.values() for v in op.inputs if self.traits.has(op.role, "scalings")]
+        return {op.id: op for op in makers if op is not None and self.traits.has(op.role, "softmaxes")}
+
+    def _multiplies(self, op: Op) -> bool:
+        """Whether an operator multiplies two computed values, of which neither is stored."""
+        if op.id in self.squares:
+            return not self.traits.has(op.role, "sums_squares")
+        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not self._is_scaled(op)
+
+    def _factors(self, op: Op) -> list[int]:
+        squared = self.squares.get(op.id)
+        return [v for v in op.inputs if v != NONE] if squared is None else [squared, squared]
+
+    def _linear(self, value: int) -> dict[int, Path]:
+        """What a value is a sum of multiples of, with the operators between."""
+        start = self._origin(value)
+        found: dict[int, Path] = {start: self._moved(value)}
+        work = [(start, STEPS)]
+        while work:
+            value, left = work.pop()
+            op = self.flow.writer(value)
+            if op is None or not left or not self._is_linear(op):
+                continue
+            for before in (v for v in op.inputs if v != NONE and not self.flow.values[v].weight):
+                origin = self._origin(before)
+                if origin not in found:
+                    found[origin] = {**found[value], op.id: op, **self._moved(before)}
+                    work.append((origin, left - 1))
+        return found
+
+    def _is_linear(self, op: Op) -> bool:
+        known = any(self.traits.has(op.role, t) for t in ("sums", "products", "scalings"))
+        return known and op.id not in self.squares and self._is_free(op.id)
+
+    def _sums(self, path: Path) -> bool:
+        return any(self.traits.has(op.role, "sums") or self.traits.has(op.role, "products") for op in path.values())
+
+    # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
+
+    def _distance(self, op: Op) -> list[Op]:
+        """A sum that has a product and the squares of one of its operands."""
+        if not any(v in self._powers for v in op.inputs):
+            return []
+        terms = list(self._terms(op))
+        squared = {self._origin(self.squares[t.id]) for t in terms if t.id in self.squares}
+        products = [
+            t
+            for t in terms
+            if self.traits.has(t.role, "products") and any(self._origin(v) in squared for v in t.inputs)
+        ]
+        return terms if products else []
+
+    def _terms(self, op: Op) -> Iterator[Op]:
+        """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
+        seen, work = {op.id}, [op]
+        while work and len(seen) < TERMS:
+            op = work.pop()
+            yield op
+            if op.id in self.squares or self.traits.has(op.role, "products"):
+                continue
+            for value in op.inputs:
+                writer = self._writer(value, exact=True)
+                if writer is not None and writer.id not in seen and self._adds(writer):
+                    seen.add(writer.id)
+                    work.append(writer)
+
+    def _adds(self, op: Op) -> bool:
+        """Whether an operator may be part of a sum of products."""
+        if op.id in self.squares or (self.traits.has(op.role, "products") and self._is_free(op.id)):
+            return True
+        kept = any(self.traits.has(op.role, t) for t in ("cancels", "conversions", "moves", "negates", "sums"))
+        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and self._is_scaled(op)))
+
+    @cached_property
+    def _powers(self) -> Collection[int]:
+        """Values that are sums of squares and of what else is added to them."""
+        found = set[int]()
+        for op in self.flow.ops if self.squares else ():
+            carries = any(v in found for v in op.inputs) and self._adds(op)
+            if op.id in self.squares or (carries and not self.traits.has(op.role, "products")):
+                found.update(op.outputs)
+        return found
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _is_free(self, op: int) -> bool:
+        """Whether an operator is part of no norm."""
+        return self.regions.of_op.get(op, "Bias") == "Bias" and bool(self.flow.ops[op].slots)
+
+    def _is_scaled(self, op: Op) -> bool:
+        return any(v != NONE and self.flow.values[v].weight for v in op.inputs)
+
+    def _writer(self, value: int, exact: bool = False) -> Op | None:
+        return self.flow.writer(value if exact or value == NONE else self._origin(value)) if value != NONE else None
+
+    def _origin(self, value: int) -> int:
+        """A value before what only reshapes or converts it, or multiplies it by a number."""
+        while (op := self._mover(value)) is not None:
+            value = op.inputs[0]
+        return value
+
+    def _moved(self, value: int) -> Path:
+        found: dict[int, Op] = {}
+        while (op := self._mover(value)) is not None:
+            found[op.id] = op
+            value = op.inputs[0]
+        return found
+
+    def _mover(self, value: int) -> Op | None:
+        op = self.flow.writer(value)
+        if op is None or not op.inputs or not self._is_free(op.id):
+            return None
+        return op if any(self.traits.has(op.role, t) for t in ("reshapes", "conversions")) else None

@@ -1,0 +1,119 @@
+"""Accuracy guard: arithmetic on the model's own inputs, before the first product.
+
+Inputs come in units of the world: pressures of 1013 and a few, years, prices of millions, samples of a quiet
+microphone. What takes their mean off needs the digits that a rounding of the input would take; behind it the low type
+has enough. In float32 it costs no more Casts: the one before it stands behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.plan import Note, Why
+from ..context import Context
+from ..decisions import ACCURACY, Hold, describe
+from ..findings import Findings, Ruling
+from ..regions import Regions
+
+
+@dataclass(frozen=True)
+class Raw:
+    """``ops``: operators, no products, that see float32 inputs of the model, and constants beside them; ``values``:
+    what they make, and those inputs; ``products``: products of these, with their biases."""
+
+    ops: set[int]
+    values: set[int]
+    products: set[int]
+
+
+@dataclass(frozen=True)
+class Unscaled(Findings):
+    """What computes with the model's inputs as they come."""
+
+
+def raw(context: Context, regions: Regions) -> Raw:
+    """Follows the model's float32 inputs to the first products."""
+    flow, borders = context.flow, context.borders
+    constant, values = set[int](), {v.id for v in flow.values if _is_input(context, v.id)}
+    ops, products = set[int](), set[int]()
+
+    def known(value: int, among: Collection[int]) -> bool:
+        sources = borders.before.get(value)
+        return value in among or (bool(sources) and all(v in among for v in sources or ()))
+
+    for op in flow.ops:
+        inputs = [v for v in op.inputs if v != NONE]
+        plain = [v for v in inputs if not flow.values[v].weight and not known(v, constant)]
+        if not plain:
+            constant.update(op.outputs)
+        elif regions.of_op.get(op.id) == "Bias" and any(flow.values[v].producer in products for v in plain):
+            products.add(op.id)
+        elif all(known(v, values) or flow.values[v].dtype != FLOAT32 for v in plain):
+            if not any(known(v, values) for v in plain) or not op.slots:
+                continue
+            if regions.classes[op.id] == "white":
+                products.add(op.id)
+            elif regions.classes[op.id]:
+                ops.add(op.id)
+                values.update(op.outputs)
+    return Raw(ops, values, products)
+
+
+def _is_input(context: Context, value: int) -> bool:
+    """Whether a value is an input of the model that comes in float32."""
+    flow = context.flow
+    item = flow.values[value]
+    plain = item.producer == NONE and not item.weight and item.dtype == FLOAT32
+    return plain and value not in context.borders.before and not flow.scopes[item.scope].path
+
+
+def guard_raw(context: Context, regions: Regions) -> Unscaled:
+    """Holds what adds, subtracts or bends inputs of the model, with all that lies before it. Warns at O3."""
+    if context.options.level.accuracy_guards == "off":
+        return Unscaled()
+    found = raw(context, regions)
+    behind = _before_products(context, regions)
+    sinks = [op for op in context.flow.ops if op.id in found.ops & behind and _spoils(context, regions, op)]
+    if not sinks:
+        return Unscaled()
+    rule, dtype = "raw", context.options.dtype
+    why = Why(rule, f"computes with an input of the model before any product: {dtype} may not hold its digits")
+    if not context.guards_hold:
+        return Unscaled(notes=[Note(f"{rule} (not held)", describe(context.flow, sinks[0]), why.text)])
+    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _with_all_before(context, found, sinks)]
+    return Unscaled([Ruling(holds, Note(rule, describe(context.flow, sinks[0]), why.text))])
+
+
+def _spoils(context: Context, regions: Regions, op: Op) -> bool:
+    """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
+    return context.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
+
+
+def _before_products(context: Context, regions: Regions) -> set[int]:
+    """Operators with a product behind them: what a Cast is for."""
+    found, values = set[int](), set[int]()
+    for op in reversed(context.flow.ops):
+        if any(v in values for v in op.outputs):
+            found.add(op.id)
+        elif regions.classes[op.id] != "white":
+            continue
+        for value in op.inputs:
+            if value != NONE:
+                values |= context.borders.origins(value)
+    return found
+
+
+def _with_all_before(context: Context, found: Raw, sinks: list[Op]) -> list[Op]:
+    flow, held, work = context.flow, dict[int, Op](), list(sinks)
+    while work:
+        op = work.pop()
+        if op.id in held or op.id not in found.ops:
+            continue
+        held[op.id] = op
+        for value in op.inputs:
+            for origin in context.borders.origins(value) if value != NONE else ():
+                writer = flow.writer(origin)
+                work += [writer] if writer is not None else []
+    return list(held.values())
