@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .json_types import JsonObject
 
 FORMAT = 1
 
@@ -112,7 +115,7 @@ class Note:
     text: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Plan:
     """Everything that `apply` does to a model, and why. A plan fits the one model that has its ``digest``.
 
@@ -139,6 +142,27 @@ class Plan:
         return not (self.casts or self.weights or self.rewrites or self.roundings) and all(
             d.dtype == "float32" for d in self.decisions
         )
+
+    def __repr__(self) -> str:
+        low = sum(d.dtype != "float32" for d in self.decisions)
+        head = f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"
+        counts = (
+            f"{low} of {len(self.decisions)} decisions low, {len(self.casts)} casts, {len(self.weights)} stored tensors"
+        )
+        return f"Plan({head}: {counts})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how many decisions have which type and which kind of reason."""
+        table = Counter((d.dtype, d.why.rule) for d in self.decisions)
+        rows = "".join(f"<tr><td>{a}</td><td>{b}</td><td>{n:,}</td></tr>" for (a, b), n in table.most_common())
+        return (
+            f"<p>{html.escape(repr(self))}</p><table><tr><th>type</th><th>by</th><th>decisions</th></tr>{rows}</table>"
+        )
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON, as in `to_json`."""
+        found: JsonObject = json.loads(self.to_json())
+        return found
 
     def to_json(self) -> str:
         """The plan as text; the same plan gives the same text."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
 from ..core.plan import HALF_LAST, Rewrite
+from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
@@ -54,10 +56,12 @@ class SlotReport:
     cost: Cost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``facts``:
     tensors whose type is not decided, with their type."""
+
+    LINES: ClassVar[str] = f"{__package__}.explanations.explanation_lines"
 
     node: str
     kind: str
