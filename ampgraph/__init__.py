@@ -25,10 +25,12 @@ __all__ = [
     "TrainingStep",
     "Tuning",
     "CheckVerdict",
+    "Checked",
     "Verification",
     "apply",
     "build_training_step",
     "calibrate",
+    "check",
     "convert",
     "diff",
     "explain",
@@ -46,6 +48,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .api.build_step import build_training_step
     from .api.calibrate import calibrate
+    from .api.check_model import check
     from .api.convert import convert
     from .api.diff import diff
     from .api.explain import explain, explain_all
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from .oplists.rows import ListRow
     from .report.diff import SideBySide
     from .report.explain import Explanation
+    from .report.findings import Checked
     from .report.inspect import Inspection
     from .report.tuning import Tuning
     from .report.verification import Verification
@@ -98,6 +102,8 @@ else:  # type checkers do not see this: by it any name would pass
         "apply": "api.plan",
         "build_training_step": "api.build_step",
         "calibrate": "api.calibrate",
+        "check": "api.check_model",
+        "Checked": "report.findings",
         "convert": "api.convert",
         "diff": "api.diff",
         "explain": "api.explain",

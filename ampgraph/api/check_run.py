@@ -33,7 +33,7 @@ from .judging import Watched, counted, judged, unsure
 from .pairs import OnnxPair, Pair, paired
 from .verify import compared as seen_by
 
-MEASURED = 6  # samples of which every value is looked at
+MEASURED = 12  # samples of which every value is looked at
 NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
 FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
@@ -148,7 +148,7 @@ def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckV
         answer(verdict)
     if not verdict.missed:
         if verdict.tolerance is not None and drawn.generated and isinstance(pair, OnnxPair):
-            answer(doubted(verdict, near_the_limit(pair, drawn, verdict.seconds, request.seconds)))
+            answer(doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4)))
         return
     heard = [seen.agreement for seen in outputs]
     runs = affordable(verdict.seconds)
@@ -212,9 +212,9 @@ def compared(
         if outputs:
             so_far(list(outputs.values()))
         spent = time.monotonic() - start
-        if spent + spent / number > (request.seconds / 3 if drawn.generated and number >= FEW else request.seconds):
-            break
-        if number >= request.samples and not unsure(list(outputs.values()), request.tolerance):
+        undecided = bool(outputs) and unsure(list(outputs.values()), request.tolerance)
+        thirds = 3 if not drawn.generated or number < FEW else 2 if undecided else 1
+        if spent + spent / number > request.seconds * thirds / 3 or (number >= request.samples and not undecided):
             break
     if not any(seen.agreement.compared or seen.agreement.silent or seen.agreement.reason for seen in outputs.values()):
         raise AmpError("AMP209", "the outputs have no elements on these inputs")
@@ -248,19 +248,21 @@ def vanished(verdict: CheckVerdict, pair: Pair, outputs: list[Watched]) -> Check
     return replace(verdict, vanishing=found, outcome=DOUBTFUL if found else verdict.outcome)
 
 
-def near_the_limit(pair: OnnxPair, drawn: Samples, each: float, seconds: float) -> str:
+def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
     """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
 
-    ``each``: seconds that a sample took; the more it is, the fewer are looked at. Negative numbers count where a
+    ``seconds``: when to begin with no sample more. Negative numbers count where a
     product makes them: elsewhere masks are large ones.
     """
-    number = max(1, min(len(drawn), MEASURED, int(seconds / 4 / max(each, 1e-3))))
-    ranges = measured_ranges(pair.source, drawn.first(number))
+    ranges = measured_ranges(pair.source, drawn.within(MEASURED, seconds))
     kept, end = _held_low(pair.result.dataflow()), HIGHEST["float16"]
     known = {name: ranges.values[name] for name in kept if name in ranges.values}
     size = {name: max(found.high, -found.low if kept[name] else 0.0) for name, found in known.items()}
     name = max((name for name in size if size[name] < end), key=lambda name: size[name], default="")
-    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f}" if name and size[name] * NEAR > end else ""
+    if not name or size[name] * NEAR <= end:
+        return ""
+    plural = "s" * (ranges.samples != 1)
+    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f} on {ranges.samples} generated input{plural}"
 
 
 def _held_low(flow: Dataflow) -> dict[str, bool]:

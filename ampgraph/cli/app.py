@@ -9,7 +9,7 @@ import typer
 
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
-from . import convert, demo, diff, mixlist, numbers, reports, train, tune, verify
+from . import check, convert, demo, diff, mixlist, numbers, reports, train, tune, verify
 from .terminal import guarded
 from .volume import with_volume
 
@@ -50,6 +50,7 @@ def ampgraph(
     ampgraph diff model.O1.onnx model.O2.onnx   in what two conversions or two plans differ
     ampgraph explain model.onnx /encoder/Add_3  why that node has its precision
     ampgraph verify model.onnx model.O2.onnx    is it still right, and which nodes are to blame if not
+    ampgraph check *.onnx                       are these files sound? for continuous integration
     ampgraph tune model.onnx --data samples/    as little float32 as meets a tolerance
     ampgraph run model.O2.onnx --data x.npz     one run, on whatever is here
     ampgraph lists Softmax                      what the lists say of an operator
@@ -59,6 +60,7 @@ def ampgraph(
 
 app.command("convert", epilog=PATTERNS)(_command(convert.convert))
 app.command("inspect")(_command(reports.inspect))
+app.command("check")(_command(check.check))
 app.command("diff")(_command(diff.diff))
 app.command("explain", epilog=PATTERNS)(_command(reports.explain))
 app.command("run")(_command(numbers.run))

@@ -139,9 +139,10 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
-        """``clip``: writes a Clip as Max and Min. ``bias``, ``power``, ``scale``: puts the constants of the operators
-        behind a product into its stored operands; ``nodes`` are all of these, with identities that fall away, and end
-        with the one whose result the product takes over. False for nodes that are none of this."""
+        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``bias``, ``power``,
+        ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
+        these, with identities that fall away, and end with the one whose result the product takes over. False for
+        nodes that are none of this."""
         ...
 
 

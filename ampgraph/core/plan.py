@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .json_types import JsonObject
 
 FORMAT = 1
 
@@ -58,6 +61,10 @@ class WeightEdit:
 
 MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
+QUOTIENT = "Div"
+"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+HALF_LAST = "x * y, halved last"
+"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
@@ -65,8 +72,9 @@ FOLDS = ("bias", "power", "scale")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator, a Clip as Max and Min, or a product with the constants behind
-    it. ``nodes``: indices in ``scope``, the result's last. ``name``: which rewrite it is."""
+    """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
+    it, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a
+    norm's. ``name``: which rewrite it is."""
 
     scope: str
     kind: str
@@ -75,6 +83,13 @@ class Rewrite:
     axis: int
     epsilon: float
     name: str = ""
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that leave no other in their place."""
+        if self.kind == HALF_LAST:
+            return ()
+        return self.nodes if self.name == "cast" else self.nodes[:-1]
 
     @property
     def what(self) -> str:
@@ -100,7 +115,7 @@ class Note:
     text: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Plan:
     """Everything that `apply` does to a model, and why. A plan fits the one model that has its ``digest``.
 
@@ -127,6 +142,27 @@ class Plan:
         return not (self.casts or self.weights or self.rewrites or self.roundings) and all(
             d.dtype == "float32" for d in self.decisions
         )
+
+    def __repr__(self) -> str:
+        low = sum(d.dtype != "float32" for d in self.decisions)
+        head = f"level {self.level}, {self.dtype}, policy {self.policy}, target {self.target}"
+        counts = (
+            f"{low} of {len(self.decisions)} decisions low, {len(self.casts)} casts, {len(self.weights)} stored tensors"
+        )
+        return f"Plan({head}: {counts})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how many decisions have which type and which kind of reason."""
+        table = Counter((d.dtype, d.why.rule) for d in self.decisions)
+        rows = "".join(f"<tr><td>{a}</td><td>{b}</td><td>{n:,}</td></tr>" for (a, b), n in table.most_common())
+        return (
+            f"<p>{html.escape(repr(self))}</p><table><tr><th>type</th><th>by</th><th>decisions</th></tr>{rows}</table>"
+        )
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON, as in `to_json`."""
+        found: JsonObject = json.loads(self.to_json())
+        return found
 
     def to_json(self) -> str:
         """The plan as text; the same plan gives the same text."""

@@ -44,7 +44,7 @@ class CheckVerdict:
         repair: options of `convert` that mend it.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
-        near: a low value that comes near the end of float16 on generated inputs, which are no real ones.
+        near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
@@ -108,7 +108,7 @@ class CheckVerdict:
         error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
         if self.doubtful:
             parts = [error] if self.exceeded else []
-            parts += [f"{self.near} on {self.on} and may overflow on real ones"] if self.near else []
+            parts += [f"{self.near} and may overflow on real ones"] if self.near else []
             parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
             advice = ": give --data" if self.generated else ""
             return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}"

@@ -6,7 +6,7 @@ load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
@@ -45,10 +45,13 @@ class Broken:
     before: Trait | None = None
     """Only nodes whose result an operator of this trait reads beside a constant; None: every node."""
 
+    mask_below: float = 0.0
+    """Only nodes that make a mask for a Softmax by a stored number below it; 0: every node."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before)
+        return not (self.attribute or self.before or self.mask_below)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -72,6 +75,19 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Fused:
+    """How a target's runtime knows a region that it makes one kernel of."""
+
+    why: str
+    operators: frozenset[str]
+    """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
+    half_last: bool = False
+    """We write a factor of a half last."""
+    quotient: bool = False
+    """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
 
@@ -84,6 +100,8 @@ class Kernels:
     tied: Mapping[str, TypeGroups]
     """Groups of type variables that this target's kernels take in one type only, beyond those of OpLists."""
     broken: Mapping[str, Broken]
+    fuses: Mapping[str, Fused]
+    """What a region stands for -> the form in which the runtime makes one kernel of it."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -134,8 +152,14 @@ class Kernels:
 def _broken(entry: Mapping[str, object]) -> Broken:
     attribute = str(entry.get("attribute", ""))
     before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
-    reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
+    reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
+    below = float(str(entry.get("mask_below", 0)))
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below)
+
+
+def _fused(entry: Mapping[str, Any]) -> Fused:
+    forms = (bool(entry.get(name)) for name in ("half_last", "quotient"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), *forms)
 
 
 @cache
@@ -164,6 +188,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
+        fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

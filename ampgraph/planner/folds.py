@@ -46,7 +46,7 @@ class _Chains:
     def __init__(self, flow: Dataflow, options: Options, names: Collection[str]) -> None:
         self.flow, self.options, self.names = flow, options, names
         self.traits: Traits = options.lists.traits
-        self.named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+        self.named = touched(flow, options.named)  # the user speaks of these nodes: they stay
 
     def fold(self, op: Op) -> Fold | None:
         """What may go into one product."""

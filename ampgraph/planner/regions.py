@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Rewrite, Why
+from ..oplists.kernels import Fused
 from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Hold, Ledger, Tie
-from .fusions import behind_product, beside_fusion, is_fused
+from .fusions import beside_fusion, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -23,12 +24,14 @@ from .selection import touched
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
     each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
-    ``beside``: what must hold of those that write what it reads."""
+    ``beside``: what must hold of those that write what it reads; ``fused``: operators whose Casts cost nothing, since
+    the target's runtime takes them into one kernel."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     beside: Sequence[Hold | Tie] = ()
+    fused: frozenset[int] = frozenset()
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -51,6 +54,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
     beside: list[Hold | Tie] = []
+    fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
@@ -62,10 +66,47 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
         for op in region.ops:
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
-        units = [unit for op in region.ops for unit in op.slots.values()]
-        ties.append((units, *verdict(region.kind, governing)))
-        beside += beside_fusion(context, region, units, ties[-1][1])
-    return Regions(of_op, governed, ties, beside)
+        form = fused_form(flow, options, region)
+        core = region.core if form is not None else region.ops
+        decided = verdict(region.kind, governing)
+        ties.append((_units(core), *decided))
+        if form is None:
+            beside += beside_fusion(context, region, _units(core), decided[0])
+        elif behind := _units([op for op in region.ops if op not in core]):
+            fused.update(op.id for op in core)
+            ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
+            if in_one_type(flow, options, region):
+                beside.append(Tie((flow.values[region.source].unit, *behind)))
+    return Regions(of_op, governed, ties, beside, frozenset(fused))
+
+
+def _units(ops: Sequence[Op]) -> list[int]:
+    return [unit for op in ops for unit in op.slots.values()]
+
+
+def is_trusted(options: Options, region: Region) -> bool:
+    """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
+    form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
+    return form is not None and form.quotient and options.level.trusts_kernels(cls)
+
+
+def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None:
+    """The form of a float32 norm that the target's runtime makes one kernel of, with the Casts around it and the scale
+    behind, where the level trusts that kernel."""
+    form, source = options.kernels.fuses.get(region.kind), flow.values[region.source].unit
+    if form is None or region.normal is None or not region.complete or not is_trusted(options, region):
+        return None
+    if source == NONE and in_one_type(flow, options, region):
+        return None
+    ids = {op.id for op in region.core}
+    inner = [value for op in region.core if op is not region.normal for value in op.outputs]
+    known = (
+        {op.role for op in region.core if op.slots} == form.operators
+        and len({op.scope for op in region.ops}) == 1
+        and all(use.op in ids for value in inner for use in flow.uses[value])
+        and _axis(flow, region) == -1
+    )
+    return form if known else None
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -116,7 +157,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     since = region.since
     level = options.level
     inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
-    dear = is_fused(flow, options, region) and behind_product(flow, options, region)
+    dear = is_fused(flow, options, region)
     if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
         return None
     takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False

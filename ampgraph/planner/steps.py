@@ -10,6 +10,8 @@ from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
 from .folds import find_folds
+from .forms import find_forms
+from .given_casts import find_given_casts
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -39,13 +41,21 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
-    found = find_norms(flow, options) if "norm" in names else []
-    if not clips and not folds:
+    norms = find_norms(flow, options) if "norm" in names else []
+    gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
+    forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
+    found = [*norms, *forms]
+    casts = find_given_casts(Context(flow, options)) if "cast" in names else []
+    if not clips and not folds and not casts:
         return found
-    trial = decide(flow, with_kernels(options, clips)).settled  # both pay only where they are low
+    trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
     whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
-    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
+    found += [*(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
+    if not any(trial.is_low(unit.id) for unit in flow.units):
+        return found
+    taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
+    return found + [cast for cast in casts if (cast.scope, cast.nodes[0]) not in taken]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan
+from ..core.shown import Shown
 from ..oplists.traits import has
 from .inspect import named_precisions, see
 from .lines import in_rows, plural
@@ -57,9 +59,11 @@ class OutputErrors:
         return {"name": self.name, **{k: e if e is not None and math.isfinite(e) else None for k, e in sides.items()}}
 
 
-@dataclass(frozen=True)
-class SideBySide:
+@dataclass(frozen=True, repr=False)
+class SideBySide(Shown):
     """The report of `diff`. ``bytes``: of all stored tensors, None for plans; ``errors``: with a reference."""
+
+    LINES: ClassVar[str] = f"{__package__}.diff.difference_lines"
 
     first: str
     second: str
@@ -163,7 +167,7 @@ def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
     """A plan counts the nodes that are left behind its rewrites: their places before."""
-    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.nodes[:-1])
+    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
         for place in gone:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import Rewrite
+from ..core.plan import HALF_LAST, Rewrite
+from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
@@ -54,10 +56,12 @@ class SlotReport:
     cost: Cost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``facts``:
     tensors whose type is not decided, with their type."""
+
+    LINES: ClassVar[str] = f"{__package__}.explanations.explanation_lines"
 
     node: str
     kind: str
@@ -152,10 +156,11 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
     for rewrite in rewrites:
         scope = paths[rewrite.scope]
         result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
+        result = rewrite.inputs[0] if rewrite.name == "cast" else result
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, result
+                names[name] = rewrite.what, name if rewrite.kind == HALF_LAST else result
     return names
 
 
@@ -167,7 +172,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     flow, options = decided.flow, decided.options
-    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
+    written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
+    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))

@@ -6,11 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from typing import ClassVar
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.graph import LOW, Census, Graph, Stored
 from ..core.json_types import JsonObject
+from ..core.shown import Shown
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
 from ..oplists.operators import OpLists, load_op_lists
@@ -53,9 +55,11 @@ class Changes:
         return {**asdict(self), "changed": changed}
 
 
-@dataclass(frozen=True)
-class Inspection:
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
     """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
+
+    LINES: ClassVar[str] = f"{__package__}.text.inspection_lines"
 
     model: str
     version: str  # of the format: "opset 18", "mind_ir_version 3"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
 from ..core.plan import Plan
+from ..core.shown import Shown
 from .lines import in_rows, plural
 from .sensitivity import Sensitivity, sensitivity_lines
 
@@ -39,8 +41,8 @@ class Candidate:
         return {**asdict(self), "error": self.error if math.isfinite(self.error) else None}
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(Shown):
     """What `tune` found.
 
     Attributes:
@@ -52,6 +54,8 @@ class Tuning:
         sensitivity: which nodes matter how much, where it was asked for.
         runs: strict runs, that is passes over the samples, of candidates and to measure.
     """
+
+    LINES: ClassVar[str] = f"{__package__}.tuning.tuning_lines"
 
     model: str
     output: str | None

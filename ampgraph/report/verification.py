@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
+from ..core.shown import Shown
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
 from .quantized import QuantizedParts
@@ -37,10 +38,12 @@ class StepError:
         return {"step": self.step, "error": self.error if math.isfinite(self.error) else None, "output": self.output}
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
     """What `verify` found. ``fallback``: (node, operator) that a device left to the CPU; ``traced``: the sample whose
     values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
+
+    LINES: ClassVar[str] = f"{__package__}.verification.verification_lines"
 
     reference: str
     model: str

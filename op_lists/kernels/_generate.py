@@ -35,6 +35,10 @@ class Registry(TypedDict):
 
 REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
 DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
+MASKS = {
+    "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
+    "mask_below": -1000.0,
+}
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -62,6 +66,24 @@ HEADS: dict[str, dict[str, Any]] = {
                 "fine": 1,
                 "default": 0,
             },
+            "Mul": MASKS,
+        },
+        "fuses": {
+            "Gelu": {
+                "why": "GeluFusion: Erf, the half first or last",
+                "operators": ["Add", "Div", "Erf", "Mul"],
+                "half_last": True,
+            },
+            "LayerNormalization": {
+                "why": "LayerNormFusion: Div, with the Casts around what is float32",
+                "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
+                "quotient": True,
+            },
+            "RMSNormalization": {
+                "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
+                "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
+                "quotient": True,
+            },
         },
     },
     "cpu": {
@@ -74,6 +96,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "EyeLike": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "Mul": MASKS,
             "RandomNormal": {"float16": "no kernel, and with no float input there is nothing to wrap"},
             "RandomNormalLike": {"float16": "no kernel writes float16 unless its input is float16"},
             "RandomUniform": {"float16": "no kernel, and with no float input there is nothing to wrap"},
@@ -85,6 +108,7 @@ HEADS: dict[str, dict[str, Any]] = {
             "ScatterND": {"float16": "the kernel refuses every reduction of float16 values", **REDUCTION},
             "Transpose": {**dict.fromkeys(LOW, DIES), "before": "scores"},
         },
+        "fuses": {},
     },
 }
 
@@ -93,6 +117,8 @@ COMMENTS = {
 # BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
 # nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
 # `fine`, or all nodes.
+# [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
+# the fusion says; `quotient`, `half_last`: written so by us.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -235,7 +261,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in ("float32_inside", "tied", "broken"):
+    for section in ("float32_inside", "tied", "broken", "fuses"):
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]

@@ -240,7 +240,7 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
 @pytest.mark.slow
 def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
     source = path({"w": 4000 * np.eye(8, dtype=np.float32)})
-    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 6 generated inputs"):
+    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 12 generated inputs and"):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="require")
     assert (source.parent / "low.onnx").exists()
     found = json.loads(amp("convert", source, "--check", "auto", "--repair", "--json")[1])
@@ -253,7 +253,7 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
     source = path(weights, f"agraph (float[8,8] x) => (float[8,8] y) {{ p = Abs(x)  {body} }}")
     ampgraph.convert(source, output=tmp_path / "low.onnx", low=["op:*"], check="off")
     pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
-    found = check_run.near_the_limit(pair, load_samples(pair.reference, count=6), 1e-3, 10)
+    found = check_run.near_the_limit(pair, load_samples(pair.reference, count=6), 10)
     assert found.startswith("'y' reaches ") if near else not found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import ModelProto
 
 from ampgraph.numerics.metrics.compare import difference
 from onnx_text import parse
@@ -239,10 +240,23 @@ BATCHED = {
 }
 
 
-def test_a_mean_may_be_a_global_pool() -> None:
+def pooled() -> ModelProto:
+    """A norm over the last of three dimensions, as a pool."""
     text = POOLED.format(INVERSE=INVERSE, FOLDED=FOLDED)
     weights = {name: WEIGHTS[name] for name in ("w", "eps")}
-    model = parse(text, **weights, g=WEIGHTS["g"], b=WEIGHTS["b"])
+    return parse(text, **weights, g=WEIGHTS["g"], b=WEIGHTS["b"])
+
+
+def batched(name: str) -> ModelProto:
+    """The rows of a transposed batch, normalised as Keras does."""
+    body = f"{BATCHED[name]}  t = Transpose <perm = [1, 0]> (x)  n = BatchNormalization (t, ones, zeros, ms, vs)"
+    return between(
+        f"{body}  y = Transpose <perm = [1, 0]> (n)", more={**MORE, "ones": np.ones(4, F), "zeros": np.zeros(4, F)}
+    )
+
+
+def test_a_mean_may_be_a_global_pool() -> None:
+    model = pooled()
     assert [region.kind for region in regions(model)] == ["LayerNormalization"]
     words = [w for w in decisions(converted(model, "O2")).split() if ":" in w and "MatMul" not in w]
     assert {w.split(":")[1] for w in words} == {"f32"}
@@ -251,11 +265,7 @@ def test_a_mean_may_be_a_global_pool() -> None:
 
 @pytest.mark.parametrize("name", BATCHED)
 def test_batch_normalization_with_computed_statistics(name: str) -> None:
-    """Keras normalises the rows of a transposed batch so."""
-    body = f"{BATCHED[name]}  t = Transpose <perm = [1, 0]> (x)  n = BatchNormalization (t, ones, zeros, ms, vs)"
-    model = between(
-        f"{body}  y = Transpose <perm = [1, 0]> (n)", more={**MORE, "ones": np.ones(4, F), "zeros": np.zeros(4, F)}
-    )
+    model = batched(name)
     assert [region.kind for region in regions(model)] == ["BatchNormalization"]
     reference, low = float32_and_low(model, {"f": rows() / 2}, "O2")
     assert not difference(reference["o"], low["o"])

@@ -137,19 +137,20 @@ def test_a_region_costs_at_most_two_casts(kind: str, body: str, level: str, targ
     model = between(body)
     result = converted(model, level, target=target)
     assert casts(result) <= 2 + casts(model) + 2
-    inside = {word.split(":")[1] for word in decisions(result).split() if ":" in word and "MatMul" not in word}
-    assert len(inside) == 1, "a region has one type"
+    inside = [word.split(":")[1] for word in decisions(result).split() if ":" in word and "MatMul" not in word]
+    scaled_low = target == "cuda" and inside[-1] == "f16" and "Div:f32 Cast>f16 Mul:f16" in decisions(result)
+    assert len(set(inside)) == 1 or scaled_low, "a region has one type, but for the scale of a norm that CUDA fuses"
     reference, low = float32_and_low(model, {"f": data() / 2}, level, target=target)
     assert not difference(reference["o"], low["o"])
 
 
 @each_form
 def test_a_region_in_float32_gets_no_cast(kind: str, body: str) -> None:
-    """All casts are the product's."""
+    """All casts are the product's; those of the file that do nothing go."""
     model = alone(body)
-    assert casts(converted(model, "auto")) == 2 + casts(model)
+    assert 2 <= casts(converted(model, "auto")) <= 2 + casts(model)
     if kind.endswith("Normalization"):
-        assert casts(converted(model, "O2")) == 2 + casts(model)
+        assert 2 <= casts(converted(model, "O2")) <= 2 + casts(model)
 
 
 @pytest.mark.parametrize("body", LAYER_NORMS.values(), ids=LAYER_NORMS.keys())

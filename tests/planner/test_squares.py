@@ -17,6 +17,7 @@ pytest.importorskip("onnxruntime")
 F = np.float32
 WEIGHTS = {
     **{"two": F(2), "three": F(3), "hundred": F(100), "minus": F(-100), "thousand": F(1000), "all": np.array([1])},
+    "none": np.array([0]),
     **{"w": np.eye(8, dtype=F), "g": np.linspace(0.5, 1, 8, dtype=F), "huge": np.full(8, 1e4, F)},
 }
 
@@ -36,6 +37,9 @@ def model_of(body: str, opset: int = 18) -> ModelProto:
         ("d = Sub (f, x)  e = Sub (f, x)  y = Mul (d, e)", 1),
         ("y = ReduceSumSquare (x, all)", 1),
         ("y = ReduceL2 (x, all)", 1),
+        ("d = ReduceMax (f, all)  e = ReduceMax (f, all)  y = Mul (d, e)", 1),
+        ("d = ReduceMax (f, all)  e = ReduceMax (f, none)  y = Mul (d, e)", 0),
+        ("d = ReduceMax (f, all)  e = ReduceMax <keepdims = 0> (f, all)  y = Mul (d, e)", 0),
         ("d = Sub (f, x)  e = Sub (x, f)  y = Mul (d, e)", 0),
         ("y = Pow (x, three)", 0),
         ("y = Mul (x, f)", 0),

@@ -16,6 +16,7 @@ from .casts import Casts, copy_layer, type_attribute
 from .clip_bounds import write_bounds
 from .factors import round_factor
 from .folds import fold
+from .given_casts import drop_casts
 from .handles import Handles
 from .placing import Placing
 from .readers import Readers
@@ -181,6 +182,8 @@ class OnnxEditor:
         """Writes one Clip, or a product with the operators behind it, anew. See `NodeEditor.write_anew`."""
         self._edited = True
         found = [self.handles.node(op) for index in nodes if (op := self.handles.op(scope, index)) is not None]
+        if name == "cast":
+            return drop_casts(found)
         return write_bounds(found, self.handles.fresh) if name == "clip" else fold(found, self.handles.fresh)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:

@@ -110,8 +110,9 @@ def _stored(value: ir.Value | None, dtype: str) -> ir.Value | None:
         node = value.producer()
         if node is None or node.op_type == "Constant":
             held = None if value.is_graph_input() else stored_tensor(value)
-            plain = isinstance(held, RoundedTensor) and type(held) in (RoundedTensor, ScaledTensor)
-            return value if plain and held.low == LOW_TYPES[dtype] and held.floor is None else None
+            if not isinstance(held, RoundedTensor) or type(held) not in (RoundedTensor, ScaledTensor):
+                return None
+            return value if held.low == LOW_TYPES[dtype] and held.floor is None else None
         value = node.inputs[0] if _is(node, "nothing_in_inference") else None
     return None
 

@@ -60,12 +60,12 @@ def is_line(shape: tuple[int, ...]) -> bool:
 
 
 def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """float32 of 0 to 1: a page, a scene, patches, by sample and in another order in every three; a line of text where
-    there is room for no more. Each picture of a batch is another."""
+    """float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is that of one; each
+    picture of a batch is another."""
     layout = _layout(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
-    paint = line if is_line(shape) else (page, scene, patches)[(index + index // 3) % 3]
+    paint = line if is_line(shape) else (page, scene, patches)[index % 3]
     rest = [size for axis, size in enumerate(shape) if axis not in layout]
     count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
     painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])

@@ -58,7 +58,8 @@ class Judgement:
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted)
+        fused = self.regions.fused
+        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted, fused)
 
 
 def judge(context: Context) -> Judgement:
@@ -144,6 +145,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
         seeded=cut.seeded,
         worth=judgement.worth,
         counted=judgement.counted,
+        fused=judgement.regions.fused,
         floors=floors,
         notes=notes,
     )

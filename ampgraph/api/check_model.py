@@ -1,0 +1,155 @@
+"""`ampgraph.check`: whether a model file is sound, for continuous integration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..core.arrays import Result
+from ..core.collector import quiet_collector
+from ..core.errors import AmpError
+from ..core.graph import Graph, is_mindir
+from ..core.progress import Progress
+from ..formats import adapters
+from ..passes.fuse_casts import idle_casts
+from ..report.findings import Checked, Finding
+from .kinds import Data, PathLike
+from .run import opened
+from .verify import TOLERANCE, verify
+
+SAMPLES = 4  # that are run where nobody says how many
+NOT_INSTALLED = "AMP501"
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def check(
+    model: PathLike,
+    against: PathLike | None = None,
+    *,
+    data: Data = None,
+    samples: int | None = None,
+    tolerance: float = TOLERANCE,
+    dims: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Checked:
+    """Looks whether a model file is sound: it reads, is valid, and a run of it is finite, and right.
+
+    Args:
+        model: a path (.onnx or .mindir).
+        against: the float32 model that it was made from; a strict run is then held against it.
+        data: samples as `verify` takes them; generated if not given. A run on generated inputs that is not finite is
+            a warning, as they are no real ones.
+        samples: how many at most; 4 if not given.
+        tolerance: as in `verify`.
+        dims: sizes of symbolic dimensions, for generated inputs.
+        progress: hears of progress: what is done, how much of it, of how much.
+
+    Raises:
+        AmpError: for mistakes in the arguments and in ``data``. What is wrong with the model is a finding.
+    """
+    sound = _Check(os.fspath(model))
+    with quiet_collector():
+        graph = sound.read()
+        if graph is not None and sound.valid(graph):
+            sound.stored(graph)
+            sound.idle(graph)
+            count = SAMPLES if samples is None else samples
+            sound.finite(graph, data, count, dims)
+            if against is not None:
+                sound.right(against, data, count, tolerance, dims, progress)
+    return Checked(sound.model, tuple(sound.passed), tuple(sound.skipped.items()), tuple(sound.findings))
+
+
+@dataclass
+class _Check:
+    """The rules, one after the other, and what came of them."""
+
+    model: str
+    passed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def _found(self, rule: str, problems: Iterable[str], level: str = "error", hint: str = "") -> bool:
+        """Writes down whether a rule is met."""
+        found = [Finding(rule, level, problem, hint) for problem in problems]
+        self.findings += found
+        self.passed += [] if found else [rule]
+        return not found
+
+    def _attempt(self, rule: str, run: Callable[[], Iterable[str]], level: str = "error", hint: str = "") -> None:
+        """As `_found`; a model that does not run is a finding too, a runtime that is not here is none."""
+        try:
+            self._found(rule, run(), level, hint)
+        except AmpError as error:
+            if error.code == NOT_INSTALLED:
+                self.skipped[rule] = error.message
+            elif error.code in ("AMP502", "AMP504"):
+                self._found(rule, [error.message], hint=error.hint)
+            else:
+                raise
+
+    def read(self) -> Graph | None:
+        """The graph, if there is one."""
+        try:
+            graph, _ = adapters.load(self.model)
+            graph.prepare()
+        except AmpError as error:
+            self._found("reads", [f"{error.code}: {error.message}"], hint=error.hint)
+            return None
+        self._found("reads", [])
+        return graph
+
+    def valid(self, graph: Graph) -> bool:
+        """The format's checker, and the types of operators."""
+        return self._found("valid", [*filter(None, [graph.fault()]), *graph.dataflow().conflicts])
+
+    def stored(self, graph: Graph) -> None:
+        """NaN in stored tensors."""
+        flow = graph.dataflow()
+        held = [value for value in flow.values if value.weight and value.dtype in FLOATS and not value.container]
+        bad = [v.name for v in held if any(np.isnan(piece).any() for piece in flow.weights.chunks(v))]
+        self._found("stored", (f"'{name}' holds NaN" for name in bad), hint="export it again")
+
+    def idle(self, graph: Graph) -> None:
+        """Casts that do nothing."""
+        count = len(idle_casts(graph.dataflow())) // 2
+        self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
+
+    def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
+        """A run on a few samples."""
+        from ..numerics.inputs.samples import load_samples
+
+        def run() -> list[str]:
+            session = opened(self.model, strict=not is_mindir(self.model))
+            drawn = load_samples(graph, data, count=count, dims=dims).fitted(session.run)
+            return list(dict.fromkeys(text for feeds in drawn for text in _infinite(session.run(feeds))))
+
+        hint = "ampgraph verify with the float32 model names the node" if data is not None else "give --data to be sure"
+        self._attempt("finite", run, "warning" if data is None else "error", hint)
+
+    def right(
+        self, against: PathLike, data: Data, count: int, tolerance: float, dims: Mapping[str, int] | None,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
+        """A run beside the reference."""
+
+        def run() -> list[str]:
+            found = verify(
+                against, self.model, data=data, samples=count, tolerance=tolerance, dims=dims, nodes=0,
+                progress=progress,
+            )  # fmt: skip
+            wrong = [output for output in found.outputs if not output.within(tolerance)]
+            said = [f"'{output.name}' is not within {tolerance:g} of {against}" for output in wrong]
+            return said or ([] if found.ok else [f"it is not within {tolerance:g} of {against}"])
+
+        self._attempt("right", run, hint="ampgraph verify names the nodes to blame")
+
+
+def _infinite(outputs: Mapping[str, Result]) -> Iterator[str]:
+    for name, value in outputs.items():
+        array = np.asarray(value) if not isinstance(value, (list, dict)) and value is not None else np.zeros(1)
+        if array.dtype.name in FLOATS and not np.isfinite(array.astype(np.float64)).all():
+            yield f"output '{name}' is infinite or NaN"

@@ -1,0 +1,121 @@
+"""What `check` finds in a file, as text, and in the forms that continuous integration reads: JUnit XML and SARIF."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+from xml.etree import ElementTree
+
+from ..core.json_types import JsonObject
+from ..core.shown import Shown
+from ..core.version import __version__
+
+RULES = {
+    "reads": "the file is a model, whole, with data files that belong to it",
+    "valid": "the format's checker and the types of all operators agree with it",
+    "stored": "no stored tensor holds NaN",
+    "casts": "no Cast is idle",
+    "finite": "a run, strict for ONNX, gives finite numbers",
+    "right": "a strict run is within the tolerance of the reference",
+}
+"""Rule -> what holds where it is met, in the order in which they are looked at."""
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that is not met. ``level``: ``error``, or ``warning`` for what may be meant so."""
+
+    rule: str
+    level: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Checked(Shown):
+    """The outcome for one file: the rules that are met, those that could not be looked at and why, the findings."""
+
+    LINES: ClassVar[str] = f"{__package__}.findings.checked_lines"
+
+    model: str
+    passed: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings may be."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        return {
+            "model": self.model,
+            "ok": self.ok,
+            "passed": list(self.passed),
+            "skipped": dict(self.skipped),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def checked_lines(*found: Checked) -> list[str]:
+    """The report of `check`: a line for each file and each finding."""
+    lines = []
+    for one in found:
+        verdict = "ok" if one.ok else "wrong"
+        left = "".join(f"; {rule} not looked at: {why}" for rule, why in one.skipped)
+        lines.append(f"{one.model}: {verdict} ({', '.join(one.passed) or 'nothing met'}{left})")
+        for finding in one.findings:
+            lines.append(f"  {finding.level} [{finding.rule}]: {finding.message}")
+            lines += [f"  hint: {finding.hint}"] if finding.hint else []
+    return lines
+
+
+def junit(found: Sequence[Checked]) -> str:
+    """JUnit XML: a suite for each file, a case for each rule. A warning is no failure; it stands in the output."""
+    root = ElementTree.Element("testsuites", name="ampgraph check")
+    for one in found:
+        suite = ElementTree.SubElement(root, "testsuite", name=_text(one.model))
+        skipped, wrong = dict(one.skipped), {finding.rule for finding in one.findings}
+        for rule in (rule for rule in RULES if rule in {*one.passed, *skipped, *wrong}):
+            case = ElementTree.SubElement(suite, "testcase", classname=_text(one.model), name=rule)
+            if rule in skipped:
+                ElementTree.SubElement(case, "skipped", message=_text(skipped[rule]))
+            for finding in (finding for finding in one.findings if finding.rule == rule):
+                if finding.level == "error":
+                    ElementTree.SubElement(case, "failure", message=_text(finding.message)).text = _text(finding.hint)
+                else:
+                    ElementTree.SubElement(case, "system-out").text = _text(f"warning: {finding.message}")
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(sum(case.find("failure") is not None for case in suite)))
+        suite.set("skipped", str(len(skipped)))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _text(text: str) -> str:
+    return _NO_XML.sub("?", text)
+
+
+def sarif(found: Sequence[Checked]) -> str:
+    """SARIF 2.1.0: a result for each finding, at its file."""
+    rules = [{"id": rule, "shortDescription": {"text": text}} for rule, text in RULES.items()]
+    results = [
+        {
+            "ruleId": finding.rule,
+            "level": finding.level,
+            "message": {"text": finding.message + (f" ({finding.hint})" if finding.hint else "")},
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": one.model.replace("\\", "/")}}}],
+        }
+        for one in found
+        for finding in one.findings
+    ]
+    driver = {"name": "ampgraph", "version": __version__, "rules": rules}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    run = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"

@@ -1,0 +1,35 @@
+"""The scripts in examples/ run, and say what they promise."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SAID = {
+    "cnn": "98.61% of 360 images right",
+    "decoder_with_cache": "verdict ok over 16 steps",
+    "encoder": "met with",
+    "lstm": "LSTM is float16",
+    "mindir": "Conv2D-op0 is float16",
+    "train_digits": "epoch 2: loss 0.",
+}
+NEEDS = {"encoder": ("torch", "onnxscript")}
+
+
+def test_every_example_is_here() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(SAID)
+    table = (EXAMPLES / "README.md").read_text()
+    assert all(f"| {name}.py |" in table for name in SAID)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n if n != "mindir" else pytest.param(n, marks=pytest.mark.mindspore) for n in SAID])
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter, about itself
+def test_example(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](tmp_path)
+    assert SAID[name] in capsys.readouterr().out

@@ -1,0 +1,128 @@
+"""The documents: every command in them runs, links lead somewhere, what is made from the code is current."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ampgraph
+from onnx_text import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^\$ ampgraph (.*)$", re.M)
+LISTED = re.compile(r"^ampgraph (.*?)  +\S.*$", re.M)  # a command and, behind it, what it is for
+BLOCK = re.compile(r"^```\n(.*?)^```$", re.M | re.S)
+QUANTIZED = """g (float[2, 8] x) => (float[2, 8] y) <float s = {0.05}, uint8 z = {128}> {
+    q = QuantizeLinear (x, s, z)
+    d = DequantizeLinear (q, s, z)
+    h = MatMul (d, w)
+    y = Relu (h)
+}"""
+NOT_HERE = {
+    "--runtime": "an environment with onnxruntime-gpu: tests/placement",
+    "build/t5": "the T5 of tests/hard_models, which its own tests run",
+    "c.onnx": "a model that the check finds wrong: tests/api/test_check.py",
+    "near.onnx": "a model that is in doubt: tests/api/test_check.py",
+    "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
+    "rnn.onnx": "a model of tests/training",
+    "node_softmax": "a model that torch exported: tests/planner/policies",
+    "--sensitivity": "eighteen runs more: tests/api/test_tune.py",
+    "--tolerance 3e-4": "twenty runs: tests/api/test_tune.py",
+    "verify decoder.onnx decoder.O2.onnx --steps 64": "the same over eight steps is run",
+}
+"""What stands in a command -> why it is not run here, and what runs it."""
+
+
+def commands(page: Path) -> Iterator[tuple[str, str]]:
+    """(command, what the page shows below it)."""
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        found = list((LISTED if page.name == "README.md" and block.startswith("ampgraph") else COMMAND).finditer(block))
+        ends = [*(one.start() for one in found[1:]), len(block)]
+        for one, end in zip(found, ends, strict=False):
+            yield one[1], block[one.end() : end]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages speak of."""
+    shutil.copytree(ROOT / "models", tmp_path / "models", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copy(ROOT / "models" / "digits_transformer.onnx", tmp_path / "model.onnx")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "samples").mkdir()
+    with np.load(ROOT / "models" / "digits_heldout.npz") as held:
+        for number in range(2):
+            np.savez(tmp_path / "samples" / f"{number}.npz", image=held["image"][number * 4 : number * 4 + 4])
+    decoder = runpy.run_path(str(ROOT / "examples" / "decoder_with_cache.py"))["decoder"]
+    onnx.save(decoder(), tmp_path / "decoder.onnx")
+    onnx.save(parse(QUANTIZED, w=(8, 8), opset=19), tmp_path / "quantized.onnx")
+    ampgraph.convert(tmp_path / "model.onnx", output=tmp_path / "model.O2.onnx")
+    for name in ("digits_transformer.onnx", "digits_cnn.mindir"):
+        stem, _, suffix = name.partition(".")
+        ampgraph.convert(ROOT / "models" / name, output=tmp_path / "build" / f"{stem}.O2.{suffix}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def expected(shown: str) -> int:
+    """The exit status that belongs to what a page shows."""
+    if "error[AMP" in shown:
+        return 2
+    return 1 if "MISSED" in shown or "verdict     missed" in shown else 0
+
+
+@pytest.mark.slow
+@pytest.mark.mindspore
+@pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda page: page.stem)
+def test_commands_run(page: Path, folder: Path, amp: Any) -> None:
+    ran = 0
+    for command, shown in commands(page):
+        text = command.split(" | ")[0]
+        if any(part in text for part in NOT_HERE):
+            continue
+        code, _, err = amp(*shlex.split(text))
+        assert code == expected(shown), f"{page.name}: ampgraph {text}\n{err}"
+        ran += 1
+    assert ran or page.stem in ("metrics", "policies", "ascend", "design", "training")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    lost = [t for t in targets if t and not t.startswith("http") and not (page.parent / t).exists()]
+    assert lost == []
+
+
+def test_every_page_is_in_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert set(re.findall(r": (\S+\.md)$", nav, re.M)) == pages
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+@pytest.mark.slow
+def test_what_is_made_from_the_code_is_current() -> None:
+    """`python docs/make_reference.py` writes it; how help is set depends on the version of typer."""
+    made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
+    assert (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8") == made["python"]()
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    now = made["commands"]()
+    assert re.findall(r"^## .*", page, re.M) == re.findall(r"^## .*", now, re.M)
+    assert set(re.findall(r"--[a-z][\w-]*", page)) == set(re.findall(r"--[a-z][\w-]*", now))
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "make_errors.py"), "--check"], check=False)
+    assert done.returncode == 0
