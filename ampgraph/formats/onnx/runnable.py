@@ -39,12 +39,10 @@ class RunnableOnnx(EditableGraph):
         """The graph without functions, itself where there are none: their formals have no types to rewrite."""
         if not self.model.functions:
             return self
-        import onnx.inliner
+        from .inlining import inlined
 
         folder = self.folder()
-        flat = onnx.inliner.inline_local_functions(onnx_io.to_proto(self.model))
-        if flat.functions:  # a function of another opset is left alone unless its body may be converted
-            flat = onnx.inliner.inline_local_functions(flat, convert_version=True)
+        flat = inlined(onnx_io.to_proto(self.model))
         return self._of(onnx_io.deserialize(flat, Path(folder) if folder else None))
 
     def copied(self) -> Self:
