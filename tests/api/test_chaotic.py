@@ -13,7 +13,8 @@ from onnx_text import parse
 CHAOTIC = """
 agraph (float[4,8] x) => (float[4,8] y) {
   p = MatMul(x, w)
-  a = Mul(p, steep)
+  t = Tanh(p)
+  a = Mul(t, steep)
   y = Sin(a)
 }"""
 WEIGHTS = {"w": np.eye(8, dtype=np.float32), "steep": np.float32(300)}
