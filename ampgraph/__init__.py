@@ -32,6 +32,7 @@ __all__ = [
     "convert",
     "diff",
     "explain",
+    "explain_all",
     "export_for_training",
     "gradient",
     "inspect",
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from .api.calibrate import calibrate
     from .api.convert import convert
     from .api.diff import diff
-    from .api.explain import explain
+    from .api.explain import explain, explain_all
     from .api.inspect import inspect
     from .api.lists import lists
     from .api.plan import apply, plan
@@ -100,6 +101,7 @@ else:  # type checkers do not see this: by it any name would pass
         "convert": "api.convert",
         "diff": "api.diff",
         "explain": "api.explain",
+        "explain_all": "api.explain",
         "export_for_training": "training.forward.torch_export",
         "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",

@@ -86,9 +86,8 @@ def check_with_data(source: Path, model: Path, data: Path, count: int) -> dict[s
     """What the check of a conversion says of a file on samples."""
     from ampgraph.api import check
 
-    request = check.Request(
-        str(source), str(model), str(data), count, {}, TOLERANCE, check.SECONDS / 2, check.MEMORY + check.SLACK
-    )
+    seconds, memory = check.SECONDS * check.SHARES[1], check.MEMORY + check.SLACK
+    request = check.Request(str(source), str(model), str(data), count, {}, TOLERANCE, seconds, memory)
     return check.in_child(request).to_dict()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from ..core.annotations import about
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
-from ..core.graph import Editor, Graph
+from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
 from ..core.pass_ import Change, foreign
 from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
 from ..oplists.traits import has
@@ -17,10 +18,12 @@ from ..oplists.traits import has
 class ApplyPlan:
     """``plan`` names operators by their places in the graph as it is now.
 
+    ``describe``: nodes that become low and new Casts say so in the model, with the reason, where its format can.
     A graph keeps in mind that a plan was applied, so a second run changes nothing. Raises AmpError AMP402 when a
     decision names a node that the model does not have."""
 
     plan: Plan
+    describe: bool = False
 
     def __repr__(self) -> str:
         return f"ApplyPlan({self.plan.level}, {self.plan.dtype}, {len(self.plan.casts)} casts)"
@@ -33,8 +36,20 @@ class ApplyPlan:
         low = _low_units(plan, flow)
         with graph.editor(flow, signatures(plan, flow)) as editor:
             count = _retype(editor, flow, plan.dtype, low) + _edit(editor, flow, plan)
+            if count and self.describe and isinstance(editor, DescribingEditor) and isinstance(graph, DescribedGraph):
+                editor.describe(_reasons(editor, flow, plan), about(plan, graph.metadata()))
         graph.remember(self)
         return Change(count)
+
+
+def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, str, str]]:
+    """Operators that become low, with the type and the reason of their first low slot."""
+    why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
+    texts = {reason: f"{reason.rule}: {reason.text}" for reason in why.values()}
+    for op in flow.ops:
+        reason = why.get((flow.scopes[op.scope].path, op.index))
+        if reason is not None and editor.edits(op.scope):
+            yield op, plan.dtype, texts[reason]
 
 
 def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
@@ -60,7 +75,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
             editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
             count += 1
     for op in flow.ops if plan.weights else ():
-        if editor.edits(op.scope) and has(op.role, "stored_statistics") and len(op.outputs) == 1:
+        together = has(op.role, "scalings") or (has(op.role, "stored_statistics") and len(op.outputs) == 1)
+        if together and editor.edits(op.scope):
             editor.round_together(op, plan.dtype)
     inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
     for edge in inserts:

@@ -14,16 +14,17 @@ from .verify_types import VerifyTypes
 
 
 def default_pipeline(
-    plan: Plan, before: Dataflow, *, more: Sequence[Pass] = (), given: bool = False
+    plan: Plan, before: Dataflow, *, more: Sequence[Pass] = (), given: bool = False, describe: bool = False
 ) -> tuple[Pass, ...]:
     """What converts a model by a plan; nothing but ``more`` where the plan changes nothing.
 
     ``before``: the model that the plan speaks of. ``more``: the user's passes, which run behind the casts and are
-    verified with them. ``given``: somebody else made the plan, so that its faults are not ours."""
+    verified with them. ``given``: somebody else made the plan, so that its faults are not ours.
+    ``describe``: what was done is written into the model."""
     if plan.changes_nothing and not more:
         return ()
     verify = VerifyTypes(frozenset(before.conflicts), given, plan.dtype)
     if plan.changes_nothing:
         return (*more, verify)
     rewrite = RewriteRegions(tuple(plan.rewrites), plan.dtype)
-    return (rewrite, ApplyPlan(plan), FuseCasts(plan.dtype, idle_casts(before)), *more, verify)
+    return (rewrite, ApplyPlan(plan, describe), FuseCasts(plan.dtype, idle_casts(before)), *more, verify)

@@ -1,16 +1,18 @@
-"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; and
-Clips without a kernel as Max and Min."""
+"""Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; Clips
+without a kernel as Max and Min; constants behind a convolution into its weights and bias; products in the order
+that the target's runtime makes one kernel of."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import MAX_AND_MIN, Rewrite
+from ..core.plan import FOLDS, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class RewriteRegions:
     low: str = "float16"
 
     def __repr__(self) -> str:
-        kinds = Counter(item.kind for item in self.rewrites)
+        kinds = Counter(item.what for item in self.rewrites)
         return f"RewriteRegions({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
 
     def __call__(self, graph: Graph) -> Change:
@@ -38,13 +40,46 @@ class RewriteRegions:
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             for item in self.rewrites:
                 _check(item, editor, flow)
-                if item.kind == MAX_AND_MIN:
-                    editor.write_bounds(item.scope, item.nodes[0])
-                    continue
-                attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
-                editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+                _WRITE.get(item.kind, _write)(item, editor, flow)
         graph.remember(self)
         return Change(len(self.rewrites))
+
+
+def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    name = "clip" if item.kind == MAX_AND_MIN else item.name
+    if name in ("clip", "cast", *FOLDS):
+        if not editor.write_anew(name, item.scope, item.nodes):
+            raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
+        return
+    attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
+    editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+
+
+def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    editor.replace(item.scope, item.nodes, item.kind, item.inputs, {})
+
+
+def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """The inner product reads x where it read the half, the outer one the half where it read x."""
+    reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
+    for (index, _), (place, _), (_, value) in zip(_pairs(item), reads, reversed(reads), strict=True):
+        editor.give(flow.values[value], [(item.scope, index, place)])
+
+
+def _pairs(item: Rewrite) -> list[tuple[int, str]]:
+    return list(zip(item.nodes, item.inputs, strict=True))
+
+
+def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
+    """(place, value) of an operand."""
+    inputs = op.inputs if op is not None else ()
+    return next((place, v) for place, v in enumerate(inputs) if v != NONE and flow.values[v].name == name)
+
+
+_WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
+    QUOTIENT: _write_quotient,
+    HALF_LAST: _halve_last,
+}
 
 
 def _check(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:

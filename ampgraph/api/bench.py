@@ -25,6 +25,7 @@ from ..planner.resolve import resolve
 from . import pipeline
 from .kinds import Model, PathLike
 from .opsets import at_given
+from .pairs import in_types_of
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
@@ -135,7 +136,7 @@ class Bench:
 
     def write(self, best: Point, output: PathLike) -> None:
         graph, plan, flow = self.convert(best.promoted)
-        pipeline.applied(graph, plan, flow)
+        pipeline.applied(graph, plan, flow, describe=True)
         graph.save(output)
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
@@ -146,7 +147,11 @@ class Bench:
         if not promoted:
             self._low = low
         session = StrictSession(low)
-        errors = [self.judge.error(number, session.run(feeds)) for number, feeds in self._fed(step, self._search.runs)]
+        types = {name: port.dtype for name, port in session.inputs.items()}
+        errors = [
+            self.judge.error(number, session.run(in_types_of(feeds, types)))
+            for number, feeds in self._fed(step, self._search.runs)
+        ]
         error = self.judge.over_samples(errors)
         return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
 

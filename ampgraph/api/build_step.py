@@ -128,7 +128,8 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
         return
     graph = OnnxGraph(joint.model)
     stored = frozenset(v.name or "" for v in joint.parameters) if options.level.name == "O3" else frozenset()
-    plan, flow = pipeline.planned(graph, options, stored)
+    graph.prepare()
+    plan, flow = pipeline.settled_plan(graph, options, stored)
     pipeline.applied(graph, plan, flow)
     joint.match_types()
 

@@ -56,13 +56,14 @@ def find_causes(
     wanted: int,
     least: float,
     runs: int = RUNS,
+    late: Callable[[], bool] = lambda: False,
 ) -> Causes:
     """Runs one sample with few nodes low at a time. ``error``: of the outputs of a run; the rest as `attribute`."""
 
     def of(low: Collection[int]) -> float:
         return error(session.run(fed, low))
 
-    found = attribute(of, len(session.units), wanted, least, runs)
+    found = attribute(of, len(session.units), wanted, least, runs, late)
     suspects = [_suspect(session.units[cause.units[0]], cause.error, found, tracer, inquest) for cause in found.causes]
     return Causes(tuple(suspects), found.whole, found.without)
 

@@ -31,8 +31,10 @@ from .measuring import Measuring
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
-GENERATED, SAMPLES = 6, 8  # that a check runs at most, generated or the user's
+GENERATED, SAMPLES = 6, 8  # that a check runs, generated or the user's
+MORE = 24  # generated ones where the first come close to the tolerance
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
+SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
@@ -87,8 +89,10 @@ def check(
     count = min(GENERATED if data is None else SAMPLES, measuring.samples or SAMPLES)
     with _file_of(data) as given:
         request = Request(
-            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance, SECONDS / 2, MEMORY + SLACK,
+            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance,
+            SECONDS * SHARES[data is not None], MEMORY + SLACK,
             checking.metric if isinstance(checking.metric, str) else None,
+            MORE if data is None and measuring.samples is None else 0,
         )  # fmt: skip
         return in_child(request)
 

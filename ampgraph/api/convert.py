@@ -40,6 +40,7 @@ class ConvertOptions(OtherFields, total=False):
     tolerance: float | None
     repair: bool
     metric: str | Function | None
+    metadata: bool
     progress: Progress | None
 
 
@@ -76,6 +77,7 @@ def convert(
     tolerance: float | None = None,
     repair: bool = False,
     metric: str | Function | None = None,
+    metadata: bool = True,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -99,6 +101,8 @@ def convert(
             bfloat16.
         repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
+        metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
+            entry of the model), version, level and patterns held in float32, which a later conversion heeds.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -117,7 +121,7 @@ def convert(
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric),
+        checking=Checking(check, tolerance, repair, metric), metadata=metadata,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)

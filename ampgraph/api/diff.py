@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ def diff(
     data: Data = None,
     samples: int | None = None,
     seed: int = 0,
+    dims: Mapping[str, int] | None = None,
     metric: str | Function = "auto",
     progress: Progress | None = None,
 ) -> SideBySide:
@@ -41,6 +43,7 @@ def diff(
         data: what to run it on, as `verify` takes it; generated from ``seed`` if not given.
         samples: how many at most.
         seed: for generated inputs.
+        dims: sizes of symbolic dimensions, for generated inputs.
         metric: as `verify` takes it.
         progress: hears of progress: what is done, how much of it, of how much.
 
@@ -53,10 +56,8 @@ def diff(
     found = _apart(first, second)
     if reference is None:
         return found
-    errors = [
-        _errors(reference, item, data=data, samples=samples, seed=seed, metric=metric, progress=progress)
-        for item in (first, second)
-    ]
+    how = {"data": data, "samples": samples, "seed": seed, "dims": dims, "metric": metric, "progress": progress}
+    errors = [_errors(reference, item, **how) for item in (first, second)]
     names = dict.fromkeys(name for side in errors for name in side)
     return replace(found, errors=tuple(OutputErrors(n, errors[0].get(n), errors[1].get(n)) for n in names))
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..core.arguments import a_callable, of_kind
 from ..core.collector import quiet_collector
+from ..core.errors import AmpError
 from ..core.progress import Progress, silent
-from ..core.recipe import OtherFields, Recipe
+from ..core.recipe import Given, OtherFields, Recipe
 from ..formats.checks import faults_reported
 from ..planner.steps import decide, find_rewrites
-from ..report.explain import Explanation, replaced_nodes
+from ..report.explain import SHOWN, Explanation, replaced_nodes
 from ..report.explain import explain as explained
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
@@ -37,7 +38,7 @@ def explain(
 
     Args:
         model: what `convert` takes.
-        node: a node's name, a glob that one name matches, or an output's name.
+        node: a node's name, an output's name, or a pattern as ``fp32`` takes it that means one node.
         level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one.
         data: samples to measure ranges on, as in `convert`.
@@ -47,16 +48,55 @@ def explain(
     Raises:
         AmpError: AMP308 for a name that means no node or several, and what `convert` raises.
     """
+    given: Given = {"level": level, **fields}
+    found = _explained(model, node, recipe_for(explain, recipe, given), data, progress)
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join(one.node for one in found[:SHOWN]) + (" ..." if len(found) > SHOWN else "")
+    hint = f"name one of them: {shown}; ampgraph.explain_all has all"
+    raise AmpError("AMP308", f"'{node}' means {len(found)} nodes", hint=hint)
+
+
+@takes_recipe
+def explain_all(
+    model: Model,
+    nodes: str,
+    level: str | int | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    data: Data = None,
+    progress: Progress | None = None,
+    **fields: Unpack[OtherFields],
+) -> list[Explanation]:
+    """The decisions of every node that a pattern means, as `convert` with this recipe makes them.
+
+    Args:
+        model: what `convert` takes.
+        nodes: a pattern as ``fp32`` takes it: a glob of names, ``op:Kind``, ``scope:layers.3.*``, ``value:NAME``.
+        level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
+        recipe: an `ampgraph.Recipe`, or the short text of one.
+        data: samples to measure ranges on, as in `convert`.
+        progress: hears of progress: what is done, how much of it, of how much.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
+    """
+    given: Given = {"level": level, **fields}
+    return _explained(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
+
+
+def _explained(model: Model, nodes: str, wanted: Recipe, data: Data, progress: Progress | None) -> list[Explanation]:
     a_callable("progress", progress)
-    of_kind("node", [] if node is None else node, (str,), "give a node's name")
+    of_kind("node", [] if nodes is None else nodes, (str,), "give a node's name")
     hear = progress or silent
-    wanted = recipe_for(explain, recipe, {"level": level, **fields})
     source = path_of(model)
     with quiet_collector(), faults_reported(source):
         graph, options, low_io = ready(model, wanted, Measuring(data), hear)
         hear("planning", 0, 0)
         graph.prepare()
+        options = pipeline.heeding(graph, options)
         flow = graph.dataflow(options.dtype, low_io)
         replaced = replaced_nodes(flow, find_rewrites(flow, options))
         flow, _ = pipeline.prepare(graph, options, low_io)
-        return explained(decide(flow, options), node, replaced)
+        return explained(decide(flow, options), nodes, replaced)

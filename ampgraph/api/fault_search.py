@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..numerics.trace.values import Tracer
 
 RUNS = 64
+SECONDS = 60.0  # for runs with few nodes low
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 
 
@@ -39,6 +41,7 @@ class FaultSearch:
     kept: tuple[int, Feeds, Feeds] | None = None  # the run to look at, where a sample alone does not give its feeds
     metric: Metric | None = None
     runs: int = RUNS  # in which few nodes are low, at most
+    seconds: float = SECONDS
     left: float | None = None  # of the error, with what is named in float32
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
@@ -83,16 +86,22 @@ class FaultSearch:
         from ..numerics.trace.switched import SwitchedSession
         from .causes import error_by, find_causes
 
-        error = error_by(self.metric, self.outputs)
+        error, until = error_by(self.metric, self.outputs), time.monotonic() + self.seconds
+
+        def late() -> bool:
+            return time.monotonic() > until
+
         try:
             session = SwitchedSession(pair.source, pair.result)
             found = find_causes(
                 session, tracer, inquest, fed, functools.partial(error, expected), wanted=self.count, least=least,
-                runs=self.runs,
+                runs=self.runs, late=late,
             )  # fmt: skip
         except AmpError as refused:
             self.notes.append(f"nodes are named by where errors grow, not by what they cause: {refused.message}")
             return False
+        if late():
+            self.notes.append(f"the search for the nodes that make the error ended after {self.seconds:g} seconds")
         self.growth, self.left = found.suspects, found.left if found.suspects else None
         return bool(found.suspects)
 

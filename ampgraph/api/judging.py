@@ -2,8 +2,8 @@
 
 On the user's samples the 90th percentile decides. Generated inputs are no real ones, and models are less sure of
 themselves on them: an output that nearly vanishes in one sample is measured against a share of its size over all of
-them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful,
-unless it is a single one that is not far off.
+them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful where
+as many miss as would be one of eight of the user's, one that misses by far counting double.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
-from ..numerics.metrics.judged import SCALE_SHARE, scale_of
+from ..numerics.metrics.judged import QUANTILE, SCALE_SHARE, quantile, scale_of
 
-UNLIKE = 2  # how many times the error of real inputs that of a generated one may be in a model that is right
+FAR = 2  # how many times the tolerance is missed by far
+EIGHT = 8  # samples of the user's, of which one that misses decides
+UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
 
 
 @dataclass
@@ -76,18 +78,30 @@ def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVe
     if not heard:
         return unchecked("the float32 model itself gives nothing finite on these inputs")
     missed = [seen for seen in heard if seen.missed(tolerance, generated)]
-    worst = max(missed or heard, key=lambda seen: _size(seen, generated))
-    errors = worst.errors(generated)
-    exceeded = sum(error > tolerance for error in errors)
-    doubtful = generated and (exceeded > 1 or _size(worst, generated) > UNLIKE * tolerance)
-    outcome = MISSED if missed else DOUBTFUL if doubtful else OK
+    doubted = [seen for seen in heard if generated and _doubtful(seen.errors(generated), tolerance)]
+    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated, generated))
+    exceeded = sum(error > tolerance for error in worst.errors(generated))
+    outcome = MISSED if missed else DOUBTFUL if doubted else OK
+    error = _size(worst, generated, generated and outcome != OK)
     return CheckVerdict(
-        outcome, _size(worst, generated), tolerance, number, generated, worst.agreement.name,
+        outcome, error, tolerance, number, generated, worst.agreement.name,
         reason=worst.agreement.reason if missed else "", exceeded=exceeded,
     )  # fmt: skip
 
 
-def _size(seen: Watched, generated: bool) -> float:
-    """The error that is reported: infinite for what is not finite, else the 90th percentile."""
-    errors = sorted(seen.errors(generated))
-    return math.inf if seen.agreement.astray else errors[max(0, math.ceil(0.9 * len(errors)) - 1)]
+def _doubtful(errors: list[float], tolerance: float) -> bool:
+    """Whether so many miss that one of the user's may."""
+    missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
+    return missing > 1 and missing * EIGHT >= len(errors)
+
+
+def _size(seen: Watched, generated: bool, largest: bool = False) -> float:
+    """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
+    errors = seen.errors(generated)
+    return math.inf if seen.agreement.astray else quantile(errors, 1.0 if largest else QUANTILE)
+
+
+def unsure(outputs: list[Watched], tolerance: float) -> bool:
+    """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
+    verdict = judged(outputs, tolerance, generated=True)
+    return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance

@@ -10,10 +10,9 @@ from ..core.graph import Graph
 from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
+from ..numerics.inputs.samples import MOST_SAMPLES
 from ..planner.options import Options
 from .kinds import Data
-
-MOST_SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,8 @@ class Measuring:
             hint = "add --data DIR or --ranges FILE"
             raise AmpError("AMP311", "--range-margin does nothing without ranges", hint=hint)
         if self.samples is not None and not 0 < self.samples <= MOST_SAMPLES:
-            raise AmpError("AMP311", f"--samples {self.samples} is no number of samples", hint="give 1 or more")
+            message = f"--samples {self.samples:,} is no number of samples"
+            raise AmpError("AMP311", message, hint=f"give 1 to {MOST_SAMPLES:,}")
 
     def steer(self, options: Options, graph: Graph, progress: Progress | None = None) -> Options:
         """The options with the ranges in them, which are measured now where they have to be; the graph is sorted.

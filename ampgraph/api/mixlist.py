@@ -113,13 +113,13 @@ def build_mixlist(policy: str, level: str | None = None, extra: Sequence[str | P
 
 def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
     """By the operator's role; what a framework gives the type that comes is in neither list."""
-    inside = load_kernels("ascend", "MindIR").float32_inside if level.float32_inside == "cut" else {}
+    inside = load_kernels("ascend", "MindIR").float32_inside
 
     def verdict(operator: Operator) -> Answer:
         listing = lists.of(operator.kind)
         if listing is None:
             return Answer(_said(lists.unlisted(level)), listed=False)
-        if listing.cls in ("black", "kept") and operator.kind in inside:
+        if level.trusts_kernels(listing.cls) and operator.kind in inside:
             return Answer("cut", listed=True)
         return Answer(_said(lists.at(listing.cls, level)), listed=True)
 

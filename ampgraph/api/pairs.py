@@ -13,6 +13,7 @@ import numpy as np
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import LOW, Graph, is_mindir
+from ..numerics.metrics.roles import roles_of
 from .kinds import Feeds, Model, PathLike, path_of
 from .run import MINDIR_DEVICES, ONNX_DEVICES, refuse_device
 
@@ -147,11 +148,9 @@ class OnnxPair(Pair):
         return self._expected.run(feeds)
 
     def feeds(self, feeds: Feeds) -> tuple[Feeds, Feeds]:
-        return feeds, _fitted(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
+        return feeds, in_types_of(feeds, {n: p.dtype for n, p in self._takes.inputs.items()}, self._takes.optional)
 
     def roles(self) -> dict[str, str]:
-        from ..numerics.metrics.roles import roles_of
-
         return roles_of(self._ours.dataflow())
 
     def quantized(self) -> QuantizedParts:
@@ -177,8 +176,11 @@ class MindirPair(Pair):
         super().__init__()
         refuse_device(device, MINDIR_DEVICES, "MindIR")
         self.reference, self._paths, self._wanted = os.fspath(reference), (reference, model), device
-        self.low = _low_of_mindir(model)
-        self._ask_if_swapped([] if self.low else _low_of_mindir(reference))
+        self.low, given = _low_types(_mindir(model)), _mindir(reference)
+        self._ask_if_swapped([] if self.low else _low_types(given))
+        flow = given.dataflow()
+        known = roles_of(flow)  # by names that MindSpore does not tell: outputs are numbered
+        self._roles = {f"output{i}": known[flow.values[v].name] for i, v in enumerate(flow.scopes[0].outputs)}
         self.notes.append("nodes of MindIR models are not looked at: MindSpore shows no values inside a graph")
 
     def open(self) -> None:
@@ -195,8 +197,11 @@ class MindirPair(Pair):
     def expected(self, feeds: Feeds) -> dict[str, Result]:
         return dict(self._expected.run(feeds))
 
+    def roles(self) -> dict[str, str]:
+        return self._roles
+
     def both(self, feeds: Feeds) -> tuple[dict[str, Result], dict[str, Result]]:
-        theirs = _fitted(feeds, {n: p.dtype for n, p in self._found.inputs.items()}, frozenset())
+        theirs = in_types_of(feeds, {n: p.dtype for n, p in self._found.inputs.items()})
         return self._expected.run(feeds), self._found.run(theirs)
 
 
@@ -212,16 +217,18 @@ def _low_types(graph: Graph) -> list[str]:
     return sorted({value.dtype for value in graph.dataflow().values} & set(LOW))
 
 
-def _low_of_mindir(model: Model) -> list[str]:
+def _mindir(model: Model) -> Graph:
     from ..formats import adapters
 
     graph = adapters.load(model)[0]
     graph.prepare()
-    return _low_types(graph)
+    return graph
 
 
-def _fitted(feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str]) -> Feeds:
-    """The same feeds in the float types that the other model takes."""
+def in_types_of(
+    feeds: Mapping[str, Result], dtypes: Mapping[str, str], optional: frozenset[str] = frozenset()
+) -> Feeds:
+    """The same feeds in the float types that another model takes. ``optional``: its inputs of which none is known."""
     fitted = {}
     for name, value in feeds.items():
         wanted = dtypes.get(name, "")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ..core.annotations import pinned_in
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
-from ..core.graph import Graph
+from ..core.graph import DescribedGraph, Graph
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan, Rewrite
 from ..passes.pipeline import default_pipeline
@@ -28,11 +30,22 @@ def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dat
     return flow, rewrites
 
 
+def heeding(graph: Graph, options: Options) -> Options:
+    """The options with what the file says that it holds in float32."""
+    return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
+
+
 def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
     """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
     graph.prepare()
     graph.settle_shapes()
+    return settled_plan(graph, options, low_io)
+
+
+def settled_plan(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+    """As `planned`, of a sorted graph whose shapes are not doubted."""
     digest = graph.digest()
+    options = heeding(graph, options)
     if options.ranges is not None:
         options.ranges.check(digest)
     flow, rewrites = prepare(graph, options, low_io)
@@ -83,11 +96,13 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
 
 
 def applied(
-    graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False
-) -> bool:
+    graph: Graph, plan: Plan, flow: Dataflow, given: bool = False, passes: Sequence[Pass] = (), check: bool = False,
+    describe: bool = False,
+) -> bool:  # fmt: skip
     """Runs the passes over a graph and its fresh dataflow; False when the model stays as it is.
 
-    ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours."""
-    pipeline = default_pipeline(plan, flow, more=passes, given=given)
+    ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours.
+    ``describe``: the file says what was done."""
+    pipeline = default_pipeline(plan, flow, more=passes, given=given, describe=describe)
     changes = run(pipeline, graph, check=check)
     return not plan.changes_nothing or any(change.count for change in changes)

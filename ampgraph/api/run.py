@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto
 
 from ..core.arrays import Result
@@ -17,15 +22,23 @@ ONNX_DEVICES, MINDIR_DEVICES = ("cpu", "cuda", "tensorrt", "cann"), ("cpu", "asc
 
 
 def run(
-    model: PathLike | ModelProto, data: PathLike | Feeds, *, device: str = "auto", strict: bool = False
+    model: PathLike | ModelProto,
+    data: PathLike | Feeds | None = None,
+    *,
+    device: str = "auto",
+    strict: bool = False,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
 ) -> dict[str, Result]:
-    """Runs a model once.
+    """Runs a model once. Warns of inputs that hold NaN.
 
     Args:
         model: a path (.onnx or .mindir) or onnx.ModelProto.
-        data: an .npz path (arrays that are no inputs are left out), or arrays by input name.
+        data: an .npz path (arrays that are no inputs are left out), or arrays by input name; generated if not given.
         device: auto, cpu, cuda, tensorrt or cann; for MindIR auto, cpu or ascend. ``auto`` takes the best that is here.
         strict: run on the CPU with every low value really rounded (MindSpore's CPU run rounds by itself).
+        seed: for generated inputs.
+        dims: sizes of symbolic dimensions, for generated inputs.
 
     Returns:
         The outputs by name.
@@ -33,8 +46,43 @@ def run(
     Raises:
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
+    done = ran(model, data, device=device, strict=strict, seed=seed, dims=dims)
+    for note in done.doubts:
+        warnings.warn(note, stacklevel=2)
+    return done.outputs
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run: the outputs by name, where generated inputs are from, and what is odd about those that were given."""
+
+    outputs: dict[str, Result]
+    notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def ran(
+    model: PathLike | ModelProto, data: PathLike | Feeds | None, *, device: str, strict: bool, seed: int,
+    dims: Mapping[str, int] | None,
+) -> Ran:  # fmt: skip
+    """As `run`, with what there is to say of the inputs."""
     session = opened(model, device, strict)
-    return session.run(feeds_of(data, session))
+    if data is not None:
+        feeds = feeds_of(data, session)
+        return Ran(session.run(feeds), doubts=tuple(_doubts(feeds)))
+    from ..numerics.inputs.samples import load_samples
+
+    drawn = load_samples(model, count=1, seed=seed, dims=dims).fitted(session.run)
+    return Ran(session.run(next(iter(drawn))), drawn.notes)
+
+
+def _doubts(feeds: Feeds) -> Iterator[str]:
+    from ..runtime.data import first_nan
+
+    for name, value in feeds.items():
+        place = first_nan(value) if isinstance(value, np.ndarray) else None
+        if place is not None:
+            yield f"input '{name}' holds NaN, first at {place}"
 
 
 def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = False) -> Session:
@@ -54,6 +102,10 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
         return StrictSession(model if isinstance(model, ModelProto) else os.fspath(model))
     from ..runtime.onnxruntime_session import OnnxSession
 
+    if not isinstance(model, ModelProto) and os.path.exists(f"{os.fspath(model)}.data"):
+        from ..formats.onnx.io import read_proto
+
+        read_proto(Path(model))  # the runtime would not see that its data file is another version's
     return OnnxSession(model, device)
 
 

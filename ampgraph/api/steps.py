@@ -56,6 +56,7 @@ class Job:
         check_passes: the graph is verified behind each pass.
         option: what the caller's users call ``output``.
         checking: the strict run with which it ends.
+        metadata: the result says what was done to it.
     """
 
     model: Model
@@ -71,6 +72,7 @@ class Job:
     check_passes: bool = False
     option: str = "output="
     checking: Checking = Checking()
+    metadata: bool = True
 
     @property
     def source(self) -> PathLike | None:
@@ -227,7 +229,7 @@ def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
     plan, flow = decided.plan, decided.flow
-    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes)
+    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes, job.metadata)
 
 
 def report(

@@ -18,6 +18,7 @@ from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.judged import Scores
 from ..numerics.metrics.metric import SAMPLE, Metric, metric_of
 from ..numerics.metrics.sensitivity import sensitivity
+from ..numerics.metrics.vanishing import vanishing
 from ..report.verification import Verification
 from .decoding import Run, decoding_of
 from .fault_search import FaultSearch
@@ -91,13 +92,14 @@ def verify(
         measure = metric_of(metric, pair.roles())
         runs = _one_by_one(pair, drawn, progress) if decoding is None else decoding.runs(drawn, progress)
         outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
+        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.metric = None if decoding is None else decoding.worst, measure
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         said = alone if decoding is None else decoding.notes(drawn.generated)
-        notes = (*drawn.notes, *pair.notes, *said, *job.notes)
+        notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = [str(path) if path is not None else "in memory" for path in paths]
         return Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),

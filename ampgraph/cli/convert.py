@@ -58,6 +58,12 @@ RepairOption = Annotated[
 CheckMetricOption = Annotated[
     str | None, typer.Option("--metric", metavar="NAME|FUNCTION", help=f"Of the check. {metrics_help()}")
 ]
+MetadataOption = Annotated[
+    bool,
+    typer.Option(
+        "--metadata/--no-metadata", help="The file says what was done: type and reason by node, level, --fp32."
+    ),
+]
 
 
 @recipe_options()
@@ -76,6 +82,7 @@ def convert(
     tolerance: ToleranceOption = None,
     repair: RepairOption = False,
     metric: CheckMetricOption = None,
+    metadata: MetadataOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -109,7 +116,7 @@ def convert(
     with piped(model, output, dry_run) as pipe, progress() as bar:
         job = Job(
             pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
-            dry_run=dry_run, report=True, option="-o", checking=checking,
+            dry_run=dry_run, report=True, option="-o", checking=checking, metadata=metadata,
         )  # fmt: skip
         summary = convert_and_repair(job, bar.part).summary
         pipe.deliver()

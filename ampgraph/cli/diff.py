@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption
+from ..core.recipe_values import dims
+from .options import DataOption, DimOption, JsonOption, MetricOption, SamplesOption, SeedOption
 from .terminal import done, progress, show, show_json, signals_wait
 
 FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A model, or a plan (.json).")]
@@ -27,6 +28,7 @@ def diff(
     data: DataOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
+    dim: DimOption = None,
     metric: MetricOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -46,8 +48,9 @@ def diff(
     with progress() as bar:
         bar.stage("reading")
         found = compared(
-            first, second, reference=reference, data=data, samples=samples, seed=seed, metric=metric, progress=bar.part
-        )
+            first, second, reference=reference, data=data, samples=samples, seed=seed, dims=dict(dims(dim)),
+            metric=metric, progress=bar.part,
+        )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(difference_lines(found))
     if not found.alike:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from .options import DeviceOption, JsonOption, ModelArgument
+from .options import DeviceOption, DimOption, JsonOption, ModelArgument, SeedOption
 from .terminal import progress, show, show_json, signals_wait
+from .volume import quiet
 
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded (ONNX).")
@@ -18,23 +19,29 @@ StrictOption = Annotated[
 
 def run(
     model: ModelArgument,
-    data: Annotated[str, typer.Option("--data", metavar="FILE.npz", help="Arrays by input name.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="FILE.npz", help="Arrays by input name; generated if not given.")
+    ] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="OUT.npz", help="Write the outputs there.")
     ] = None,
     device: DeviceOption = "auto",
     strict: StrictOption = False,
+    seed: SeedOption = 0,
+    dim: DimOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a model once: ONNX on ONNX Runtime, MindIR on MindSpore.
 
     \b
     ampgraph run model.onnx --data inputs.npz -o outputs.npz
+    ampgraph run model.O2.onnx --strict --seed 3
     ampgraph run net.O2.mindir --data inputs.npz --device cpu
     """
     with signals_wait():
-        from ..api.run import run as run_once
+        from ..api.run import ran
         from ..core.files import refuse_output, sources_of
+        from ..core.recipe_values import dims
         from ..report.outputs import describe_outputs, maps_in
         from ..runtime.data import save_npz
 
@@ -42,10 +49,13 @@ def run(
         refuse_output(Path(output), sources_of(model, data), "-o")
     with progress() as bar:
         bar.stage("running")
-        outputs = run_once(model, data, device=device, strict=strict)
+        found = ran(model, data, device=device, strict=strict, seed=seed, dims=dict(dims(dim)))
+        outputs = found.outputs
         if output is not None:
             bar.stage("writing")
             save_npz(output, {name: value for name, value in outputs.items() if not maps_in(value)})
+    for note in (*(() if quiet() else found.notes), *found.doubts):
+        print(note, file=sys.stderr)
     rows = describe_outputs(outputs)
     left = [name for name, value in outputs.items() if output is not None and maps_in(value)]
     if left:

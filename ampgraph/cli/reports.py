@@ -54,7 +54,7 @@ def explain(
         str,
         typer.Argument(
             metavar="NODE",
-            help="A node's name, a glob that one name matches, or an output's name.",
+            help="A node's or an output's name, or a pattern: a line each where it means several.",
             autocompletion=completes("node"),
         ),
     ],
@@ -65,15 +65,18 @@ def explain(
 
     \b
     ampgraph explain model.onnx /encoder/Add_3
-    ampgraph explain model.onnx 'node_Softmax_*' --level O1
+    ampgraph explain model.onnx op:Softmax --level O1
     """
     with signals_wait():
-        from ..api.explain import explain as explained
-        from ..report.text import explanation_lines
+        from ..api.explain import explain_all
+        from ..report.explanations import explanation_lines
 
     with progress() as bar:
-        found = explained(model, node, recipe=recipe_of(None, fields), progress=bar.part)
-    show_json(found.to_dict()) if as_json else show(explanation_lines(found))
+        found = explain_all(model, node, recipe=recipe_of(None, fields), progress=bar.part)
+    if as_json:
+        show_json(found[0].to_dict() if len(found) == 1 else [one.to_dict() for one in found])
+    else:
+        show(explanation_lines(*found))
 
 
 @recipe_options("level", "policy", "dtype", "target", "lists")

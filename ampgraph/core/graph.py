@@ -80,7 +80,8 @@ class Editor(Protocol):
         ...
 
     def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds the low parameters of a norm with stored statistics again, so that their errors cancel."""
+        """Rounds low parameters again, so that their errors cancel: those of a norm with stored statistics, or the
+        factor of a scaling with the operands of the product beside it."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -137,8 +138,21 @@ class NodeEditor(Editor, Protocol):
         ``results``: what its bodies give out for it, each made in another of them."""
         ...
 
-    def write_bounds(self, scope: str, index: int) -> None:
-        """Writes a Clip as Max and Min."""
+    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
+        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``bias``, ``power``,
+        ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
+        these, with identities that fall away, and end with the one whose result the product takes over. False for
+        nodes that are none of this."""
+        ...
+
+
+@runtime_checkable
+class DescribingEditor(Editor, Protocol):
+    """An editor of a format whose files say what was done to them."""
+
+    def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
+        """Writes type and reason of operators into the model, those of the Casts that this editor made, and ``about``,
+        what is said of the model. What stands there already stays."""
         ...
 
 
@@ -245,6 +259,15 @@ class Graph(Protocol):
 
     def copy_unchanged(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         """Copies the file that the model came from, with its data files."""
+        ...
+
+
+@runtime_checkable
+class DescribedGraph(Protocol):
+    """A graph of a format whose files say things of the model."""
+
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says, by key."""
         ...
 
 

@@ -58,12 +58,20 @@ class WeightEdit:
 
 MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
+QUOTIENT = "Div"
+"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+HALF_LAST = "x * y, halved last"
+"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
+
+FOLDS = ("bias", "power", "scale")
+"""Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A decomposed norm written as its standard operator, or a Clip as Max and Min. ``nodes``: indices in ``scope``,
-    the result's last."""
+    """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
+    it, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a
+    norm's. ``name``: which rewrite it is."""
 
     scope: str
     kind: str
@@ -71,6 +79,22 @@ class Rewrite:
     inputs: tuple[str, ...]
     axis: int
     epsilon: float
+    name: str = ""
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that leave no other in their place."""
+        return self.nodes if self.name == "cast" else self.nodes[:-1]
+
+    @property
+    def what(self) -> str:
+        """What is written, to count by."""
+        return f"{self.kind} ({self.name})" if self.name else self.kind
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        """The nodes that are no longer there."""
+        return () if self.kind == HALF_LAST else self.nodes[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +134,7 @@ class Plan:
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges hold in float32
 
     @property
     def changes_nothing(self) -> bool:
@@ -125,6 +150,7 @@ class Plan:
         for d in self.decisions:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
+        head |= {"pinned": self.pinned} if self.pinned else {}
         tables: dict[str, list[Any]] = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
@@ -167,6 +193,7 @@ class Plan:
             plan = Plan(
                 **head,
                 low_io=[str(name) for name in data["low_io"]],
+                pinned=[str(pattern) for pattern in data.get("pinned", [])],
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],

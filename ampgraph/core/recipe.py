@@ -48,6 +48,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
+    rewrite: str | Iterable[str]
     opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
     range_margin: float | None
@@ -131,6 +132,12 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy of a framework what it does.")
+    rewrite: tuple[str, ...] = option(
+        "--rewrite", "none|exact|all|[no-]NAME",
+        "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",
+        read.rewrite, repeats=True,
+        doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
+        "names of rewrites, ``norm``, or without one, ``no-norm``.")
     opset: int | Literal["auto"] | None = option(
         "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
         doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "

@@ -83,6 +83,15 @@ def io(value: object) -> tuple[str, ...]:
     return tuple(one for one in words("io")(value) if one != "keep")
 
 
+def rewrite(value: object) -> tuple[str, ...]:
+    """The words of ``rewrite``; none for ``exact``, which is what holds where none is said. Raises AmpError AMP301."""
+    found = _items(value)
+    for item in found:
+        if not isinstance(item, str):
+            raise AmpError("AMP301", f"rewrite: {item!r} is no text", hint="none, exact or all")
+    return () if found == ["exact"] else tuple(map(str, found))
+
+
 def paths(value: object) -> tuple[str, ...]:
     """File names, of one or of several. Raises AmpError AMP301."""
     found = []

@@ -33,17 +33,19 @@ class CheckVerdict:
 
     Attributes:
         outcome: ``ok``; ``missed``; ``doubtful``: right on most generated inputs, but not on all, or with a value near
-            the end of the low type; ``not checked``.
+            the end of the low type, or with an output that vanishes in it; ``not checked``.
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
         tolerance: what it was held against.
-        samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance.
+        samples: how many were run, ``generated`` or the user's; ``exceeded``: how many of them missed the tolerance;
+            ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
         repair: options of `convert` that mend it.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
-        near: a low value that comes near the end of float16 on generated inputs, which are no real ones.
+        near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
+        vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
     """
@@ -60,8 +62,10 @@ class CheckVerdict:
     held: tuple[str, ...] = ()
     reason: str = ""
     near: str = ""
+    vanishing: str = ""
     sensitivity: float | None = None
     exceeded: int = 0
+    left: int = 0
     seconds: float = 0.0
 
     @property
@@ -88,7 +92,8 @@ class CheckVerdict:
     def on(self) -> str:
         """What it was run on."""
         word = "generated input" if self.generated else "sample"
-        return f"{self.samples} {word}{'s' * (self.samples != 1)}"
+        late = f" ({self.left} more would take too long)" if self.left else ""
+        return f"{self.samples} {word}{'s' * (self.samples != 1)}{late}"
 
     def __str__(self) -> str:
         """One line, as `convert` prints it."""
@@ -103,8 +108,10 @@ class CheckVerdict:
         error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
         if self.doubtful:
             parts = [error] if self.exceeded else []
-            parts += [f"{self.near} on {self.on} and may overflow on real ones"] if self.near else []
-            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}: give --data"
+            parts += [f"{self.near} and may overflow on real ones"] if self.near else []
+            parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
+            advice = ": give --data" if self.generated else ""
+            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}"
         parts = [f"MISSED: {error}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
 from ..core.errors import AmpError, nearest
+from ..core.graph import LOW
 from .files import own_file
 from .tied import TypeGroups, type_groups
 from .traits import Trait
@@ -57,6 +58,31 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class Fusion:
+    """A form of a region that a runtime writes as one operator, wrongly where a cast stands in front."""
+
+    operators: frozenset[str]
+    since: Mapping[str, int]
+    """By low type, the first opset at which the result does not load."""
+    reason: str
+
+    def takes(self, opset: int, low: str) -> bool:
+        """Whether it is in the way at an opset."""
+        return low in self.since and opset >= self.since[low]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """How a target's runtime knows a region that it makes one kernel of."""
+
+    why: str
+    operators: frozenset[str]
+    """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
+    half_last: bool = False
+    """A factor of a half comes first or last."""
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
 
@@ -69,11 +95,15 @@ class Kernels:
     tied: Mapping[str, TypeGroups]
     """Groups of type variables that this target's kernels take in one type only, beyond those of OpLists."""
     broken: Mapping[str, Broken]
+    fuses: Mapping[str, Fused]
+    """What a region stands for -> the form in which the runtime makes one kernel of it."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    fusions: Mapping[str, Fusion] = field(default_factory=dict, repr=False)
+    """By the operator that a region stands for."""
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """Whether this slot may be low here; None: nothing here says no, so the schema decides.
@@ -121,6 +151,10 @@ def _broken(entry: Mapping[str, object]) -> Broken:
     return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
 
 
+def _fused(entry: Mapping[str, Any]) -> Fused:
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), bool(entry.get("half_last")))
+
+
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
     """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
@@ -147,8 +181,22 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
+        fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
+        fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),
     )
+
+
+@cache
+def _fusions() -> Mapping[str, Fusion]:
+    """By operator, what ONNX Runtime makes of it written out, whatever the provider."""
+    found = own_file("kernels/onnxruntime-fusions.toml").data
+    return MappingProxyType({kind: _fusion(entry) for kind, entry in found.items()})
+
+
+def _fusion(entry: Mapping[str, Any]) -> Fusion:
+    since = {low: entry[low] for low in LOW if low in entry}
+    return Fusion(frozenset(entry["operators"]), MappingProxyType(since), entry["reason"])

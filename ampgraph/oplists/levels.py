@@ -26,7 +26,8 @@ class Level:
     black: str
     kept: str
     float32_inside: str
-    """`cut`: black and kept operators whose kernel keeps float32 inside count as gray; `list`: their class decides."""
+    """`cut`: what is float32 by its class, but has a kernel that keeps float32 inside, is left to the cut; `list`: its
+    class decides."""
     accuracy_guards: str
     """`hold`, `warn` or `off`."""
     description: str
@@ -34,6 +35,10 @@ class Level:
     def of(self, cls: str) -> str:
         """What this level does with a class."""
         return str(getattr(self, cls))
+
+    def trusts_kernels(self, cls: str) -> bool:
+        """Whether a kernel that keeps float32 inside is float32 enough for a class."""
+        return self.float32_inside == "cut" and cls in ("black", "kept") and self.of(cls) == "float32"
 
 
 def load_levels(extra: Sequence[str | Path] = (), classes: Sequence[str] = CLASSES) -> dict[str, Level]:

@@ -22,6 +22,7 @@ class MindsporeRules:
     helper_cells: frozenset[str]
     black_cells: Cells
     layers: frozenset[str]
+    containers: frozenset[str]
     parameter_operators: frozenset[str]
     function_operators: frozenset[str]
     auto_white: frozenset[str]
@@ -44,6 +45,7 @@ def load_mindspore_rules() -> MindsporeRules:
         helper_cells=frozenset(data["O1"]["helper_cells"]),
         black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
         layers=frozenset(data["O3"]["layers"]),
+        containers=frozenset(data["O3"]["containers"]),
         parameter_operators=frozenset(data["O3"]["parameter_operators"]),
         function_operators=frozenset(data["O3"]["function_operators"]),
         auto_white=frozenset(data["auto"]["white"]),

@@ -13,6 +13,7 @@ from .files import read_file
 from .pattern_files import BIAS, conventions, patterns_of, shipped_patterns
 
 PRODUCT = "Product"
+NORMAL = "normal"  # what patterns call the data of a norm before its scale
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Region:
     reduced: tuple[Op, ...] = ()  # every node whose axes the pattern compares
     axes: tuple[int, ...] = ()  # the axes of these, () where they are all or not stored
     since: int = 0  # the opset from which it can be written as its operator, 0 for never
+    normal: Op | None = None  # a norm's last node before the scale
+    core: tuple[Op, ...] = ()  # a norm's nodes up to that one
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -49,6 +52,7 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
 def _region(match: Match) -> Region:
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
+    behind = {op.id for name, op in match.nodes.items() if name not in match.pattern.above(NORMAL)}
     return Region(
         match.pattern.kind,
         match.ops,
@@ -60,6 +64,8 @@ def _region(match: Match) -> Region:
         tuple(compared),
         axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else (),
         match.pattern.since,
+        match.nodes.get(NORMAL),
+        tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
     )
 
 

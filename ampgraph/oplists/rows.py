@@ -86,7 +86,7 @@ def _row(lists: OpLists, level: Level, kind: str, asked: str = "") -> ListRow:
     if listing is None:
         return ListRow(kind, "", lists.unlisted(level), "in no list", "", slots, tied, {}, asked)
     inside = {}
-    if level.float32_inside == "cut" and listing.cls in ("black", "kept"):
+    if level.trusts_kernels(listing.cls):
         kernels = {target: load_kernels(target).float32_inside for target in TARGETS["ONNX"]}
         inside = {target: reasons[kind] for target, reasons in kernels.items() if kind in reasons}
     at_level, rule = lists.at(listing.cls, level), lists.framework.rule(listing.cls)

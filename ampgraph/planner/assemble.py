@@ -25,7 +25,17 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
         else:
             _casts(decided, value, plan)
     plan.notes = [*decided.notes, *plan.notes]
+    plan.pinned = _pinned(decided, plan)
     return plan
+
+
+def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
+    """Patterns by which a later conversion knows what the user's patterns and measured ranges held in float32."""
+    held = {(d.scope, d.index) for d in plan.decisions if d.dtype == FLOAT32 and d.why.rule == "range" and d.index >= 0}
+    flow = decided.flow
+    ops = [op for op in flow.ops if (flow.scopes[op.scope].path, op.index) in held] if held else []
+    names = (op.name or next((f"value:{flow.values[v].name}" for v in op.outputs), "") for op in ops)
+    return list(dict.fromkeys(filter(None, (*decided.options.fp32, *names))))
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:

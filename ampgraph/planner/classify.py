@@ -171,7 +171,7 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
     if listing is None:
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
     cls, level = listing.cls, options.level
-    if level.float32_inside == "cut" and cls in ("black", "kept") and op.kind in options.kernels.float32_inside:
+    if level.trusts_kernels(cls) and op.kind in options.kernels.float32_inside:
         like_gray = f"on {options.target} {options.kernels.float32_inside[op.kind]}"
     if like_gray:
         return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {like_gray}"))

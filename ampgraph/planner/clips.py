@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import MAX_AND_MIN, Rewrite
-from .decided import DecidedModel
 from .options import Options
 from .selection import touched
 
@@ -15,22 +14,26 @@ UNBOUND = 3.4e38  # beyond it a bound is none: the default of old Clips
 SINCE = 8  # Max and Min spread their operands from this opset on
 
 
-def find_clips(flow: Dataflow, options: Options, decide: Callable[[Dataflow, Options], DecidedModel]) -> list[Rewrite]:
-    """The Clips that would be low if there were a kernel, in a trial plan."""
-    found = [
-        op for op in flow.ops if options.lists.traits.has(op.role, "bounds") and _may_be_written(flow, options, op)
-    ]
-    if not found or options.level.white == "float32":
-        return []
+def possible_clips(flow: Dataflow, options: Options) -> list[Op]:
+    """The Clips that could be written so, whatever their types will be."""
+    bounds = [op for op in flow.ops if options.lists.traits.has(op.role, "bounds")]
+    found = [op for op in bounds if _may_be_written(flow, options, op)]
+    named = touched(flow, options.named) if found else set()
+    return [op for op in found if op.id not in named]  # the user speaks of the others: they stay
+
+
+def with_kernels(options: Options, clips: Sequence[Op]) -> Options:
+    """The same, as if there were a kernel for these Clips."""
     kernels = options.kernels
-    entries = {**kernels.entries, **{op.kind: (f"1- T=float,{options.dtype}",) for op in found}}
-    trial = decide(flow, replace(options, kernels=replace(kernels, entries=entries))).settled
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
-    low = [op for op in found if op.id not in named and all(trial.is_low(unit) for unit in op.slots.values())]
-    return [
-        Rewrite(flow.scopes[op.scope].path, MAX_AND_MIN, (op.index,), (flow.values[op.inputs[0]].name,), 0, 0.0)
-        for op in low
-    ]
+    entries = {**kernels.entries, **{op.kind: (f"1- T=float,{options.dtype}",) for op in clips}}
+    return replace(options, kernels=replace(kernels, entries=entries))
+
+
+def written(flow: Dataflow, op: Op) -> Rewrite:
+    """The rewrite of one Clip."""
+    return Rewrite(
+        flow.scopes[op.scope].path, MAX_AND_MIN, (op.index,), (flow.values[op.inputs[0]].name,), 0, 0.0, "clip"
+    )
 
 
 def _may_be_written(flow: Dataflow, options: Options, op: Op) -> bool:

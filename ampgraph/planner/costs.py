@@ -21,13 +21,15 @@ STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never store
 @dataclass(frozen=True)
 class CutTask:
     """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
-    none is given; ``counted``: float values that hold integers, which are never rounded and widened again."""
+    none is given; ``counted``: float values that hold integers, which are never rounded and widened again; ``fused``:
+    float32 operators that the target's runtime takes into one kernel with the Casts around them."""
 
     flow: Dataflow
     options: Options
     decisions: Decisions
     worth: Mapping[int, int] = field(default_factory=dict)
     counted: Collection[int] = frozenset()
+    fused: Collection[int] = frozenset()
 
     @property
     def costs(self) -> Costs:
@@ -109,8 +111,8 @@ def net_of(task: CutTask, value: int, costs: Costs | None, undecided: set[int]) 
     """The net of a value with at least one undecided unit; unit costs when ``costs`` is None."""
     flow, roots = task.flow, task.decisions.roots
     item = flow.values[value]
-    readers = {roots[use.unit] for use in flow.uses[value] if use.unit != NONE}
-    writer = roots[item.unit] if item.unit != NONE else None
+    readers = {roots[use.unit] for use in flow.uses[value] if use.unit != NONE and use.op not in task.fused}
+    writer = roots[item.unit] if item.unit != NONE and item.producer not in task.fused else None
     members = readers if writer is None else readers | {writer}
     if not readers or members.isdisjoint(undecided) or (writer is None and not item.weight):
         return None

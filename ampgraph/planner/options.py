@@ -10,6 +10,7 @@ from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
+from ..oplists.rewrites import chosen
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -31,6 +32,7 @@ class Options:
         target: whose kernels count.
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
+        pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
     """
 
     recipe: Recipe
@@ -40,6 +42,7 @@ class Options:
     target: str
     store_weights: str
     ranges: Ranges | None = None
+    pinned: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -61,10 +64,20 @@ class Options:
         """Patterns of nodes that become low."""
         return self.recipe.low
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Patterns of nodes that somebody speaks of."""
+        return (*self.fp32, *self.low, *self.pinned)
+
     @cached_property
     def dims(self) -> dict[str, int]:
         """Sizes of symbolic dimensions."""
         return dict(self.recipe.dims)
+
+    @cached_property
+    def rewrites(self) -> frozenset[str]:
+        """The rewrites that are asked for. Raises AmpError AMP301 for a word that names none."""
+        return chosen(self.recipe.rewrite)
 
     @property
     def range_margin(self) -> float:

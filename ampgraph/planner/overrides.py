@@ -14,12 +14,14 @@ from .regions import Regions
 from .selection import hint, named
 from .stages import Tied
 
+Wish = tuple[Sequence[int], int, Why]
+
 
 @dataclass(frozen=True)
 class Wishes:
     """What the user's patterns ask for: units with the side and the pattern, in the order of the command line."""
 
-    wanted: Sequence[tuple[Sequence[int], int, Why]] = ()
+    wanted: Sequence[Wish] = ()
     notes: Sequence[Note] = ()
 
     def enter(self, ledger: Ledger) -> None:
@@ -33,7 +35,7 @@ class Wishes:
 def read_overrides(context: Context, regions: Regions, tied: Tied) -> Wishes:
     """Raises AmpError AMP305 for a pattern that matches nothing."""
     flow, options = context.flow, context.options
-    wanted: list[tuple[Sequence[int], int, Why]] = []
+    wanted: list[Wish] = []
     notes: list[Note] = []
     for option, patterns, side in (("--fp32", options.fp32, HIGH), ("--low", options.low, LOW)):
         for pattern in patterns:
@@ -43,7 +45,15 @@ def read_overrides(context: Context, regions: Regions, tied: Tied) -> Wishes:
                 raise AmpError("AMP305", f"{option} {pattern} matches no float32 node", hint=hint(flow, pattern))
             wanted += [(units, side, why) for units in matched.values()]
             notes += _partly(flow, regions, tied, f"{option} {pattern}", set(matched))
-    return Wishes(wanted, notes)
+    return Wishes([*wanted, *_pinned(flow, options.pinned, tied, wanted)], notes)
+
+
+def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Tied, wanted: Sequence[Wish]) -> Iterator[Wish]:
+    """What the file says is held in float32, unless the user asks for it low now; it may be gone by now."""
+    low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
+    for pattern in patterns:
+        units = [unit for _, units in named(flow, pattern) for unit in units if tied.find(unit) not in low]
+        yield units, HIGH, Why("user", f"--fp32 {pattern}, as the file says it was converted with")
 
 
 def _partly(flow: Dataflow, regions: Regions, tied: Tied, text: str, matched: set[int]) -> Iterator[Note]:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Rewrite, Why
 from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, REGION, Ledger
+from .decisions import FREE, REGION, Hold, Ledger, Tie
+from .fusions import behind_product, beside_fusion, is_fused
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -21,11 +22,15 @@ from .selection import touched
 @dataclass(frozen=True)
 class Regions:
     """``of_op``: operators of a region, with the operator that it stands for; ``classes``: the list class that governs
-    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it."""
+    each operator, its region's where it is in one; ``ties``: the units of each, with what the level says of it;
+    ``beside``: what must hold of those that write what it reads; ``fused``: operators whose Casts cost nothing, since
+    the target's runtime takes them into one kernel."""
 
     of_op: Mapping[int, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
+    beside: Sequence[Hold | Tie] = ()
+    fused: frozenset[int] = frozenset()
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -34,6 +39,11 @@ class Regions:
                 ledger.release(root, why)
             else:
                 ledger.decide(root, side, REGION, why)
+        for item in self.beside:
+            if isinstance(item, Tie):
+                ledger.tie(item.units)
+            else:
+                ledger.hold(item)
 
 
 def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
@@ -42,6 +52,8 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
+    beside: list[Hold | Tie] = []
+    fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
@@ -53,9 +65,40 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
         for op in region.ops:
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
-        units = [unit for op in region.ops for unit in op.slots.values()]
-        ties.append((units, *verdict(region.kind, governing)))
-    return Regions(of_op, governed, ties)
+        decided = verdict(region.kind, governing)
+        held = beside_fusion(context, region, _units(region.ops), decided[0])
+        core = region.core if not held and is_fused(flow, options, region) else region.ops
+        ties.append((_units(core), *decided))
+        beside += held
+        if behind := [op for op in region.ops if op not in core]:
+            fused.update(op.id for op in core)
+            why = f"{region.kind} is one kernel on {options.target}, with a float32 or a low scale"
+            ties.append((_units(behind), FREE, Why("region", why)))
+    return Regions(of_op, governed, ties, beside, frozenset(fused))
+
+
+def _units(ops: Sequence[Op]) -> list[int]:
+    return [unit for op in ops for unit in op.slots.values()]
+
+
+def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether the target's runtime makes one kernel of a float32 norm, the Casts around it and the low scale behind."""
+    form = options.kernels.fuses.get(region.kind)
+    if (
+        form is None
+        or region.normal is None
+        or region.scale == NONE
+        or not options.level.trusts_kernels(_class(options, region.kind))
+    ):
+        return False
+    ids = {op.id for op in region.core}
+    inner = [value for op in region.core if op is not region.normal for value in op.outputs]
+    return (
+        {op.role for op in region.core if op.slots} == form.operators
+        and len({op.scope for op in region.ops}) == 1
+        and all(use.op in ids for value in inner for use in flow.uses[value])
+        and _axis(flow, region) == -1
+    )
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -93,10 +136,11 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
 
 
 def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
-    """Decomposed norms that would be low: as the standard operator they keep float32 inside and need no cast."""
+    """Decomposed norms that would be low, or that a runtime would fuse with a cast: as the standard operator they keep
+    float32 inside, and casts stay where they are."""
     if flow.opset < oldest_rewrite():
         return []
-    named = touched(flow, (*options.fp32, *options.low))  # the user speaks of these nodes: they stay
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
     return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
 
@@ -104,10 +148,12 @@ def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
     since = region.since
     level = options.level
-    inside = level.float32_inside == "cut" and region.kind in options.kernels.float32_inside
-    if not since or flow.opset < since or not (inside or level.kept == "low") or region.scale == NONE:
+    inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
+    dear = is_fused(flow, options, region) and behind_product(flow, options, region)
+    if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
         return None
-    if options.kernels.admits(region.kind, since, "T", options.dtype) is False or _axis(flow, region) != -1:
+    takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
+    if not (takes_low or dear) or _axis(flow, region) != -1:
         return None
     scope = flow.scopes[region.result.scope]
     ids = {op.id for op in region.ops}
@@ -128,7 +174,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
         return None
     inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon)
+    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:

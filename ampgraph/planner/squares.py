@@ -9,7 +9,10 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..core.pattern_view import View
 from ..oplists.pattern_files import conventions
 from ..oplists.patterns import region_patterns
-from ..oplists.traits import Traits
+from ..oplists.traits import Trait, Traits
+
+SQUARING: tuple[Trait, ...] = ("squares", "sums_squares", "powers", "multiplies")
+"""Traits of the operators that may."""
 
 
 class Squares:
@@ -22,7 +25,8 @@ class Squares:
     @cached_property
     def of_op(self) -> Mapping[int, int]:
         """The operators that square, with what they square."""
-        squared = {op.id: self._squared(op) for op in self.flow.ops if op.slots}
+        may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
+        squared = {op.id: self._squared(op) for op in self.flow.ops if op.slots and op.role in may}
         return {op: value for op, value in squared.items() if value != NONE}
 
     def _squared(self, op: Op) -> int:

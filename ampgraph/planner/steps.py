@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from ..core.dataflow import Dataflow
+from ..core.dataflow import Dataflow, Op
 from ..core.plan import Plan, Rewrite
 from .assemble import assemble
-from .clips import find_clips
+from .clips import possible_clips, with_kernels, written
 from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
+from .folds import find_folds
+from .forms import find_forms
+from .given_casts import find_given_casts
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
 from .regions import Regions, find_norms
-from .stages import Tied
+from .stages import Settled, Tied
 
 __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
@@ -33,9 +36,27 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
-    if not policy(options.policy).ours:
+    if not policy(options.policy).ours or options.level.white == "float32":
         return []
-    return [*find_norms(flow, options), *find_clips(flow, options, decide)]
+    names = options.rewrites
+    clips = possible_clips(flow, options) if "clip" in names else []
+    folds = find_folds(flow, options, names)
+    norms = find_norms(flow, options) if "norm" in names else []
+    gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
+    forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
+    found = [*norms, *forms]
+    casts = find_given_casts(Context(flow, options)) if "cast" in names else []
+    if not clips and not folds and not casts:
+        return found
+    trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
+    low = [op for op in clips if _is_low(trial, op)]
+    whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
+    casts = casts if any(trial.is_low(unit.id) for unit in flow.units) else []
+    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole), *casts]
+
+
+def _is_low(trial: Settled, op: Op) -> bool:
+    return all(trial.is_low(unit) for unit in op.slots.values())
 
 
 def _check_patterns(context: Context) -> None:

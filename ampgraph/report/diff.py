@@ -163,7 +163,7 @@ def _slots(plan: Plan) -> dict[tuple[str, int, str, str], Decision]:
 
 def _in_file(plan: Plan, scope: str) -> Callable[[int], int]:
     """A plan counts the nodes that are left behind its rewrites: their places before."""
-    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.nodes[:-1])
+    gone = sorted(index for rewrite in plan.rewrites if rewrite.scope == scope for index in rewrite.gone)
 
     def index_in_file(index: int) -> int:
         for place in gone:

@@ -9,15 +9,18 @@ from dataclasses import asdict, dataclass
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import Rewrite
+from ..core.plan import HALF_LAST, Rewrite
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
 from ..planner.reasons import Price, Reason, reasons_of
+from ..planner.selection import hint as pattern_hint
+from ..planner.selection import named
 from .casts import label
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
+Replaced = Mapping[str, tuple[str, str]]  # a name that a rewrite took away -> the operator instead, what it writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,28 @@ def find_node(flow: Dataflow, wanted: str) -> Op:
     raise AmpError("AMP308", f"no node '{wanted}'", hint=_hint(flow, wanted))
 
 
+def find_nodes(flow: Dataflow, wanted: str) -> list[Op]:
+    """The nodes that a pattern as --fp32 takes it means, in the order of the file; else the one that `find_node` finds.
+
+    Raises AmpError AMP308 for none."""
+    sort = wanted.partition(":")[0]
+    if sort == "op":
+        kind = wanted.removeprefix("op:").removeprefix("ai.onnx::")
+        ops = [op for op in flow.ops if op.kind == kind or fnmatch.fnmatchcase(op.kind, kind)]
+    elif sort in ("scope", "value"):
+        ids = {op.id for op, _ in named(flow, wanted)}
+        ops = [op for op in flow.ops if op.id in ids]
+    else:
+        ops = [op for op in flow.ops if fnmatch.fnmatchcase(label(flow, op), wanted)]
+        ops = ops if len(ops) > 1 and not any(wanted in (op.name, label(flow, op)) for op in ops) else []
+    if ops or sort not in ("op", "scope", "value"):
+        return ops or [find_node(flow, wanted)]
+    try:
+        return [find_node(flow, wanted)]  # its name may begin so
+    except AmpError as error:
+        raise AmpError("AMP308", f"no node '{wanted}'", hint=pattern_hint(flow, wanted)) from error
+
+
 def _place(flow: Dataflow, op: Op) -> str:
     """A name that means this node alone: its own, its first output's, or its place."""
     names = [op.name] if sum(other.name == op.name for other in flow.ops) == 1 else []
@@ -118,27 +143,33 @@ def _hint(flow: Dataflow, wanted: str) -> str:
     return f"names that hold it: {', '.join(inside)}"
 
 
-def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> dict[str, tuple[str, str]]:
-    """Names of nodes and values that rewrites take away -> (the operator instead, the value that it writes)."""
+def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
+    """Names of nodes and values that rewrites take away -> (the operator instead with the rewrite's name, the
+    value that it writes)."""
     paths = {scope.path: scope.id for scope in flow.scopes}
     ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
     names: dict[str, tuple[str, str]] = {}
     for rewrite in rewrites:
         scope = paths[rewrite.scope]
         result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
+        result = rewrite.inputs[0] if rewrite.name == "cast" else result
         for index in rewrite.nodes:
             op = ops[scope, index]
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.kind, result
+                names[name] = rewrite.what, name if rewrite.kind == HALF_LAST else result
     return names
 
 
-def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str, str]] | None = None) -> Explanation:
-    """Explains one node of a decided model. ``replaced``: names that a rewrite took away."""
-    flow, options = decided.flow, decided.options
+def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
+    """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
     kind, result = (replaced or {}).get(wanted, ("", wanted))
-    op = find_node(flow, result)
-    region = f"its region is written as one {kind}" if kind else decided.region_of.get(op.id, "")
+    return [_explained(decided, op, kind) for op in find_nodes(decided.flow, result)]
+
+
+def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
+    flow, options = decided.flow, decided.options
+    written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
+    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
@@ -168,10 +199,8 @@ def explain(decided: DecidedModel, wanted: str, replaced: Mapping[str, tuple[str
 
 def _inside(options: Options, kind: str, listing: Listing | None) -> str:
     """What the target's kernel does in float32, where that leaves the operator to the cut."""
-    level, kernels = options.level, options.kernels
-    if level.float32_inside != "cut" or listing is None or listing.cls not in ("black", "kept"):
-        return ""
-    return kernels.float32_inside.get(kind, "")
+    trusted = listing is not None and options.level.trusts_kernels(listing.cls)
+    return options.kernels.float32_inside.get(kind, "") if trusted else ""
 
 
 def _facts(flow: Dataflow, op: Op) -> tuple[tuple[str, str], ...]:

@@ -191,7 +191,7 @@ def summarize(
         casts_after=after.casts,
         weights_before=before.weights,
         weights_after=after.weights,
-        rewrites=dict(Counter(rewrite.kind for rewrite in plan.rewrites)),
+        rewrites=dict(Counter(rewrite.what for rewrite in plan.rewrites)),
         guards=_held(node for node in float32 if node.why.rule not in (*ORDINARY, plan.policy)),
         opset=_held(node for node in float32 if node.why.rule == "opset"),
         unlisted=_held(node for node in float32 if node.why.rule in ("unlisted", "unknown")),

@@ -9,10 +9,9 @@ from ..core.dataflow import FLOAT32
 from ..oplists.rows import ListRow
 from ..planner.policies.registry import policy
 from .casts import CastReport
-from .explain import Choice, Explanation, SlotReport
 from .fusions import Fusions
 from .inspect import OTHER, PRECISIONS, Changes, Inspection, Layer
-from .lines import in_rows, plural
+from .lines import in_rows, plural, rewrite_line
 from .summary import ORDINARY, Held, Summary
 
 EXAMPLES = 3
@@ -52,10 +51,8 @@ def summary_lines(summary: Summary) -> list[str]:
             + _share(summary.bytes_after, summary.bytes_before),
         )
     )
-    for kind, count in summary.rewrites.items():
-        single = " and " not in kind
-        what = f"{plural(count, 'group')} of nodes written as one" if single else f"{plural(count, 'node')} written as"
-        rows.append(("rewrites", f"{what} {kind} each"))
+    for what, count in summary.rewrites.items():
+        rows.append(("rewrites", rewrite_line(what, count)))
     rows += _range_rows(summary)
     rows += _held_rows("guards", summary.guards, _no_guard(summary))
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
@@ -250,64 +247,6 @@ def _fusion_lines(found: Fusions) -> list[str]:
 
 
 # -- explain and lists ------------------------------------------------------------------------------------------------
-
-
-def explanation_lines(found: Explanation) -> list[str]:
-    """The report of `explain`."""
-    rows = [
-        ("node", f"{found.kind} '{found.node}' is {found.precision}"),
-        ("options", f"level {found.level}, {found.dtype}, target {found.target}"),
-    ]
-    if found.scope:
-        rows.append(("scope", found.scope))
-    if found.layer:
-        rows.append(("layer", found.layer))
-    if found.listed:
-        message = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
-        rows.append(("list", f"{found.listed_at}: {message}"))
-    else:
-        rows.append(("list", f"{found.kind} is in no list"))
-    if found.rule:
-        rows.append(("rule", found.rule))
-    if found.kernel:
-        rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
-    if found.region:
-        rows.append(("region", found.region))
-    for slot in found.slots:
-        rows += _slot_rows(slot, found.dtype)
-    if not found.slots:
-        rows.append(("", "nothing to decide: it has no float32 tensor"))
-    if found.facts:
-        rows.append(("given", ", ".join(f"'{name}' {dtype}" for name, dtype in found.facts)))
-    return in_rows(rows)
-
-
-def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
-    rows = [
-        (f"slot {slot.slot}", f"{slot.dtype}, by {slot.rule}: {slot.reason}"),
-        ("", f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}"),
-    ]
-    if slot.shared:
-        more = f" and {len(slot.shared) - EXAMPLES} more" if len(slot.shared) > EXAMPLES else ""
-        rows.append(("", f"decided together with {', '.join(slot.shared[:EXAMPLES])}{more}"))
-    if slot.cost:
-        rows.append(("", "with the neighbours as they are:"))
-        rows += [
-            ("", f"  {name} costs {_cost(choice)}")
-            for name, choice in ((low, slot.cost.low), (FLOAT32, slot.cost.float32))
-        ]
-    return rows
-
-
-def _cost(choice: Choice) -> str:
-    if choice.bytes is None:
-        return "more than any cast: it is not possible here"
-    message = [
-        f"{what} {', '.join(map(repr, names))}"
-        for what, names in (("casts", choice.casts), ("stores", choice.weights))
-        if names
-    ]
-    return ", ".join([f"{choice.bytes:,} bytes", *message])
 
 
 def list_lines(rows: Sequence[ListRow], level: str) -> list[str]:

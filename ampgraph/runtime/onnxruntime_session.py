@@ -154,8 +154,18 @@ def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:
     message = first_line(error)
     if out_of_memory(error):
         return no_memory(f"on {device}")
-    hint = f"{contradiction}: feed rows that belong together" if contradiction else "look at the shapes of what was fed"
+    if lacks_kernel(message):
+        hint = f"its kernel on {device} does not take this type: --strict needs none, or convert for --target {device}"
+    elif contradiction:
+        hint = f"{contradiction}: feed rows that belong together"
+    else:
+        hint = "look at the shapes of what was fed"
     return AmpError("AMP504", f"ONNX Runtime stopped: {message}", hint=hint)
+
+
+def lacks_kernel(message: str) -> bool:
+    """Whether the runtime says that it cannot compute this at all, whatever the shapes."""
+    return any(words in message for words in ("not supported", "NOT_IMPLEMENTED", "ot implemented"))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -63,6 +63,21 @@ HEADS: dict[str, dict[str, Any]] = {
                 "default": 0,
             },
         },
+        "fuses": {
+            "Gelu": {
+                "why": "GeluFusion: Erf, the half first or last",
+                "operators": ["Add", "Div", "Erf", "Mul"],
+                "half_last": True,
+            },
+            "LayerNormalization": {
+                "why": "LayerNormFusion: Div, with the Casts around what is float32",
+                "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
+            },
+            "RMSNormalization": {
+                "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
+                "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
+            },
+        },
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
@@ -85,6 +100,7 @@ HEADS: dict[str, dict[str, Any]] = {
             "ScatterND": {"float16": "the kernel refuses every reduction of float16 values", **REDUCTION},
             "Transpose": {**dict.fromkeys(LOW, DIES), "before": "scores"},
         },
+        "fuses": {},
     },
 }
 
@@ -93,7 +109,8 @@ COMMENTS = {
 # BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
 # nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
 # `fine`, or all nodes.
-# An operator without an entry at an opset runs on the fallback provider in either type.
+# [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
+# the fusion says. An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
 # A float16 node without a kernel is wrapped in casts by the runtime, which then removes its own round trips, so an
@@ -235,7 +252,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in ("float32_inside", "tied", "broken"):
+    for section in ("float32_inside", "tied", "broken", "fuses"):
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]

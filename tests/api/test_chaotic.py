@@ -10,14 +10,15 @@ import ampgraph
 from ampgraph.core.verdict import CheckVerdict
 from onnx_text import parse
 
-CHAOTIC = """
-agraph (float[4,8] x) => (float[4,8] y) {
+FOLDS = 8  # of the tent map, each of which doubles a difference
+FOLD = "b{0} = Abs(a{0})  c{0} = Mul(b{0}, two)  a{1} = Sub(one, c{0})"
+CHAOTIC = f"""
+agraph (float[4,8] x) => (float[4,8] a{FOLDS}) {{
   p = MatMul(x, w)
-  t = Tanh(p)
-  a = Mul(t, steep)
-  y = Sin(a)
-}"""
-WEIGHTS = {"w": np.eye(8, dtype=np.float32), "steep": np.float32(300)}
+  a0 = Tanh(p)
+  {"  ".join(FOLD.format(i, i + 1) for i in range(FOLDS))}
+}}"""
+WEIGHTS = {"w": np.eye(8, dtype=np.float32), "one": np.float32(1), "two": np.float32(2)}
 SAID = r"the model is chaotic in itself: rounding its inputs alone changes it by ([0-9.]+)"
 
 
@@ -44,7 +45,7 @@ def test_the_check_names_it(path):
 def test_verify_names_it_where_it_misses_and_only_there(path):
     low = ampgraph.convert(path)
     notes = [note for note in ampgraph.verify(path, low).notes if re.search(SAID, note)]
-    assert len(notes) == 1 and notes[0].endswith("at 'y'")
+    assert len(notes) == 1 and notes[0].endswith(f"at 'a{FOLDS}'")
     assert not any(re.search(SAID, note) for note in ampgraph.verify(path, low, tolerance=0.9).notes)
 
 
@@ -62,3 +63,11 @@ def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     with pytest.warns(ampgraph.PrecisionWarning) as caught:
         ampgraph.convert(source, output=tmp_path / "low.onnx", check="auto")
     assert verdict_of(caught[0]).sensitivity is None
+
+
+def test_verify_says_that_an_output_vanishes():
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
+    for size, said in (1e-4, True), (1e-1, False):
+        model = parse(text, w=np.eye(8, dtype=np.float32) * np.float32(size))
+        found = ampgraph.verify(model, ampgraph.convert(model), samples=2)
+        assert found.ok and any("'y' vanishes in float16" in note for note in found.notes) == said

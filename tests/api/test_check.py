@@ -9,13 +9,16 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
+from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.verdict import CheckVerdict
+from ampgraph.numerics.inputs.samples import load_samples
 from onnx_text import parse
 
 PRODUCT = """
 agraph (float[N,8] x) => (float[N,8] y) {
   y = MatMul(x, w)
 }"""
+PRODUCTS = "agraph (float[N,8] x) => (float[N,8] y) { a = MatMul(x, w)  y = MatMul(a, w) }"
 MINDIR = Path(ampgraph.__file__).parent / "models" / "digits_cnn.mindir"
 SMALL = {"w": np.eye(8, dtype=np.float32)}
 LARGE = {"w": np.full((8, 8), 3e4, np.float32)}  # float16 holds it, and no sum of such products
@@ -23,9 +26,9 @@ LARGE = {"w": np.full((8, 8), 3e4, np.float32)}  # float16 holds it, and no sum 
 
 @pytest.fixture
 def path(tmp_path):
-    def write(weights):
+    def write(weights, text=PRODUCT):
         file = tmp_path / "model.onnx"
-        file.write_bytes(parse(PRODUCT, **weights).SerializeToString())
+        file.write_bytes(parse(text, **weights).SerializeToString())
         return file
 
     return write
@@ -182,7 +185,18 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
         check_run.run(asked, answers.append)
-    assert [(found.outcome, found.samples) for found in answers] == [("ok", 1), ("missed", 2)]
+    assert [(found.outcome, found.samples, found.left) for found in answers] == [("ok", 1, 2), ("missed", 2, 1)]
+
+
+def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
+    source = path(SMALL)
+    ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
+    for name in "abc":
+        np.savez(tmp_path / name, x=np.ones((2, 8), np.float32))
+    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 0, 1 << 30)
+    answers: list[CheckVerdict] = []
+    check_run.run(asked, answers.append)
+    assert str(answers[-1]).startswith("ok 0 on 1 sample (2 more would take too long)")
 
 
 @pytest.mark.slow
@@ -226,11 +240,45 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
 @pytest.mark.slow
 def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
     source = path({"w": 4000 * np.eye(8, dtype=np.float32)})
-    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 6 generated inputs"):
+    with pytest.warns(ampgraph.PrecisionWarning, match="DOUBTFUL: 'y' reaches .* of 65,504 on 12 generated inputs and"):
         ampgraph.convert(source, output=source.parent / "low.onnx", check="require")
     assert (source.parent / "low.onnx").exists()
     found = json.loads(amp("convert", source, "--check", "auto", "--repair", "--json")[1])
     assert found["nodes"] == {"float32": 1}
+
+
+@pytest.mark.parametrize(("body", "near"), [("y = MatMul(p, w)", True), ("m = MatMul(p, e)  y = Add(m, w)", False)])
+def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there(path, tmp_path, body, near):
+    weights = {"w": -5000 * np.eye(8, dtype=np.float32) * (1 if near else 4), "e": np.eye(8, dtype=np.float32)}
+    source = path(weights, f"agraph (float[8,8] x) => (float[8,8] y) {{ p = Abs(x)  {body} }}")
+    ampgraph.convert(source, output=tmp_path / "low.onnx", low=["op:*"], check="off")
+    pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
+    found = check_run.near_the_limit(pair, load_samples(pair.reference, count=6), 10)
+    assert found.startswith("'y' reaches ") if near else not found
+
+
+@pytest.mark.slow
+def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
+    source = path({"w": 1e-4 * np.eye(8, dtype=np.float32)}, PRODUCTS)
+    np.savez(tmp_path / "x", x=np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8))
+    said = "DOUBTFUL: 'y' vanishes in float16: "
+    for words, end in ([], " on 6 generated inputs: give --data"), (["--data", tmp_path / "x.npz"], " on 1 sample"):
+        code, out, _ = amp("convert", source, "--check", "auto", *words)
+        assert code == 0 and rows(out)["check"].startswith(said) and rows(out)["check"].endswith(end)
+    out = amp("convert", source, "--check", "auto", "--dtype", "bfloat16", "--opset", "22")[1]
+    assert rows(out)["check"].startswith("ok ")
+
+
+def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
+    ampgraph.convert(MINDIR, output=tmp_path / "low.mindir", check="off")
+    assert list(MindirPair(MINDIR, tmp_path / "low.mindir", "cpu").roles()) == ["output0"]
+
+
+@pytest.mark.slow
+def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
+    text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
+    out = amp("convert", path(SMALL, text), "--check", "auto")[1]
+    assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by 1")
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from ampgraph.api.judging import Watched, judged
+from ampgraph.api.judging import Watched, judged, unsure
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
+from ampgraph.numerics.metrics.vanishing import vanishing
 
 
 def watched(errors, sizes=None):
@@ -25,6 +26,10 @@ def watched(errors, sizes=None):
         ([1e-3] * 5 + [5e-2], "doubtful", 1),
         ([1e-3] * 4 + [1.5e-2] * 2, "doubtful", 2),
         ([1e-3] * 3 + [1.5e-2] * 3, "missed", 3),
+        ([1e-3] * 22 + [1.5e-2] * 2, "ok", 2),
+        ([1e-3] * 21 + [1.5e-2] * 3, "doubtful", 3),  # as many as one of eight
+        ([1e-3] * 23 + [5e-2], "ok", 1),
+        ([1e-3] * 22 + [5e-2] * 2, "doubtful", 2),
         ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
     ],
 )
@@ -46,9 +51,31 @@ def test_a_generated_sample_in_which_the_output_nearly_vanishes_is_measured_agai
     assert judged(found, 1e-2, generated=False).outcome == "missed"
 
 
+def test_more_samples_are_wanted_where_the_first_come_close():
+    for errors, wanted in ([1e-3] * 6, False), ([1e-3] * 5 + [3e-3], True), ([1.5e-2] * 6, False):
+        assert unsure([watched(errors)], 1e-2) == wanted
+
+
 def test_an_output_that_says_nothing_is_not_judged():
     mute = Watched(Agreement("m"))
     for _ in range(3):
         mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
     assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
     assert judged([mute], 1e-2, generated=True).outcome == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("errors", "sizes", "said"),
+    [
+        ([0.97] * 6, [2e-8] * 6, "97% of it is lost, which is 2e-08 at most"),
+        ([1.0, 0.5, 0.2, 0.1, 1.0, 1.0], [1e-6] * 6, "of it is lost"),
+        ([1.0] * 5 + [1e-3], [2e-8] * 5 + [1.0], ""),  # small in some samples
+        ([2e-2] * 6, [2e-5] * 6, ""),  # the float16 numbers there are, as everywhere
+    ],
+)
+def test_an_output_that_float16_does_not_reach(errors, sizes, said):
+    seen = [watched(errors, sizes)]
+    assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
+    outputs = [one.agreement for one in seen]
+    assert said in vanishing(outputs, {}) and bool(said) == bool(vanishing(outputs, {}))
+    assert not vanishing(outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like

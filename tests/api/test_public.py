@@ -16,7 +16,7 @@ import ampgraph
 from ampgraph.core.recipe import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-VERBS = ("build_training_step", "convert", "explain", "inspect", "lists", "plan", "tune")
+VERBS = ("build_training_step", "convert", "explain", "explain_all", "inspect", "lists", "plan", "tune")
 
 
 def test_all_names_load_and_show() -> None:
@@ -54,7 +54,7 @@ def test_help_shows_the_fields(name: str) -> None:
 def test_a_misspelt_keyword_has_a_hint(name: str) -> None:
     verb = getattr(ampgraph, name)
     required = {"optimizer": "sgd"} if name == "build_training_step" else {}
-    given = ["m.onnx", "node"] if name == "explain" else [] if name == "lists" else ["m.onnx"]
+    given = ["m.onnx", "node"] if name.startswith("explain") else [] if name == "lists" else ["m.onnx"]
     with pytest.raises(TypeError) as raised:
         verb(*given, **required, store_weihgts="low")
     assert str(raised.value) == "error[AMP301]: unknown keyword 'store_weihgts'\nhint: did you mean 'store_weights'?"

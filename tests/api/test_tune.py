@@ -17,6 +17,7 @@ from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.tune.search import BUDGET
 from hard_models import HARD_MODELS
+from onnx_text import parse
 from present import present
 
 pytest.importorskip("onnxruntime")
@@ -26,6 +27,18 @@ def tuned(name, count=4, **more):
     hard = HARD_MODELS[name]
     model = hard.build()
     return model, hard.feeds(count), ampgraph.tune(model, data=hard.feeds(count), **more)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1.0])
+def test_inputs_and_outputs_may_be_low(tolerance):
+    text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
+    model = parse(text, w=np.eye(64, dtype=np.float32), big=np.full(64, 100, np.float32))
+    found = ampgraph.tune(model, samples=2, io=["*=low"], tolerance=tolerance)
+    assert found.met and bool(found.patterns) == (tolerance < 1)
+    converted = ampgraph.convert(model, io=["*=low"], fp32=found.patterns)
+    assert {value.type.tensor_type.elem_type for value in (*converted.graph.input, *converted.graph.output)} == {
+        TensorProto.FLOAT16
+    }
 
 
 def strict_error(model, converted, feeds):

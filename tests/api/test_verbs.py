@@ -74,6 +74,20 @@ def test_explain_says_what_the_command_says(amp: Any) -> None:
     assert json.loads(amp(*words)[1]) == json.loads(json.dumps(found.to_dict()))
 
 
+def test_explain_takes_patterns(amp: Any) -> None:
+    assert ampgraph.explain(model(), "op:Relu").node == "activation"
+    found = ampgraph.explain_all(CNN, "op:Conv", "O1")
+    assert len(found) > 1 and {one.kind for one in found} == {"Conv"}
+    code, out, _ = amp("explain", CNN, "op:Conv", "--level", "O1")
+    assert code == 0 and [line.split()[:2] for line in out.splitlines()] == [["Conv", f"'{one.node}'"] for one in found]
+    assert all("float16  by " in line for line in out.splitlines())
+    assert json.loads(amp("explain", CNN, "op:Conv", "--level", "O1", "--json")[1])[1]["node"] == found[1].node
+    for node, word in (("op:Conv", "explain_all has all"), ("op:Covn", "did you mean 'Conv'"), ("value:no", "no")):
+        with pytest.raises(AmpError) as raised:
+            ampgraph.explain(CNN, node)
+        assert raised.value.code == "AMP308" and word in str(raised.value)
+
+
 def test_lists_says_what_the_command_says(amp: Any, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('[white]\nSoftmax = "mine"\n')

@@ -143,6 +143,7 @@ def test_weights_are_named_with_their_share_and_json_lists_all(amp, folder):
         (["--data", "data", "--ranges", "r.json"], "AMP311", "--ranges and --data"),
         (["--samples", "2", "--ranges", "r.json"], "AMP311", "--samples"),
         (["--samples", "0"], "AMP311", "--samples 0"),
+        (["--samples", "100000000"], "AMP311", "give 1 to 1,000,000"),
         (["--samples", "-3"], "AMP311", "--samples -3"),
         (["--range-margin", "2"], "AMP311", "--range-margin"),
         (["--data", "data", "--range-margin", "0"], "AMP311", "--range-margin 0"),

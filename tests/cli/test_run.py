@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import ampgraph
 from ampgraph.report.outputs import describe_outputs
 from cli_helpers import contents, refused
 from runtime.adder import BIAS, FEEDS, X, written
@@ -60,6 +61,25 @@ def test_the_command_tells_and_writes(amp: Any, folder: Path) -> None:
     code, told, _ = amp("run", folder / "m.onnx", "--data", folder / "data.npz", "-o", out, "--strict", "--json")
     assert code == 0 and json.loads(told)[1]["mean"] == -1.0
     assert out.read_bytes() == before  # the same numbers, the same bytes
+
+
+def test_inputs_are_generated_where_none_are_given(amp: Any, folder: Path) -> None:
+    code, told, err = amp("run", folder / "m.onnx", "--dim", "batch=5")
+    assert code == 0 and told.startswith("y  float32 5x3  ")
+    assert err.startswith("inputs were generated: 1 sample, seed 0")
+    assert amp("run", folder / "m.onnx", "--dim", "batch=5", "--strict")[1] == told
+    assert amp("run", folder / "m.onnx", "--dim", "batch=5", "-q") == (0, "", "")
+    assert amp("run", folder / "m.onnx", "--dim", "batch=5", "--seed", "1")[1] != told
+    refused(amp("run", folder / "m.onnx", "--dim", "rows=5"), "AMP310", "there are: batch")
+
+
+def test_nan_in_what_is_fed_is_told(amp: Any, folder: Path) -> None:
+    fed = {**FEEDS, "x": np.where(np.arange(12).reshape(4, 3) == 7, np.float32(np.nan), X)}
+    np.savez(folder / "nan.npz", **fed)
+    code, told, err = amp("run", folder / "m.onnx", "--data", folder / "nan.npz")
+    assert (code, err) == (0, "input 'x' holds NaN, first at [2, 1]\n") and "1 NaN" in told
+    with pytest.warns(UserWarning, match="input 'x' holds NaN"):
+        ampgraph.run(folder / "m.onnx", fed)
 
 
 @pytest.mark.parametrize(

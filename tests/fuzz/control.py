@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from fuzz.bodies import Body
-from fuzz.forms import DTYPES, Want
+from fuzz.forms import DTYPES, Want, schema
 from fuzz.motifs import motif
 
 DEEPEST = 2
@@ -170,9 +170,18 @@ def define(body: Body) -> None:
     outputs = list(dict.fromkeys(shared.choice(inner.made()) for _ in range(shared.choice([1, 2]))))
     name = f"F{len(shared.functions)}"
     shared.imports["local"] = 1
-    imports = [helper.make_opsetid(domain, version) for domain, version in shared.imports.items()]
+    opsets = {**shared.imports, "": opset_of(inner)}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     shared.functions.append(helper.make_function("local", name, formals, outputs, inner.nodes, imports))
     shared.arities[name] = wants
+
+
+def opset_of(body: Body) -> int:
+    """The opset of a function: every other one has an older one, in which its operators are the same."""
+    newest, kinds = body.shared.opset, {node.op_type for node in body.nodes if not node.domain}
+    since = max((schema(kind, newest).since_version for kind in kinds), default=1)
+    drawn = np.random.default_rng(body.shared.count)  # of its own: all else stays as it was drawn
+    return int(drawn.integers(since, newest + 1)) if drawn.random() < 0.5 else newest
 
 
 def sequence(body: Body) -> None:

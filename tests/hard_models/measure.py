@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, TensorProto, helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import StrictSession
@@ -61,6 +61,35 @@ def error(result: Any, expected: Sequence[np.ndarray]) -> float:
 def heavy_only(model: ModelProto) -> ModelProto:
     """The model with nothing low but its heavy nodes."""
     return ampgraph.convert(model, "O1", lists=HEAVY_ONLY)
+
+
+def as_fused(model: ModelProto) -> ModelProto:
+    """The model with the roundings of CUDA's fused norms: Div, Cast, Mul by a low scale is one kernel there, which
+    multiplies in float32 and rounds once (benchmarks/cuda_placement tells that it is one)."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    graph, nodes = result.graph, list(model.graph.node)
+    writers = {name: node for node in nodes for name in node.output}
+    del graph.node[:], graph.value_info[:]
+    for node in nodes:
+        place = next((p for p, name in enumerate(node.input) if _is_low_quotient(name, writers)), None)
+        if node.op_type != "Mul" or place is None:
+            graph.node.append(node)
+            continue
+        wide, scale, (low,) = writers[node.input[place]].input[0], node.input[1 - place], node.output
+        to = writers[node.input[place]].attribute[0].i
+        graph.node.append(helper.make_node("Cast", [scale], [f"{low}_scale"], to=TensorProto.FLOAT))
+        graph.node.append(helper.make_node("Mul", [wide, f"{low}_scale"], [f"{low}_wide"]))
+        graph.node.append(helper.make_node("Cast", [f"{low}_wide"], [low], to=to))
+    return result
+
+
+def _is_low_quotient(name: str, writers: dict[str, onnx.NodeProto]) -> bool:
+    cast = writers.get(name)
+    if cast is None or cast.op_type != "Cast" or cast.attribute[0].i == TensorProto.FLOAT:
+        return False
+    quotient = writers.get(cast.input[0])
+    return quotient is not None and quotient.op_type == "Div"
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:

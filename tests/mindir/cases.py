@@ -26,7 +26,7 @@ CORNERS = (
     *("dynamic_block", "functions", "two_outputs", "ends_in_layernorm", "ends_in_batchnorm", "two_norms"),
     *("shared_weights", "raw_parameters", "matrix_products", "casts", "to_low", "to_exact", "branches", "early_return"),
     *("cells_in_lists", "low_norms", "promotion", "exact_values", "three_dimensions", "inputs"),
-    *("made_constants", "functions_of_parameters"),
+    *("made_constants", "functions_of_parameters", "late_cells"),
 )
 NAMES = (*ESSENTIAL, *USUAL, *CORNERS)
 

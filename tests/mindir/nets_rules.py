@@ -168,6 +168,38 @@ class FunctionsOfParameters(nn.Cell):
         return self.head(y * ops.exp(self.shift))
 
 
+class Tabled(nn.Cell):
+    """A bias that a function makes of two parameters, as window attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.index = Parameter(Tensor(np.eye(4, dtype=np.float32)), name="index")
+        self.table = Parameter(Tensor(normal(4, 4)), name="table")
+        self.dense = nn.Dense(4, 4)
+
+    def construct(self, x):
+        return self.dense(x) + ops.matmul(self.index, self.table)
+
+
+class OwnNorm(nn.LayerNorm):
+    """A class of the user's own, derived from a black one."""
+
+
+class LateCells(nn.Cell):
+    """Cells that come into a list later: the names of their parameters leave out the list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList()
+        for cell in (Tabled(), OwnNorm((4,)), Tabled()):
+            self.layers.append(cell)
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 CELLS = {
     "branches": (Branches, (normal(4, 4),)),
     "early_return": (EarlyReturn, (normal(4, 4),)),
@@ -180,5 +212,6 @@ CELLS = {
     "three_dimensions": (ThreeDimensions, (normal(1, 1, 4, 4, 4), np.array([0, 1], np.int32))),
     "inputs": (Inputs, (normal(2, 4), normal(3), np.array([1], np.int32), normal(2, seed=1))),
     "made_constants": (MadeConstants, (normal(2, 6),)),
+    "late_cells": (LateCells, (normal(4, 4),)),
     "functions_of_parameters": (FunctionsOfParameters, (normal(2, 2, 4),)),
 }

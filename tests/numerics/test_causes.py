@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from onnx import ModelProto
 
 import ampgraph
+from ampgraph.api.fault_search import FaultSearch
 from ampgraph.api.verify import verify
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.trace.switched import SwitchedSession, attribute
@@ -169,6 +171,15 @@ def test_the_search_finds_the_largest_of_many() -> None:
     assert [cause.units for cause in found.causes] == [(17,), (280,), (121,), (120,)] and len(asked) <= 64
     assert found.without == pytest.approx(np.sqrt(296e-9)) and found.none == 0
     assert attribute(error, 300, 4, 1.0).causes == ()
+    asked.clear()
+    assert attribute(error, 300, 4, 1e-3, late=lambda: len(asked) >= 8).causes == () and len(asked) <= 9
+
+
+def test_a_search_that_runs_out_of_time_says_so_and_names_where_errors_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = spectrum()
+    monkeypatch.setattr("ampgraph.api.verify.FaultSearch", functools.partial(FaultSearch, seconds=-1.0))
+    found = verify(model, low(model), data=data[:1])
+    assert found.growth and found.left is None and any("ended after" in note for note in found.notes)
 
 
 # -- random graphs ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def shapes(text: str, weights: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def test_a_height_of_which_nothing_may_be_left() -> None:
     found = shapes(HEIGHT, {"k": np.ones((2, 3, 8, 8), np.float32), "axis": np.array([2])})
-    assert found["x"] == (1, 3, 8, 128)
+    assert found["x"] == (1, 3, 8, 256)
 
 
 def test_one_name_for_two_sizes() -> None:
@@ -52,3 +52,12 @@ def test_numbers_of_a_message_come_before_others() -> None:
     message = "Status Message: /a/b.h:51 Dimension of input 2 must be 1 instead of 4. shape={1,288,4,16}"
     proposed = list(changes(message, {("x", 2): 128, ("x", 0): 1}))
     assert {("x", 2): 32} in proposed[:8] and all(("x", 2) in change for change in proposed[:8])
+
+
+@pytest.mark.parametrize(("last", "size"), [("Softmax", (48, 240)), ("Relu", (256, 256))])
+def test_a_reader_of_text_gets_a_line(last: str, size: tuple[int, int]) -> None:
+    text = f"""g (float[N, 3, h, w] x) => (float[N, t, 26] y) {{
+      c = Conv <strides = [8, 8]> (x, k)  p = ReduceMean <axes = [2], keepdims = 0> (c)
+      q = Transpose <perm = [0, 2, 1]> (p)  l = MatMul (q, letters)  y = {last} (l) }}"""
+    found = shapes(text, {"k": np.ones((8, 3, 8, 8), np.float32), "letters": np.ones((8, 26), np.float32)})
+    assert found["x"] == (1, 3, *size)

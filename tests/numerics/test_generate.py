@@ -90,9 +90,9 @@ def test_symbolic_sizes_are_the_users_first() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "sizes"),
     [
-        ("image", ("batch", 3, "height", "width"), (1, 3, 128, 128)),
-        ("x", (None, 3, None, None), (1, 3, 128, 128)),
-        ("x", (None, None, None, 3), (1, 128, 128, 3)),
+        ("image", ("batch", 3, "height", "width"), (1, 3, 256, 256)),
+        ("x", (None, 3, None, None), (1, 3, 256, 256)),
+        ("x", (None, None, None, 3), (1, 256, 256, 3)),
         ("line", ("batch", 1, 32, "width"), (1, 1, 32, 160)),
         ("wave", ("batch", "samples"), (1, 16000)),
         ("spectra", ("batch", "frames", 80), (1, 64, 80)),

@@ -125,6 +125,18 @@ def test_the_graph_tells_what_outputs_are() -> None:
     }  # fmt: skip
 
 
+def test_what_a_branch_gives_is_what_it_makes() -> None:
+    model = parse(
+        """g (bool c, float[8] s) => (float[8] p, float[8] n) {
+            p, n = If (c) <then_branch = a () => (float[8] u, float[8] v) { u = Sigmoid (s)  v = Neg (s) },
+                           else_branch = b () => (float[8] w, float[8] x) { w = Sigmoid (s)  x = Abs (s) }>
+        }"""
+    )
+    graph = adapters.load(model)[0]
+    graph.prepare()
+    assert roles_of(graph.dataflow()) == {"p": "probabilities", "n": "numbers"}
+
+
 # -- detections -------------------------------------------------------------------------------------------------------
 
 

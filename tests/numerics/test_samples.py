@@ -13,6 +13,7 @@ import pytest
 from ampgraph.numerics.inputs.given import MOST
 from ampgraph.numerics.inputs.samples import load_samples
 from numerics.sampled import model, rows, same
+from onnx_text import parse
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -197,3 +198,9 @@ def test_a_graph_that_is_open_already_and_mindir_are_taken() -> None:
 def test_infinities_are_let_through() -> None:
     array = np.array([[0, -np.inf, np.inf]], np.float32)
     assert same(next(iter(load_samples(model(), {"x": array}))), {"x": array})
+
+
+def test_as_many_as_there_is_time_for() -> None:
+    samples = load_samples(parse("g (float[2] x) => (float[2] y) { y = Neg (x) }"), count=5)
+    assert [len(list(samples.within(3, seconds))) for seconds in (60, -1)] == [3, 1]
+    assert len(list(samples.within(9, 60))) == 5 == len(samples.within(9, 60))

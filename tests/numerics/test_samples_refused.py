@@ -183,3 +183,9 @@ def test_no_data_at_all(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 cut short")
     refusal("AMP108", model(), tmp_path / "x.npz", "x.npz")
     refusal("AMP108", model(), tmp_path, "x.npz")
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, 10_000_000])
+def test_the_number_of_samples_has_a_limit_that_is_told(count: Any) -> None:
+    with pytest.raises(AmpError, match="AMP503.*samples are asked for\nhint: ask for a whole number, 1 to 1,000,000"):
+        load_samples(model(), count=count)

@@ -14,6 +14,7 @@ from ampgraph.api.verify import verify
 from ampgraph.numerics.trace.suspects import Inquest
 from ampgraph.numerics.trace.values import Tracer, compared
 from hard_models import HARD_MODELS
+from onnx_text import parse
 from present import present
 
 from . import planted
@@ -89,6 +90,14 @@ NESTED = """g (float[2, 4] x, bool c) => (float[2, 4] y) <float s = {300}> {
     >
     [last] y = Neg (b)
 }"""
+
+
+def test_a_weight_that_is_listed_as_input_need_not_be_fed() -> None:
+    text = "g (float[4, 8] x, float[8, 8] w) => (float[4, 8] y) { p = MatMul(x, w) e = Exp(p) y = MatMul(e, w) }"
+    model = parse(text, w=np.full((8, 8), 2.0, np.float32), opset=8, ir=3)
+    feeds = [{"x": np.full((4, 8), 1.0, np.float32)}]
+    found = verify(model, ampgraph.convert(model, "O3"), data=feeds)
+    assert present(found.first_nonfinite).operator == "Exp"
 
 
 def test_a_branch_in_a_branch() -> None:

@@ -188,7 +188,7 @@ def test_levels():
         "O3": "warn",
         "auto": "hold",
     }
-    assert [name for name, level in levels.items() if level.float32_inside == "cut"] == ["auto"]
+    assert [name for name, level in levels.items() if level.float32_inside == "cut"] == ["O2", "auto"]
     assert all(level.description and isinstance(level, Level) for level in levels.values())
 
 

@@ -27,9 +27,9 @@ def letters(types, order):
     return "".join(words.get(tuple(types.get(name, ())), "x") for name in order)
 
 
-def write_models(models, name="models.zip"):
+def write_models(models, folder=FOLDER):
     """Models and inputs: name -> (ModelProto, arrays)."""
-    with zipfile.ZipFile(FOLDER / name, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(folder / "models.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for key, (model, inputs) in sorted(models.items()):
             _add(archive, f"{key}.onnx", _bare(model).SerializeToString(deterministic=True))
             _add(archive, f"{key}.npz", packed(inputs))
@@ -66,12 +66,20 @@ def packed(arrays):
     return held.getvalue()
 
 
-def write_answers(framework, versions, types, outputs):
+def write_answers(framework, versions, types, outputs, folder=FOLDER):
     """``types``: model -> case -> letters; ``outputs``: by ``model/case/place``."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"versions": versions, "types": types}, indent=1, sort_keys=True)
-    (FOLDER / f"{framework}.json").write_text(text + "\n", encoding="utf-8")
-    (FOLDER / f"{framework}.npz").write_bytes(packed(outputs))
+    (folder / f"{framework}.json").write_text(text + "\n", encoding="utf-8")
+    (folder / f"{framework}.npz").write_bytes(packed(outputs))
+
+
+def asked(words):
+    """What a maker of answers is asked: (whether to check the record, seeds, the folder to write to). Without words:
+    the record anew; ``check``; ``new START STOP FOLDER``: other seeds, to another place."""
+    if words[:1] == ["new"]:
+        return False, range(int(words[1]), int(words[2])), Path(words[3])
+    return words[:1] == ["check"], range(SEEDS), FOLDER
 
 
 def differing(framework, types):
@@ -83,11 +91,11 @@ def differing(framework, types):
 class Answers:
     """A framework's answers, read back."""
 
-    def __init__(self, framework):
-        data = json.loads((FOLDER / f"{framework}.json").read_text(encoding="utf-8"))
+    def __init__(self, framework, folder=FOLDER):
+        data = json.loads((folder / f"{framework}.json").read_text(encoding="utf-8"))
         self.versions, self.types = data["versions"], data["types"]
-        self.outputs = np.load(FOLDER / f"{framework}.npz")
-        self._models = zipfile.ZipFile(FOLDER / "models.zip")
+        self.outputs = np.load(folder / f"{framework}.npz")
+        self._models = zipfile.ZipFile(folder / "models.zip")
 
     def model(self, name):
         return onnx.load_from_string(self._models.read(f"{name}.onnx"))

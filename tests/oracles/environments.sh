@@ -6,6 +6,8 @@
 # TensorFlow must be the wheel `tensorflow`: tensorflow-cpu registers no GPU kernels, which the pass asks for.
 set -e
 : "${1:?a folder}"
+python3.11 --version
+python3.8 --version  # both are there, or this ends here
 python3.11 -m venv "$1/tensorflow"
 "$1/tensorflow/bin/pip" install tensorflow==2.21.0 tf_keras==2.21.0
 python3.8 -m venv "$1/mxnet"

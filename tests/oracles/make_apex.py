@@ -1,6 +1,7 @@
 """Asks NVIDIA Apex, and writes what it answers: python -m oracles.make_apex CHECKOUT, in tests/, with torch 2.13 (CPU).
 
-With the word ``check`` before the path it compares them with the recorded ones instead.
+With the word ``check`` before the path it compares them with the recorded ones instead; with ``new START STOP FOLDER``
+it asks of other random modules, and writes there.
 
 Apex patches functions of Python, so the module itself runs, and not its exported graph. Both call the same operators in
 the same order: the two logs are laid side by side, and what the module ran belongs to the node that ran it.
@@ -66,25 +67,26 @@ def is_cast(entry):
     return entry[1] in torch_types.CASTS or entry[1].rpartition(".")[0] in torch_types.MOVES | {"aten.lift_fresh"}
 
 
-def exported_modules():
+def exported_modules(seeds):
     """(name, exported graph, its ONNX form, what it dispatches) of every module."""
-    for name, (module, arguments) in everything():
+    for name, (module, arguments) in everything(seeds):
         program = torch.export.export(module, arguments)
         exported = torch_types.export(program, answers.OPSET)
         yield name, exported, placed(program, arguments)
 
 
 def main(*words):
-    *check, checkout = words
+    *asked, checkout = words
+    check, seeds, folder = answers.asked(asked)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     amp = apex_amp.load(checkout)
     torch.backends.mha.set_fastpath_enabled(False)
-    prepared = {name: rest for name, *rest in exported_modules()}
+    prepared = {name: rest for name, *rest in exported_modules(seeds)}
     types: dict = {}
     outputs: dict = {}
     for level in LEVELS:  # O1 patches PyTorch and comes last
-        for name, (module, arguments) in everything():
+        for name, (module, arguments) in everything(seeds):
             exported, reference = prepared[name]
             try:
                 log, out = logged(apex_amp.initialized(amp, module, level), *arguments)
@@ -100,7 +102,7 @@ def main(*words):
     if check:
         sys.exit("\n".join(answers.differing("apex", types)) or None)
     versions = {"apex": apex_amp.COMMIT, "torch": torch.__version__, "numpy": np.__version__}
-    answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs)
+    answers.write_answers("apex", {**versions, "python": platform.python_version()}, types, outputs, folder)
 
 
 if __name__ == "__main__":

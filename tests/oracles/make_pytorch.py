@@ -1,6 +1,7 @@
 """Asks torch.autocast, and writes what it answers: python -m oracles.make_pytorch, in tests/, with torch 2.13 (CPU).
 
-With the word ``check`` it compares them with the recorded ones instead.
+With the word ``check`` it compares them with the recorded ones instead; ``new START STOP FOLDER`` asks of other random
+modules, and writes there.
 No GPU is needed: CUDA's autocast runs on facades (facade.py).
 """
 
@@ -24,11 +25,11 @@ CASES = {
 }
 
 
-def everything():
+def everything(seeds):
     """Name -> (module, arguments), each made when it is asked for."""
-    for name in modules.MODULES:
+    for name in modules.MODULES if seeds == range(answers.SEEDS) else ():
         yield name, modules.made(name)
-    for seed in range(answers.SEEDS):
+    for seed in seeds:
         yield f"random{seed:02d}", random_modules.made(seed)
 
 
@@ -43,7 +44,8 @@ def main(*words):
     models: dict = {}
     types: dict = {}
     outputs: dict = {}
-    for name, (module, arguments) in everything():
+    check, seeds, folder = answers.asked(list(words))
+    for name, (module, arguments) in everything(seeds):
         program = torch.export.export(module, arguments)
         exported = torch_types.export(program, answers.OPSET)
         proto = exported.model_proto
@@ -60,11 +62,11 @@ def main(*words):
             for place, array in enumerate(arrays(out)):
                 outputs[f"{name}/{case}/{place}"] = array
         print(name, types[name])
-    if words:
+    if check:
         sys.exit("\n".join(answers.differing("pytorch", types)) or None)
     versions = {"torch": torch.__version__, "onnx": onnx.__version__, "numpy": np.__version__}
-    answers.write_answers("pytorch", {**versions, "python": platform.python_version()}, types, outputs)
-    answers.write_models(models)
+    answers.write_answers("pytorch", {**versions, "python": platform.python_version()}, types, outputs, folder)
+    answers.write_models(models, folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What MXNet's amp.convert_symbol makes of random graphs, as `mxnet.json`.
 
-    FOLDER/mxnet/bin/python -m oracles.mxnet_answers write|check [RUN ...]
+    FOLDER/mxnet/bin/python -m oracles.mxnet_answers write|check [RUN ...]    or new START STOP: printed
 
 In tests, with Python 3.8; environments.sh makes FOLDER. Types are those that MXNet's own inference gives the converted
 symbol. An amp_cast that casts nothing is left out: MXNet puts one where it knows no type. An amp_multicast is the
@@ -143,13 +143,16 @@ def answer(seed, excluded=False, cast=False):
     return " ".join([",".join(map(str, sorted(low))), *sorted(casts)])
 
 
-def run_answers(name):
-    """A run anew."""
+def run_answers(name, others=()):
+    """A run anew, or of other seeds."""
     options, seeds = RUNS[name]
-    return [answer(seed, **options) for seed in seeds]
+    return [answer(seed, **options) for seed in others or seeds]
 
 
 def main():
+    if sys.argv[1] == "new":
+        print(json.dumps({name: run_answers(name, range(*map(int, sys.argv[2:]))) for name in RUNS}))
+        return
     found = json.loads(ANSWERS.read_text())["runs"] if ANSWERS.exists() else {}
     made = {name: run_answers(name) for name in sys.argv[2:] or RUNS}
     if sys.argv[1] == "check":

@@ -1,6 +1,6 @@
 """What TensorFlow's auto_mixed_precision makes of random graphs, as `tensorflow.json`.
 
-    FOLDER/tensorflow/bin/python -m oracles.tensorflow_answers write|check [RUN ...]
+    FOLDER/tensorflow/bin/python -m oracles.tensorflow_answers write|check [RUN ...]    or new START STOP: printed
 
 In tests; environments.sh makes FOLDER. The rewrite reads a cluster, not the machine, so a virtual GPU in it is enough.
 It asks the registry of the wheel for GPU kernels, so the wheel must be `tensorflow`: tensorflow-cpu has none, and gives
@@ -180,14 +180,18 @@ def answer(seed, low, environment):
     return " ".join([",".join(map(str, steps)), *sorted(casts)])
 
 
-def run_answers(name):
-    """A run anew."""
+def run_answers(name, others=()):
+    """A run anew, or of other seeds."""
     low, environment, seeds = RUNS[name]
+    seeds = others or seeds
     answers = [answer(seed, low, environment) for seed in seeds]
     return {"dtype": low, "environment": environment, "answers": answers}
 
 
 def main():
+    if sys.argv[1] == "new":
+        print(json.dumps({name: run_answers(name, range(*map(int, sys.argv[2:])))["answers"] for name in RUNS}))
+        return
     found = json.loads(ANSWERS.read_text())["runs"] if ANSWERS.exists() else {}
     made = {name: run_answers(name) for name in sys.argv[2:] or RUNS}
     if sys.argv[1] == "check":

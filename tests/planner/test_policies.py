@@ -19,7 +19,8 @@ from ampgraph.planner.policies import registry
 from ampgraph.planner.policies.begun import begin
 from ampgraph.planner.policies.forward import ForwardTypes, Typed
 from ampgraph.planner.policies.registry import Policy
-from ampgraph.report.text import explanation_lines, list_lines
+from ampgraph.report.explanations import explanation_lines
+from ampgraph.report.text import list_lines
 from onnx_text import parse
 
 MODEL = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {

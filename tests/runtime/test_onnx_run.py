@@ -59,6 +59,7 @@ def test_an_input_with_a_default_may_be_fed() -> None:
     np.testing.assert_array_equal(got["y"], X * 2)
 
 
+@pytest.mark.filterwarnings("ignore:input 'x' holds NaN")
 def test_nan_and_infinity_go_in_and_come_out() -> None:
     fed = X.copy()
     fed[0] = np.nan
@@ -250,3 +251,13 @@ def test_a_transpose_in_front_of_a_product_with_a_low_weight(tmp_path):
     )
     made = subprocess.run([sys.executable, "-c", code, str(tmp_path / "net.onnx")], capture_output=True, timeout=60)
     assert (made.returncode, made.stdout.split()) == (0, [b"7680.0"])
+
+
+def test_a_type_that_a_kernel_refuses_is_no_matter_of_shapes() -> None:
+    inputs = "float16[8, 4] x, int64[6, 1] i, float16[6, 4] u"
+    text = f'g ({inputs}) => (float16[8, 4] y) {{ y = ScatterND <reduction = "add"> (x, i, u) }}'
+    feeds = {"x": np.ones((8, 4), np.float16), "i": np.zeros((6, 1), np.int64), "u": np.ones((6, 4), np.float16)}
+    with pytest.raises(AmpError) as raised:
+        ampgraph.run(parse(text), feeds)
+    assert raised.value.code == "AMP504" and "--strict needs none, or convert for --target cpu" in raised.value.hint
+    assert ampgraph.run(parse(text), feeds, strict=True)["y"][0, 0] == 7

@@ -18,6 +18,7 @@ class Casts:
 
     def __init__(self, handles: Handles, placing: Placing) -> None:
         self._handles, self._placing = handles, placing
+        self.made: list[tuple[ir.Node, str]] = []  # with the type that they cast to
 
     def of(self, value: Value, to: str) -> ir.Value:
         """``value`` as ``to``, through a given Cast or a new one."""
@@ -47,6 +48,7 @@ class Casts:
         if producer is not None:
             copy_layer(producer, node)
         self._placing.behind(value.scope, producer, node)
+        self.made.append((node, to))
         return result
 
 

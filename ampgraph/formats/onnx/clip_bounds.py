@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from ...oplists.traits import has
+from .stored import drop_constant
 from .weights import stored_tensor
 
 UNBOUND = 3.4e38  # beyond it a bound is none
 
 
-def write_bounds(node: ir.Node, fresh: Callable[[str], str]) -> None:
-    """Puts Max, Min or both in the place of a Clip whose bounds are stored; the result keeps its name."""
+def write_bounds(nodes: Sequence[ir.Node], fresh: Callable[[str], str]) -> bool:
+    """Puts Max, Min or both in the place of a Clip whose bounds are stored; the result keeps its name. False for nodes
+    that are no Clip."""
+    if len(nodes) != 1 or nodes[0].domain or not has(nodes[0].op_type, "bounds"):
+        return False
+    node = nodes[0]
+    read = [given for given in node.inputs[1:] if given is not None]
     graph, old, value = node.graph, node.outputs[0], node.inputs[0]
     assert graph is not None
     name = node.name or old.name or "Clip"
@@ -32,6 +39,9 @@ def write_bounds(node: ir.Node, fresh: Callable[[str], str]) -> None:
     old.replace_all_uses_with(value, replace_graph_outputs=True)
     value.name, old.name = old.name, None
     graph.remove(node, safe=True)
+    for given in read:
+        drop_constant(given)
+    return True
 
 
 def _constant(node: ir.Node, number: float, name: str) -> ir.Value:

@@ -33,12 +33,19 @@ def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow
 
 
 def _refuse_without_cast(values: OnnxValues, low: str) -> None:
-    """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take."""
+    """Before a Cast to the low type came, nothing can be low, whatever operators of other domains take.
+
+    Functions have opsets of their own: what goes in and comes out of one is cast in it."""
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
+    versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
+    where = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
+    for scope in flow.scopes:
+        uses = (use for value in scope.outputs for use in flow.uses[value] if use.op == NONE and use.scope == scope.id)
+        border = (*(flow.values[value].unit for value in scope.inputs), *(use.unit for use in uses))
+        where |= {unit: min(where[unit], versions[scope.id]) for unit in border if unit != NONE}
     for unit in flow.units:
-        own = values.environments[flow.ops[unit.op].scope if unit.op != NONE else 0].opsets
-        version = own.get("", own.get("ai.onnx", main))
+        version = where[unit.id]
         if version < since and low in unit.admits and not (unit.fixed or unit.fixed_low):
             unit.fixed = f"opset {version} has no Cast to {low}; opset {since} does"
 

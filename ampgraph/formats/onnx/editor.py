@@ -10,9 +10,13 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
+from ...oplists.traits import has
 from . import norm_tensors
 from .casts import Casts, copy_layer, type_attribute
 from .clip_bounds import write_bounds
+from .factors import round_factor
+from .folds import fold
+from .given_casts import drop_casts
 from .handles import Handles
 from .placing import Placing
 from .readers import Readers
@@ -108,9 +112,10 @@ class OnnxEditor:
             self._readers.give(copy, uses)
 
     def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds the stored parameters of a norm again, so that their errors cancel."""
+        """Rounds stored operands again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        norm_tensors.round_together(self.handles.node(op), dtype)
+        rounding = round_factor if has(op.role, "scalings") else norm_tensors.round_together
+        rounding(self.handles.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""
@@ -157,8 +162,8 @@ class OnnxEditor:
         self._edited = True
         ops = [op for index in nodes if (op := self.handles.op(scope, index)) is not None]
         last, graph = self.handles.node(ops[-1]), self.handles.graph(ops[-1].scope)
-        read = [self.flow.values[i] for op in ops for i in op.inputs if i != NONE]
-        known = {value.name: self.handles.value(value) for value in read}
+        read = (value for op in ops for value in self.handles.node(op).inputs if value is not None)
+        known = {value.name: value for value in read}  # as they are now: one may be the result of another replacement
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.handles.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
@@ -173,16 +178,13 @@ class OnnxEditor:
         for native in dict.fromkeys(inner):
             drop_constant(native)
 
-    def write_bounds(self, scope: str, index: int) -> None:
-        """Writes a Clip as Max and Min."""
-        op = self.handles.op(scope, index)
-        assert op is not None
+    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
+        """Writes one Clip, or a product with the operators behind it, anew. See `NodeEditor.write_anew`."""
         self._edited = True
-        node = self.handles.node(op)
-        read = [value for value in node.inputs[1:] if value is not None]
-        write_bounds(node, self.handles.fresh)
-        for native in read:
-            drop_constant(native)
+        found = [self.handles.node(op) for index in nodes if (op := self.handles.op(scope, index)) is not None]
+        if name == "cast":
+            return drop_casts(found)
+        return write_bounds(found, self.handles.fresh) if name == "clip" else fold(found, self.handles.fresh)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
         """Sets attributes of an operator."""

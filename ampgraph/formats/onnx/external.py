@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ...core.graph import Progress
+from .data_files import Mark
 from .walk import all_graphs
 from .weights import tensor_chunks
 
@@ -68,9 +69,9 @@ def external_holders(model: ir.Model) -> list[ir.Value | ir.Node]:
     ]
 
 
-def write_data(holders: list[ir.Value | ir.Node], path: Path, temporary: Path, progress: Progress | None) -> str:
-    """Streams the tensors to one file and points their holders at it; returns the file's final name."""
-    digest, places, position = hashlib.blake2b(digest_size=8), [], 0
+def write_data(holders: list[ir.Value | ir.Node], place: Path, temporary: Path, progress: Progress | None) -> Mark:
+    """Streams the tensors to one file, which is to go to ``place``, and points their holders there; its mark."""
+    digest, places, position = hashlib.blake2b(digest_size=16), [], 0
     tensors = [tensor_of(holder) for holder in holders]
     total = sum(tensor.nbytes for tensor in tensors)
     with open(temporary, "wb") as file:
@@ -85,11 +86,13 @@ def write_data(holders: list[ir.Value | ir.Node], path: Path, temporary: Path, p
             places.append((start, position - start))
             if progress:
                 progress("writing weights", position, total)
-    name = f"{path.name}.{digest.hexdigest()}.data"
+        mark = Mark(position, digest.hexdigest())
+        file.write(mark.line())
     for holder, tensor, (offset, length) in zip(holders, tensors, places, strict=True):
         label = tensor.name or (holder.name if isinstance(holder, ir.Value) else "") or ""
         shape: ir.Shape = tensor.shape  # type: ignore[assignment]
-        put_tensor(
-            holder, ir.ExternalTensor(name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=path.parent)
+        stored = ir.ExternalTensor(
+            place.name, offset, length, tensor.dtype, shape=shape, name=label, base_dir=place.parent
         )
-    return name
+        put_tensor(holder, stored)
+    return mark

@@ -115,6 +115,9 @@ class OnnxGraph(RunnableOnnx):
         versions = self.model.opset_imports
         return f"opset {versions.get('', versions.get('ai.onnx', 0))}"
 
+    def metadata(self) -> Mapping[str, str]:
+        return self.model.metadata_props
+
     def interface(self) -> list[str]:
         """Names of the inputs and outputs; an input with a default value cannot follow a new type."""
         given = self.model.graph

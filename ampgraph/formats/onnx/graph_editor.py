@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.dataflow import Dataflow, Op, Value
+from .descriptions import CAST, describe
 from .editor import OnnxEditor
 from .states import States
 from .types import dtype_name
@@ -33,6 +34,11 @@ class OnnxGraphEditor(OnnxEditor):
         node.resize_outputs(len(node.outputs) + 1)
         node.outputs[-1].name = self.handles.fresh(name)
         return self.handles.handle(node.outputs[-1], op.scope, results[0].dtype)
+
+    def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
+        """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""
+        rows = [(self.handles.node(op), dtype, reason) for op, dtype, reason in reasons]
+        describe(self.handles.model, [*rows, *((node, to, CAST) for node, to in self._casts.made)], about)
 
     def state(self, name: str, init: Array) -> Value:
         """A new input of the main graph with a first value."""

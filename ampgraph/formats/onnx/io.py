@@ -6,7 +6,6 @@ import contextlib
 import filecmp
 import mmap
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from ...core.graph import Progress
 from ..checks import model_files
 from . import proto as onnx_proto
 from .bounds import check_tensors
+from .data_files import check_mark, free_name, locations, own_data, put_mark, take_mark
 from .external import INLINE_LIMIT, external_holders, external_tensors, put_tensor, tensor_of, write_data
 from .map_types import from_proto, holds_maps, to_proto
 from .repairs import remember, repair
@@ -66,6 +66,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     check_tensors(proto, path.parent, str(path))
+    check_mark(proto, path.parent, str(path))
     return proto
 
 
@@ -99,6 +100,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             where=where,
             hint="export the inference graph, or clear training_info",
         )
+    take_mark(proto)
     said = repair(proto, where)
     try:
         model = from_proto(proto)
@@ -127,57 +129,52 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
 def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Writes the model, and beside it one data file if the input had one or 2 GB are passed.
 
-    The data file is named after its content, so it never overwrites one that is in use; the rename of the model file is
-    the commit. Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
+    The data file is ``<path>.data``, or another name while that is somebody else's or what the model itself reads. Data
+    and model are renamed one after the other: where that is cut short, their marks differ and `load` refuses the pair.
+    Raises AmpError AMP105 when the disk is full or the folder cannot be written; nothing stays behind.
     """
     path = Path(path)
     with model_files(path) as temporary:
         outside = external_holders(model)
-        data_name = ""
+        read = {os.path.realpath(tensor.path) for tensor in external_tensors(model)}
+        own = own_data(path)
+        data = path.parent / free_name(path, own, read) if outside else None
         originals = [(holder, tensor_of(holder)) for holder in outside]
         try:
-            if outside:
-                data_name = write_data(outside, path, temporary("data"), progress)
+            mark = write_data(outside, data, temporary("data"), progress) if data else None
             proto = to_proto(model)
         finally:
             for holder, tensor in originals:
                 put_tensor(holder, tensor)
+        if data and mark:
+            put_mark(proto, data.name, mark)
         with open(temporary("model"), "wb") as file:
             file.write(proto.SerializeToString(deterministic=True))
-        retired = _own_data(path) - {data_name}
-        if retired:  # what the source reads stays: it may be a copy
-            retired -= {Path(tensor.path).name for tensor in external_tensors(model)}
-        with _in_place(temporary("data"), path.parent / data_name) if data_name else contextlib.nullcontext():
+        with _in_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
-    for name in retired:
-        (path.parent / name).unlink(missing_ok=True)
+    _retire(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
+
+
+def _retire(folder: Path, own: set[str], used: set[str]) -> None:
+    """Removes the data of the model that was replaced, but for what is used, which are real paths."""
+    for place in (folder / name for name in own):
+        if os.path.realpath(place) not in used:
+            place.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _in_place(temporary: Path, target: Path) -> Iterator[None]:
-    """Moves a data file where it belongs; takes it away again if what follows fails and it was not there before."""
-    fresh = not target.exists()
-    os.replace(temporary, target)
+def _in_place(temporary: Path, target: Path, aside: Path) -> Iterator[None]:
+    """Moves a data file where it belongs; if what follows fails, everything is as it was before."""
+    if target.exists():
+        os.replace(target, aside)
     try:
+        os.replace(temporary, target)
         yield
     except BaseException:
-        if fresh:
-            target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
+        if aside.exists():
+            os.rename(aside, target)
         raise
-
-
-def _own_data(path: Path) -> set[str]:
-    """Data files that `save` wrote for the model that stands at ``path`` now."""
-    if not path.is_file():
-        return set()
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(path.read_bytes())
-    except DecodeError:
-        return set()  # not a model: nothing of ours is behind it
-    own = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")
-    locations = {e.value for t in onnx_proto.tensors(proto) for e in t.external_data if e.key == "location"}
-    return {name for name in locations if own.fullmatch(name)}
 
 
 def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
@@ -185,20 +182,27 @@ def copy_unchanged(source: str | os.PathLike[str], path: str | os.PathLike[str])
     source, path = Path(source), Path(path)
     proto = onnx.ModelProto()
     proto.ParseFromString(source.read_bytes())
-    locations = {e.value for t in onnx_proto.tensors(proto) for e in t.external_data if e.key == "location"}
-    with model_files(path) as temporary:
-        for number, location in enumerate(sorted(locations)):
+    names, own = sorted(locations(proto)), own_data(path)
+    with model_files(path) as temporary, contextlib.ExitStack() as moves:
+        for number, location in enumerate(names):
             origin, target = source.parent / location, path.parent / location
-            if not target.exists():
+            if not _same_bytes(origin, target, replaced=location in own):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(origin, temporary(f"data{number}"))
-                os.replace(temporary(f"data{number}"), target)
-            elif not os.path.samefile(target, origin) and not filecmp.cmp(target, origin, shallow=False):
-                raise AmpError(
-                    "AMP105",
-                    f"another model's data file '{location}' is there already",
-                    where=str(path.parent),
-                    hint="write to another folder",
-                )
+                moves.enter_context(_in_place(temporary(f"data{number}"), target, temporary(f"old{number}")))
         shutil.copyfile(source, temporary("model"))
         os.replace(temporary("model"), path)
+    used = {os.path.realpath(folder / name) for folder in (source.parent, path.parent) for name in names}
+    _retire(path.parent, own, used)
+
+
+def _same_bytes(origin: Path, target: Path, *, replaced: bool) -> bool:
+    """Whether a data file is there already. Raises AmpError AMP105 for another one, unless it is to be replaced."""
+    if not target.exists():
+        return False
+    if os.path.samefile(target, origin) or filecmp.cmp(target, origin, shallow=False):
+        return True
+    if replaced:
+        return False
+    message = f"another model's data file '{target.name}' is there already"
+    raise AmpError("AMP105", message, where=str(target.parent), hint="write to another folder")

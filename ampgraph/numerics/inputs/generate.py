@@ -20,6 +20,7 @@ from .numbers import Numbers
 from .pictures import is_picture
 from .roles import InputReader, Reading
 from .sizes import GraphInput, Place, Sizes
+from .text import reads_text
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
 HIDDEN = -1e4  # in a mask that is added: zero after Softmax, and within float16
@@ -51,7 +52,7 @@ class Generator:
     ) -> None:  # fmt: skip
         """``dims`` and ``learnt``: as `Sizes` has them."""
         self.seed, self.kinds = seed, Kinds(flow)
-        self.sizes = Sizes(ports, dims or {}, learnt or {})
+        self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text(flow))
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
 

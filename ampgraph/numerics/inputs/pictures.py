@@ -30,8 +30,10 @@ GLYPHS = {
     "7": 0x7C2222108,
 }  # letters and figures, row by row from the top, the first bit highest
 ROWS, COLUMNS = 7, 5  # of a glyph
-SMALL = 2  # points of a page's glyph that make one of its bits
+SMALL = 2  # points of a page's glyph that make one of its bits; on large pages one more may
 INK, PAPER = 0.1, 0.95
+SHARP = 4 * ROWS  # the height from which a scanned letter is blurred
+ROOM = 3 * (ROWS + 3) * SMALL  # the height from which a page has several lines
 
 
 def is_picture(shape: tuple[int, ...]) -> bool:
@@ -58,11 +60,12 @@ def is_line(shape: tuple[int, ...]) -> bool:
 
 
 def pictures(numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
-    """float32 of 0 to 1: a page, a scene, patches, by sample; each picture of a batch is another."""
+    """float32 of 0 to 1: a page, a scene, patches, by sample, or lines of text where the shape is that of one; each
+    picture of a batch is another."""
     layout = _layout(shape)
     assert layout is not None  # `is_picture` was asked before
     height, width = (shape[axis] for axis in layout[1:])
-    paint = (page, page, scene)[index % 3] if is_line(shape) else (page, scene, patches)[index % 3]
+    paint = line if is_line(shape) else (page, scene, patches)[index % 3]
     rest = [size for axis, size in enumerate(shape) if axis not in layout]
     count, channels = int(np.prod(rest, dtype=np.int64)), shape[layout[0]]
     painted = np.stack([_coloured(numbers, paint(numbers, height, width), channels) for _ in range(count)])
@@ -95,29 +98,51 @@ def scene(numbers: Numbers, height: int, width: int) -> Array:
 
 def page(numbers: Numbers, height: int, width: int) -> Array:
     """Dark lines of text on white, and ruled lines: one line of text where there is room for no more."""
+    if height < ROOM:
+        return line(numbers, height, width)
     found = np.full((height, width), PAPER, np.float32)
-    single = height < 3 * (ROWS + 3) * SMALL
-    scale = max(1, height // (ROWS + 2)) if single else SMALL
-    top = max(height - ROWS * scale, 0) // 2 if single else scale
+    scale = SMALL + int(numbers.integers(0, 1, ())) * (height >= 2 * ROOM)
+    top = scale
     while top + ROWS * scale <= height:
         _write(numbers, found[top : top + ROWS * scale], scale)
         top += scale * (ROWS + 3)
         if top < height and int(numbers.integers(0, 3, ())) == 0:
-            found[top - 2 * scale : top - 2 * scale + max(scale // 2, 1)] = INK
+            found[top - 2 * scale : top - 2 * scale + scale // 2] = INK
     return _softened(found)
 
 
-def _write(numbers: Numbers, line: Array, scale: int) -> None:
+def _write(numbers: Numbers, row: Array, scale: int) -> None:
     """Letters from left to right, with gaps between words."""
-    glyphs = list(GLYPHS.values())
     step = scale * (COLUMNS + 1)
-    for place, chosen in enumerate(numbers.integers(0, len(glyphs) + 2, (line.shape[1] // step,)).tolist()):
-        if chosen < len(glyphs):
-            bits = np.array([glyphs[chosen] >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool)
-            drawn = bits.reshape(ROWS, COLUMNS).repeat(scale, 0).repeat(scale, 1)
-            left = place * step + scale
-            part = line[:, left : left + COLUMNS * scale]
+    for place, chosen in enumerate(numbers.integers(0, len(GLYPHS) + 2, (row.shape[1] // step,)).tolist()):
+        if chosen < len(GLYPHS):
+            drawn = _glyph(chosen, ROWS * scale, COLUMNS * scale)
+            part = row[:, place * step + scale :][:, : drawn.shape[1]]
             part[drawn[:, : part.shape[1]]] = INK
+
+
+def _glyph(chosen: int, height: int, width: int) -> Array:
+    """Where a letter has ink, at a size of its own."""
+    bits = list(GLYPHS.values())[chosen]
+    small = np.array([bits >> bit & 1 for bit in range(ROWS * COLUMNS)][::-1], bool).reshape(ROWS, COLUMNS)
+    drawn: Array = small[np.arange(height) * ROWS // height][:, np.arange(width) * COLUMNS // width]
+    return drawn
+
+
+def line(numbers: Numbers, height: int, width: int) -> Array:
+    """One line of text as high as the picture: narrow letters of several widths, as dark as may be, soft as a scan."""
+    found = np.full((height, width), PAPER, np.float32)
+    share, narrow, dark = (int(n) for n in numbers.integers(0, 3, (3,)))
+    tall = height * (6 + share) // 10
+    wide = max(tall * (3 + narrow) // 8, COLUMNS)
+    ink, top, left = np.float32(0.05 + 0.1 * dark), (height - tall) // 2, 2
+    while left + wide <= width:
+        chosen, less = int(numbers.integers(0, len(GLYPHS) + 2, ())), int(numbers.integers(0, wide // 4, ()))
+        if chosen < len(GLYPHS):
+            drawn = _glyph(chosen, tall, wide - less)
+            found[top : top + tall, left : left + wide - less][drawn] = ink
+        left += wide - less + max(1, wide // 5)
+    return _softened(_softened(found) if tall >= SHARP else found)
 
 
 def _softened(sharp: Array) -> Array:

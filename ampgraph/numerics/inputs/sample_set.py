@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -51,6 +52,18 @@ class Samples:
     def first(self, number: int) -> Samples:
         """The first so many."""
         return replace(self, _count=min(number, self._count), _start=lambda: itertools.islice(self._start(), number))
+
+    def within(self, number: int, seconds: float) -> Samples:
+        """The first so many, each pass as far as it comes in a time; one at least."""
+
+        def some() -> Iterator[Feeds]:
+            until = time.monotonic() + seconds
+            for place, feeds in enumerate(self.first(number)):
+                if place and time.monotonic() > until:
+                    return
+                yield feeds
+
+        return replace(self.first(number), _start=some)
 
     def __len__(self) -> int:
         return self._count

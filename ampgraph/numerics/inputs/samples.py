@@ -21,6 +21,7 @@ from .sample_set import Samples
 from .sizes import GraphInput, Place
 
 HINTS = 12  # sizes of weights that an input may have
+MOST_SAMPLES = 1_000_000  # that can be asked for
 COUNT = 8  # samples that are generated where nobody says how many
 
 
@@ -80,8 +81,9 @@ def load_samples(
 
 def _whole(count: int | None, seed: int) -> tuple[int | None, int]:
     """Whole numbers of Python, where numpy's were given. Raises AmpError AMP503 for what is none."""
-    if count is not None and (not is_whole(count) or count < 1):
-        raise AmpError("AMP503", f"{count!r} samples are asked for", hint="ask for a whole number, 1 or more")
+    if count is not None and not (is_whole(count) and 0 < count <= MOST_SAMPLES):
+        hint = f"ask for a whole number, 1 to {MOST_SAMPLES:,}"
+        raise AmpError("AMP503", f"{count!r} samples are asked for", hint=hint)
     if not is_whole(seed):
         raise AmpError("AMP503", f"seed {seed!r} is no whole number", hint="for example 0")
     return None if count is None else int(count), int(seed)

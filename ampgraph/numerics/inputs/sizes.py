@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE
 
-BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 128, 3
+BATCH, SEQUENCE, PAST, FRAMES, IMAGE, CHANNELS = 1, 16, 8, 64, 256, 3
 SECOND = 16000  # of sound, in samples
 LINE, ASPECT = 64, 5  # a picture of a fixed height up to LINE is a line of text: so many times as wide
+TEXT = 48  # the height of a line where nothing says it
 SOUND_NAMES = ("audio", "wav", "pcm", "speech", "signal", "sound", "samples")
 
 Place = tuple[str, int]  # an input and one of its axes
@@ -36,11 +37,13 @@ class Sizes:
     Attributes:
         given: the user's, by name.
         learnt: sizes of single places, of which a run has shown that the model wants them: names may lie.
+        text: whether pictures of open sizes are lines of text.
     """
 
     ports: Sequence[GraphInput]
     given: Mapping[str, int] = field(default_factory=dict)
     learnt: Mapping[Place, int] = field(default_factory=dict)
+    text: bool = False
     known: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,16 +135,17 @@ class Sizes:
             return BATCH
         pictured = rank >= 4 and "float" in port.dtype and not port.name.lower().startswith("past")
         if pictured or (rank >= 4 and ("height" in word or "width" in word)):
-            return _side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
+            return self._side(port, axis) if axis >= 2 or isinstance(port.shape[-1], int) else CHANNELS
         return SEQUENCE
 
-
-def _side(port: GraphInput, axis: int) -> int:
-    """A height or a width, in a ratio that suits what is fixed of the other."""
-    across = port.shape[axis - 1] if axis >= 3 else None
-    if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
-        return ASPECT * across
-    return IMAGE
+    def _side(self, port: GraphInput, axis: int) -> int:
+        """A height or a width, in a ratio that suits what is fixed of the other."""
+        across = port.shape[axis - 1] if axis >= 3 else None
+        if isinstance(across, int) and CHANNELS + 1 < across <= LINE:
+            return ASPECT * across
+        if not self.text:
+            return IMAGE
+        return TEXT if axis == (1 if isinstance(port.shape[-1], int) else 2) else ASPECT * TEXT
 
 
 def sounds(name: str, dim: str = "") -> bool:

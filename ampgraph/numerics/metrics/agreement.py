@@ -103,7 +103,7 @@ def _floats(reference: Array, result: Array) -> Apart:
     infinite, nan = int(np.isinf(got).sum()), int(np.isnan(got).sum())
     kept = known & finite
     a, b = want[kept], got[kept]
-    scale = np.abs(a).max(initial=0.0) or 1.0  # squares of huge numbers must not overflow
+    scale = float(np.abs(a).max(initial=0.0)) or 1.0  # squares of huge numbers must not overflow
     norm, other, off = (float(np.linalg.norm(x / scale)) for x in (a, b, a - b))
     silent = bool(want.size) and not known.any()
     root = float(kept.sum()) ** 0.5
@@ -134,12 +134,14 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
 class Agreement:
     """One output over all samples. ``errors`` are relative L2, ``judged`` what a metric says where one was asked for.
 
+    ``sizes``: of each sample with numbers, the root mean squares of the difference and of the reference.
     ``silent``: samples in which the reference has nothing finite; quantiles are over the others. ``counts``: whether
     the metric is about it.
     """
 
     name: str
     errors: list[float] = field(default_factory=list)
+    sizes: list[tuple[float, float]] = field(default_factory=list)
     max_abs: float = 0.0
     cosine: float | None = None  # the smallest
     same_argmax: tuple[int, int] | None = None
@@ -161,6 +163,8 @@ class Agreement:
         if found.silent:
             self.silent.add(len(self.errors))
         self.errors.append(found.error)
+        if found.size and math.isfinite(found.error):
+            self.sizes.append((found.off, found.size))
         self.compared += found.compared
         self.max_abs = max(self.max_abs, found.max_abs)
         if found.cosine is not None:

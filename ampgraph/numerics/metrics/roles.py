@@ -29,11 +29,18 @@ def _role(flow: Dataflow, value: int) -> str:
 
 
 def _maker(flow: Dataflow, value: int) -> Op | None:
-    """The operator that computes the elements of a value."""
+    """The operator that computes the elements of a value, in the first branch where an If gives it."""
     op = flow.writer(value)
-    while op is not None and has(op.role, "passes_on") and op.inputs and op.inputs[0] != NONE:
-        op = flow.writer(op.inputs[0])
-    return op
+    while op is not None:
+        if op.role == "If":
+            branch = next(scope for scope in flow.scopes if scope.kind == "body" and scope.op == op.id)
+            value = branch.outputs[op.outputs.index(value)]
+        elif has(op.role, "passes_on") and op.inputs and op.inputs[0] != NONE:
+            value = op.inputs[0]
+        else:
+            return op
+        op = flow.writer(value)
+    return None
 
 
 def _before(flow: Dataflow, value: int) -> Iterator[Op]:

@@ -84,8 +84,9 @@ class Attribution:
 
 
 def attribute(
-    error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS
-) -> Attribution:
+    error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
+    late: Callable[[], bool] = lambda: False,
+) -> Attribution:  # fmt: skip
     """The units with the largest errors, by halving: the block is divided that has most for the root of its size.
 
     By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
@@ -96,12 +97,13 @@ def attribute(
         wanted: how many causes at most.
         least: an error that is not worth naming.
         runs: how many at most.
+        late: whether to end with what was found.
     """
     everything = range(count)
     whole, none = error(everything), error(())
     left, found = runs - 3, list[Cause]()
     blocks: list[tuple[float, int, float, Sequence[int]]] = [(0.0, 0, whole, everything)] if count else []
-    while blocks and len(found) < wanted and left > 1:
+    while blocks and len(found) < wanted and left > 1 and not late():
         _, _, made, block = heapq.heappop(blocks)
         if len(block) == 1:
             found.append(Cause(tuple(block), made))

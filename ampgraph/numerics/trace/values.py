@@ -181,7 +181,11 @@ class Tracer:
         waiting = Counter(self.twins.get(name) for name in self.dtypes)
         held = {name: value for name, value in fed[0].items() if waiting[name]}
         ours = self._runs[0].run(fed[0])
-        values = {name: compared(fed[1][name], held.get(name)) for name in self.inputs if name in self.dtypes}
+        values = {
+            name: compared(fed[1][name], held.get(name))
+            for name in self.inputs
+            if name in self.dtypes and name in fed[1]
+        }
         for name, array in self._runs[1].run(fed[1], progress):
             twin = self.twins.get(name)
             while twin is not None and twin not in held:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait
 from ..context import Context
@@ -13,6 +14,7 @@ from ..decisions import VALIDITY, Hold, describe
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
+FLOATS = (FLOAT32, *LOW)
 SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
 """What makes something of a float that must be exact."""
 
@@ -62,15 +64,15 @@ def _sink(context: Context, op: Op, counted: Collection[int]) -> tuple[str, list
 
 
 def _integer_valued(context: Context) -> set[int]:
-    """Float values that are integers in disguise: a Cast of integers, and what moves or compares them exactly."""
+    """Floats that are integers in disguise, low ones of the file too: a Cast of integers, what moves or adds them."""
     flow, found = context.flow, set[int]()
     conversions, arithmetic = (context.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
     for op in flow.ops:
         if op.role in conversions:
-            source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype == FLOAT32
+            source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype in FLOATS
             integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
         elif op.role in arithmetic and any(v in found for v in op.inputs):
-            floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype == FLOAT32]
+            floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype in FLOATS]
             integer = all(item.weight or item.id in found for item in floats)
         else:
             continue

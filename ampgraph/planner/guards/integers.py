@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
@@ -49,7 +50,12 @@ class _IntegerSums:
 
     def __init__(self, context: Context, regions: Regions) -> None:
         self.context, self.classes = context, regions.classes
-        self.summed = _summed(context)
+        self.conversions = context.traits.operators("conversions")
+
+    @cached_property
+    def summed(self) -> Collection[int]:
+        """Integers that are sums of products, or made of such."""
+        return _summed(self.context)
 
     def finding(self, op: Op) -> Ruling | None:
         """What a Cast of such integers holds: itself, all up to the scaling, and the scale."""
@@ -67,7 +73,7 @@ class _IntegerSums:
         return Ruling(holds, Note(why.rule, describe(self.context.flow, op), why.text))
 
     def _converts(self, op: Op) -> bool:
-        return bool(op.slots) and self.context.traits.has(op.role, "conversions") and op.inputs[0] != NONE
+        return op.role in self.conversions and bool(op.slots) and op.inputs[0] != NONE
 
     def _until_scaled(self, op: Op) -> Iterator[Op]:
         """What reads a value, up to where it is multiplied or divided."""

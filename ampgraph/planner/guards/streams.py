@@ -95,6 +95,8 @@ class _Finder:
                 if use.op == NONE:
                     if held.is_low(use.unit):
                         return None  # an output that was asked for in the low type
+                elif use.op in self.regions.fused:
+                    return None  # reads the low type as well, and computes in float32
                 elif held.is_high(use.unit):
                     normed |= self.regions.classes[use.op] == "kept"
                 elif use.unit != NONE and use.op not in wide and use.op not in moves:

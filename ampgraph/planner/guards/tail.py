@@ -95,7 +95,7 @@ def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> s
     flow, found, values = context.flow, set[int](), set[int]()
     for op in flow.ops:
         low = any(guarded.is_low(u) for u in op.slots.values()) or not op.slots  # by decision, or in the file
-        if regions.classes[op.id] == "white" and low or any(v in values for v in op.inputs):
+        if regions.classes[op.id] == "white" and low or not values.isdisjoint(op.inputs):
             found.add(op.id)
             for value in op.outputs:
                 values |= context.borders.copies(value)
@@ -107,7 +107,7 @@ def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> s
     flow, found, values = context.flow, set[int](), set[int]()
     for op in reversed(flow.ops):
         low = any(use.op == NONE and guarded.is_low(use.unit) for v in op.outputs for use in flow.uses[v])
-        after = low or any(v in values or v in context.borders.after for v in op.outputs)
+        after = low or not (values.isdisjoint(op.outputs) and context.borders.after.keys().isdisjoint(op.outputs))
         if after or regions.classes[op.id] == "white":
             found.add(op.id)
             for value in op.inputs:

@@ -15,6 +15,7 @@ from ..cut import solve
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
+from ..guards.coarse_masks import report_coarse_masks
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
@@ -57,7 +58,8 @@ class Judgement:
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted)
+        fused = self.regions.fused
+        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted, fused)
 
 
 def judge(context: Context) -> Judgement:
@@ -131,6 +133,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
     notes: Sequence[Note] = [
         *judgement.ledger.notes,
         *report_floors(context, floors),
+        *report_coarse_masks(context, settled),
         *report_flushing(context, judgement.unstorable, settled),
         *report_ranges(context, judgement.passing, settled),
     ]
@@ -142,6 +145,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
         seeded=cut.seeded,
         worth=judgement.worth,
         counted=judgement.counted,
+        fused=judgement.regions.fused,
         floors=floors,
         notes=notes,
     )

@@ -12,6 +12,8 @@ import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Op, Use, Value
 from ...core.plan import Note
+from ...oplists.mindspore_lists import MindsporeRules
+from .mindspore_owners import Cell, is_of, is_within
 from .mindspore_rules import O3, Rules
 
 LOW_TYPES = ("float16", "bfloat16")
@@ -25,7 +27,7 @@ def notes(rules: Rules) -> list[Note]:
     if level in ("O1", "O2"):
         found += _unplaced(rules, level)
     if isinstance(rules, O3):
-        found += [*_made_tensors(rules), *_parameters_of_functions(rules)]
+        found += [*_made_tensors(rules), *_parameters_of_functions(rules), *_softmaxes(rules)]
     if level != "O1":
         found += _numbers(rules)
     return found
@@ -47,10 +49,9 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
     for op in rules.flow.ops:
         if op.kind not in kinds or not op.slots or rules.cell(op, cells):
             continue
-        path = [name for name, _ in rules.cells[op.id]]
         if not op.name:
             bare.append(op)
-        elif any(_is_below(owner, path) for owner, _ in rules.parameters(op)):
+        elif any(_is_below(owner, rules.cells[op.id], lists) for owner, _ in rules.parameters(op)):
             yield Note(
                 TOPIC, op.name, f"the scope leaves out the cell of its parameters: in MindSpore {op.kind} is {words}"
             )
@@ -59,10 +60,9 @@ def _unplaced(rules: Rules, level: str) -> Iterator[Note]:
         yield Note(TOPIC, bare[0].kind, text)
 
 
-def _is_below(owner: str, path: list[str]) -> bool:
-    """Whether a cell that owns a parameter is inside the cell ``path``."""
-    names = owner.split(".") if owner else []
-    return len(names) > len(path) and names[: len(path)] == path
+def _is_below(owner: str, cells: Cell, lists: MindsporeRules) -> bool:
+    """Whether a cell that owns a parameter is inside the last of ``cells``."""
+    return is_within(owner, cells, lists.containers) and not is_of(owner, cells, lists.containers)
 
 
 def _given_low(rules: Rules, level: str) -> Iterator[Note]:
@@ -77,6 +77,16 @@ def _given_low(rules: Rules, level: str) -> Iterator[Note]:
         for number, value in enumerate(flow.scopes[0].outputs):
             if flow.values[value].dtype in LOW_TYPES:
                 yield Note(TOPIC, f"output {number}", "is low in the file and stays so; MindSpore returns float32")
+
+
+def _softmaxes(rules: O3) -> Iterator[Note]:
+    """Networks often write ``x.astype(float32)`` before these: of what is float32 already, that leaves no trace."""
+    traits = rules.options.lists.traits
+    found = [op for op in rules.flow.ops if traits.has(op.role, "softmaxes")]
+    low = [op for op in found if any(map(rules.is_low, op.slots.values()))]
+    if low:
+        text = f"{len(low)} {low[0].kind} low here; MindSpore computes in float32 what the network itself casts to it"
+        yield Note(TOPIC, _name(low[0]), text)
 
 
 def _made_tensors(rules: O3) -> Iterator[Note]:

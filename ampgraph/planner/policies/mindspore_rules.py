@@ -15,8 +15,7 @@ from ...core.plan import Rounding
 from ...oplists.mindspore_lists import load_mindspore_rules
 from ..options import Options
 from .forward import ForwardTypes
-
-Cell = tuple[tuple[str, str], ...]
+from .mindspore_owners import Cell, is_of, is_within, paths, placed
 
 
 class Rules(ForwardTypes):
@@ -26,12 +25,13 @@ class Rules(ForwardTypes):
         super().__init__(flow, options)
         self.rules = load_mindspore_rules()
         self._ranges: dict[int, bool] = {}
-        self.cells: list[Cell] = [tuple(flow.cells(op)) for op in flow.ops]
+        self.cells = placed(flow, options.lists.traits)
         self.helped = {
-            ".".join(name for name, _ in cells[:depth])
+            path
             for cells in self.cells
             for depth, (_, kind) in enumerate(cells, 1)
             if kind in self.rules.helper_cells
+            for path in paths(cells[:depth], self.rules.containers)
         }
 
     def converts(self, op: Op) -> bool:
@@ -180,10 +180,10 @@ class O3(Rules):
         return op.kind in self.rules.norms or any(kind in self.rules.layers for _, kind in self.cells[op.id])
 
     def is_bare(self, op: Op, value: Value) -> bool:
-        """Whether a class of the user's own reads a parameter: the cell that owns it, and none of MindSpore's."""
+        """Whether a class of the user's own reads a parameter that it was not handed: such a cell casts what it is
+        given."""
         cells = self.cells[op.id]
-        owner = value.name.rpartition(".")[0]
-        if owner != ".".join(name for name, _ in cells):
+        if not is_within(value.name.rpartition(".")[0], cells, self.rules.containers):
             return False
         return not cells or cells[-1][1] not in self.rules.layers
 
@@ -230,8 +230,8 @@ class O2(O3):
         cells = self.cells[op.id]
         if not cells or not any(op.kind in made and op.kind in kind for kind, made in self.rules.black_cells.items()):
             return ()
-        path = ".".join(name for name, _ in cells)
-        return cells if (path, "gamma") in self.parameters(op) else ()
+        owners = [owner for owner, name in self.parameters(op) if name == "gamma"]
+        return cells if any(is_of(owner, cells, self.rules.containers) for owner in owners) else ()
 
 
 class Auto(Rules):

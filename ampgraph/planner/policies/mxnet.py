@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
 from ..decided import DecidedModel
-from ..decisions import HIGH, LIST, LOW, Ledger, describe
+from ..decisions import HIGH, LIST, LOW, USER, Ledger, describe
 from ..options import Options
 from .begun import PARITY, Begun, begin
 from .registry import Policy, register
@@ -85,7 +85,7 @@ class _Walk:
 
     def _visit(self, op: Op) -> None:
         operands = [source for source in op.inputs if source != NONE and self._is_float(self.flow.values[source])]
-        sort = self._sort(op)
+        sort = "float32" if self._is_excluded(op) else self._sort(op)
         if sort == "low":
             self._type(op, True, f"{op.kind} is cast to low")
         elif sort == "float32":
@@ -94,6 +94,11 @@ class _Walk:
             self._widest(op, operands)
         else:
             self._follow(op, operands)
+
+    def _is_excluded(self, op: Op) -> bool:
+        """Whether a pattern holds an operator: to MXNet a name in excluded_sym_names is a float32 operator's."""
+        given = self.begun.given
+        return any(given.ranks[given.find(unit)] == USER and given.is_high(unit) for unit in op.slots.values())
 
     def _sort(self, op: Op) -> str:
         """What an operator's class comes to, numbers beside a tensor considered."""

@@ -32,6 +32,7 @@ def read_forward(model: object) -> ir.Model:
         assert isinstance(converted, OnnxGraph)
         graph = converted
     graph.prepare()
+    graph.settle_shapes()
     common.InlinePass()(graph.model)
     infer(graph.model)
     if lower_residues(graph.model.graph):

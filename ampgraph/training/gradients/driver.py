@@ -143,7 +143,10 @@ class _Differentiation:
 
 
 def _without_rule(node: ir.Node, message: str) -> AmpError:
-    hint = f'register one: @ampgraph.gradient("{kind_of(node)}"), or freeze what is in front of it'
+    hint = (
+        "export it written out in simpler operators, freeze what is in front of it, or register a rule: "
+        f'@ampgraph.gradient("{kind_of(node)}")'
+    )
     return AmpError("AMP210", message, where=place_of(node), hint=hint)
 
 

@@ -16,7 +16,7 @@ from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
 from ...numerics.strict.rewrite import rewrite
 from ...runtime.devices import choose, import_onnxruntime
-from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, out_of_memory
+from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
 from ..step.aliasing import in_place
 from ..step.session_model import session_model
 from ..step.training_step import TrainingStep
@@ -243,4 +243,6 @@ def stopped(error: Exception, device: str, torn: bool) -> AmpError:
         return AmpError("AMP504", f"out of memory on {device}", hint="take smaller batches, or --device cpu")
     again = "; part of the state was written: load the last checkpoint" if torn else ""
     hint = f"look at the shapes of the batch{again}"
+    if lacks_kernel(first_line(error)):
+        hint = f"its kernel on {device} does not take this type: build for --target {device}, or train --strict{again}"
     return AmpError("AMP504", f"ONNX Runtime stopped: {first_line(error)}", hint=hint)

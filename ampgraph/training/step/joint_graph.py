@@ -63,9 +63,11 @@ class JointGraph:
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
         if self.backward is not None:
             self.batch = [value for value in self.batch if value.name != self.backward.seed]
+        read_in = list(self.graph)
         self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
         self.iteration = self._dropout()
-        infer(model)
+        if list(self.graph) != read_in:
+            infer(model)
         hold_norms(model)
         self.labels, self.classes = "", 0
         self.class_inputs: tuple[ClassInput, ...] = ()

@@ -124,6 +124,12 @@ LOOPS = {
                 then_branch = t1 () => (float[2,4] p) { e = Exp (m)  p = MatMul (e, w) },
                 else_branch = e1 () => (float[2,4] q) { q = Softmax (m) } > } >
         z = Exp (y) }""",
+    "nested ones that pass their conditions on, as states too": """{STATE} {
+        u, y = Loop (n, t, t, x) <body = b1 (int64 i1, bool g1, bool s1, float[2,4] a1)
+                => (bool o1, bool o1, float[2,4] r1) {
+            o1, r1 = Loop (n, g1, s1, a1) <body = b2 (int64 i2, bool g2, bool s2, float[2,4] a2)
+                    => (bool s2, bool g2, float[2,4] r2) { m2 = MatMul (a2, w)  r2 = Tanh (m2) } > } >
+        z = Exp (y) }""",
     "weights and constants of the body's own": """{STATE} {
         y = Loop (n, t, x) <body = b (int64 i, bool go, float[2,4] a) => (bool on, float[2,4] next)
             <float[4,4] own = {1,2,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> {

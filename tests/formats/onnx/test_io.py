@@ -186,26 +186,29 @@ def test_save_keeps_inline_weights_inline(tmp_path):
         np.testing.assert_array_equal(weights(tmp_path / "out.onnx")[name], array)
 
 
-def test_save_streams_external_weights_to_a_file_named_after_its_content(folder):
+def data_of(folder, name):
+    return sorted(found for found in os.listdir(folder) if found.startswith(f"{name}.") and found.endswith(".data"))
+
+
+def test_save_streams_external_weights_to_a_file_named_after_the_model(folder):
     model = onnx_io.load(folder / "m.onnx")
     calls = []
     onnx_io.save(model, folder / "out.onnx", lambda *told: calls.append(told))
-    data = [name for name in os.listdir(folder) if name.startswith("out.onnx.") and name.endswith(".data")]
-    assert len(data) == 1
+    assert data_of(folder, "out.onnx") == ["out.onnx.data"]
     np.testing.assert_array_equal(weights(folder / "out.onnx")["w"], VALUES)
     assert calls[-1][1:] == (VALUES.nbytes, VALUES.nbytes)
     # the model in memory still reads its own file, and saving again gives the same bytes
     first = (folder / "out.onnx").read_bytes()
     onnx_io.save(model, folder / "out.onnx")
     assert (folder / "out.onnx").read_bytes() == first
-    assert data == [name for name in os.listdir(folder) if name.startswith("out.onnx.") and name.endswith(".data")]
+    assert data_of(folder, "out.onnx") == ["out.onnx.data"]
 
 
 def test_saving_other_weights_takes_the_old_data_file_away(folder):
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
     (VALUES + 1).tofile(folder / "data.bin")
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
-    assert sum(name.startswith("out.onnx.") for name in os.listdir(folder)) == 1
+    assert data_of(folder, "out.onnx") == ["out.onnx.data"]
     np.testing.assert_array_equal(weights(folder / "out.onnx")["w"], VALUES + 1)
 
 
@@ -243,13 +246,13 @@ def test_names_with_glob_characters(folder):
     for _ in range(2):
         onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out[1].onnx")
         (VALUES + 1).tofile(folder / "data.bin")
-    assert sum(name.startswith("out[1].onnx.") for name in os.listdir(folder)) == 1
+    assert data_of(folder, "out[1].onnx") == ["out[1].onnx.data"]
     np.testing.assert_array_equal(weights(folder / "out[1].onnx")["w"], VALUES + 1)
 
 
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_a_failed_save_leaves_the_old_result(folder, monkeypatch, step):
-    """``step``: writing fails while the data streams, at the first rename, at the second."""
+    """``step``: writing fails while the data streams, or at a rename: of the old data, the new data, the model."""
     onnx_io.save(onnx_io.load(folder / "m.onnx"), folder / "out.onnx")
     (VALUES + 1).tofile(folder / "data.bin")
     before = {name: (folder / name).read_bytes() for name in os.listdir(folder)}

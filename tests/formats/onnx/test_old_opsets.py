@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import ampgraph
+from onnx_text import parse
 from planner.support import FLOATS, LEVELS
 
 MICROSOFT = "com.microsoft"
@@ -90,3 +91,16 @@ def test_no_cast_to_bfloat16_before_opset_13(model: ModelProto, level: str, targ
     low = ampgraph.convert(model, level, dtype="float16", target=target)
     onnx.checker.check_model(low)
     assert {i.data_type for i in low.graph.initializer} <= {*FLOATS, TensorProto.INT64}
+
+
+@pytest.mark.parametrize("level", ["O1", "O3"])
+@pytest.mark.parametrize("inner", [11, 12])
+def test_a_function_of_an_older_opset_casts_nothing_to_bfloat16(inner: int, level: str) -> None:
+    text = "g (float[4, 8] x) => (float[4, 8] y) { e = Exp(x) f = own.F(e, w) h = MatMul(f, w) y = Softmax(h) }"
+    body = "F (a, b) => (c) { m = com.microsoft.FusedMatMul(a, b) r = Relu(m) c = MatMul(r, b) }"
+    function = f'<domain: "own", opset_import: ["" : {inner}, "com.microsoft" : 1]> {body}'
+    model = parse(text, w=(8, 8), opset=17, ir=8, domains=("own", "com.microsoft"), functions=function)
+    made = ampgraph.convert(model, level, dtype="bfloat16")
+    assert not [node for node in made.functions[0].node if node.op_type == "Cast"]
+    assert casts_to(made, TensorProto.BFLOAT16) > 0
+    assert ampgraph.convert(made, level, dtype="bfloat16") == made

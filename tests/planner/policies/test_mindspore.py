@@ -47,3 +47,58 @@ def test_a_range_is_taken_for_one_that_the_network_makes(tmp_path: Path) -> None
     found, types = plan(tmp_path, [0, 1, 2, 3], "O2")
     assert types["FloorDiv"] == "float32"
     assert any("a constant in even steps: float32 here" in note.text for note in found.notes)
+
+
+@pytest.mark.parametrize(("level", "told"), [("O2", 1), ("O3", 1), ("auto", 0)])
+def test_a_softmax_may_have_been_cast_by_the_network(tmp_path: Path, level: str, told: int) -> None:
+    """A conversion of what is float32 already is not in the file."""
+    text = "main(x: f32[2,4])\n  y = Softmax(x, -1) @Default/Softmax-op0\n  return y\n"
+    (tmp_path / "m.mindir").write_bytes(parse(text).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", level, policy="mindspore")
+    assert sum("1 Softmax low here" in note.text for note in found.notes) == told
+
+
+RETURNS = """
+    main(x: f32[2,4])
+      parameter attn.bias.shift: f32[4,2]
+      a = Reshape(x, [2,4]) @Default/embed-Embed/Reshape-op0
+      s = Sigmoid(a) @Default/embed-Embed/Sigmoid-op0
+      e = Exp(attn.bias.shift) @Default/attn-Attention/bias-Bias/Exp-op0
+      r = Reshape(e, [2,4]) @Default/embed-Embed/Reshape-op1
+      d = Reshape(r, [2,4]) @Default/attn-Attention/bias-Bias/Reshape-op2
+      y = Add(s, d) @Default/attn-Attention/Add-op0
+      return y
+"""
+
+
+def test_a_function_may_have_the_scope_of_its_first_call(tmp_path: Path) -> None:
+    """What comes back to its cell was never given to another, which would have cast it."""
+    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith(("Sigmoid", "Exp", "Reshape", "Add"))]
+    assert types == ["float16", "float16", "float32", "float32", "float32", "float32"]
+
+
+SCOPES = """
+    main(x: f32[1,4])
+      parameter 2.shift: f32[1,4]
+      parameter 1.gain: f32[1,4]
+      parameter 0.given: f32[1,4]
+      parameter seen: f32[1,4]
+      parameter 0.list.2.list.1.shift: f32[1,4]
+      a = Exp(2.shift) @Default/layers-CellList/0-Tabled/Exp-op0
+      b = Exp(1.gain) @Default/layers-CellList/1-Outer/list-CellList/0-Inner/Exp-op0
+      c = Exp(0.given) @Default/layers-CellList/0-Tabled/child-Child/Exp-op0
+      d = Exp(seen) @Default/child-Child/Exp-op0
+      e = Exp(0.list.2.list.1.shift) @Default/layers-CellList/1-Outer/list-CellList/0-Inner/Exp-op1
+      t = MakeTuple(a, b, c, d, e, x)
+      return t
+"""
+
+
+def test_cells_are_known_where_names_leave_out_their_list(tmp_path: Path) -> None:
+    """Cells of one class may have the scope of the first; a cell that is handed a parameter casts it."""
+    (tmp_path / "m.mindir").write_bytes(parse(SCOPES).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
+    assert types == ["float32", "float16", "float16", "float16", "float32"]

@@ -10,7 +10,7 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
-from ampgraph.report.text import explanation_lines
+from ampgraph.report.explanations import explanation_lines
 from onnx_text import parse
 from oracles import mxnet_forms, onnx_graphs
 from share import share
@@ -44,6 +44,15 @@ def test_random_graphs_are_typed_as_by_mxnet(run: str) -> None:
     for seed, answer in compared:
         assert ours(run, seed) == answer, (run, seed)
     assert compared
+
+
+def test_an_excluded_operator_is_known_to_be_float32() -> None:
+    """Also after a copy of its result was cast to low for another reader."""
+    text = """g (float[2, 2] x, float[2, 2] w) => (float[2, 2] y) {
+        first = Add (x, x) low = Gemm (first, w) then = Relu (low) y = Add (then, first)
+    }"""
+    plan = ampgraph.plan(parse(text), policy="mxnet", fp32=["value:first"])
+    assert [d.dtype for d in plan.decisions if d.index >= 0] == ["float32", "float16", "float16", "float32"]
 
 
 def test_three_hundred_graphs_are_recorded() -> None:

@@ -10,7 +10,7 @@ import pytest
 import ampgraph
 from ampgraph.core.plan import Plan
 from ampgraph.planner.policies.painting import Item, paint
-from ampgraph.report.text import explanation_lines
+from ampgraph.report.explanations import explanation_lines
 from onnx_text import parse
 from oracles import onnx_graphs, tensorflow_forms
 from share import share
@@ -42,17 +42,22 @@ def expected(run: str, seed: int, answer: str) -> str:
     return " ".join(word for word in answer.split(" ") if run != "O3" or word not in statistics)
 
 
+def ours(run: str, seed: int, folder: Path) -> Plan:
+    """Our plan of a seed. Kernels aside: TensorRT has one for everything."""
+    dtype, mine = ANSWERS["runs"][run]["dtype"], folder / "mine.toml"
+    mine.write_text(EDITS, encoding="utf-8")
+    level, lists = run if run in LEVELS else None, mine if run == "lists" else None
+    model = onnx_graphs.model(*tensorflow_forms.graph(seed, dtype))
+    return ampgraph.plan(model, level, dtype=dtype, policy="tensorflow", target="tensorrt", lists=lists)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("run", list(ANSWERS["runs"]))
 def test_random_graphs_are_painted_as_by_tensorflow(run: str, tmp_path: Path) -> None:
-    """Types of all nodes, and what is cast. Kernels aside: TensorRT has one for everything."""
-    recorded, mine = ANSWERS["runs"][run], tmp_path / "mine.toml"
-    mine.write_text(EDITS, encoding="utf-8")
-    level, lists = run if run in LEVELS else None, mine if run == "lists" else None
+    """Types of all nodes, and what is cast."""
     casts = 0
-    for seed, answer in share(list(enumerate(recorded["answers"])), 8):
-        model = onnx_graphs.model(*tensorflow_forms.graph(seed, recorded["dtype"]))
-        plan = ampgraph.plan(model, level, dtype=recorded["dtype"], policy="tensorflow", target="tensorrt", lists=lists)
+    for seed, answer in share(list(enumerate(ANSWERS["runs"][run]["answers"])), 8):
+        plan = ours(run, seed, tmp_path)
         assert onnx_graphs.text(plan) == expected(run, seed, answer), (run, seed)
         casts += len(onnx_graphs.casts(plan))
     assert casts > 20

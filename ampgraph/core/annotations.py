@@ -1,0 +1,40 @@
+"""What a converted file says of itself: the keys of its metadata, and what is read from them again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+
+from .plan import Plan
+from .version import __version__
+
+PRECISION, REASON, NODES = "ampgraph.precision", "ampgraph.reason", "ampgraph.nodes"
+_PINNED = re.compile(r"ampgraph(\.\d+)?\.fp32")
+
+
+def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
+    """What is said of a model that a plan was applied to, by key.
+
+    ``taken``: keys that it has: what a second conversion says stands under ``ampgraph.2``."""
+    head, number = "ampgraph", 1
+    while f"{head}.version" in taken:
+        number += 1
+        head = f"ampgraph.{number}"
+    words = {"level": plan.level, "dtype": plan.dtype, "policy": plan.policy, "target": plan.target}
+    said = {f"{head}.version": __version__, **{f"{head}.{name}": word for name, word in words.items()}}
+    return said | ({f"{head}.fp32": json.dumps(plan.pinned, ensure_ascii=False)} if plan.pinned else {})
+
+
+def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The patterns of what earlier conversions held in float32; what is no list of texts says nothing."""
+    found: list[str] = []
+    for key, text in metadata.items():
+        if _PINNED.fullmatch(key):
+            try:
+                patterns = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(patterns, list):
+                found += [pattern for pattern in patterns if isinstance(pattern, str)]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,103 @@
+"""Regions written in the form that the target's runtime fuses into one kernel: as exact, or rounded once less."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.plan import HALF_LAST, QUOTIENT, Rewrite
+from ..oplists.patterns import Region, find_regions
+from .options import Options
+from .selection import touched
+
+
+def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
+    """What is rewritten, by rewrites of these names, in regions that the target fuses; nothing in a model without a
+    product that may be low.
+
+    x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
+    half * (x * (1 + e)): times a power of two is exact.
+    """
+    fuses = options.kernels.fuses
+    if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
+        return []
+    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
+    found: list[Rewrite] = []
+    for region in find_regions(flow):
+        fused, scope = fuses.get(region.kind), flow.scopes[region.result.scope]
+        if fused is None or scope.kind == "function" or any(op.id in named for op in region.ops):
+            continue
+        writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
+        if not fused.half_last and "quotient" in names:
+            found += writer.quotient(region)
+        elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
+            found += writer.half_last(region)
+    return found
+
+
+def _is_product(options: Options, op: Op) -> bool:
+    listing = options.lists.of(op.role) if op.slots else None
+    return listing is not None and listing.cls == "white"
+
+
+@dataclass(frozen=True)
+class _FormFinder:
+    """Rewrites of one region. ``inside``: its operators."""
+
+    flow: Dataflow
+    options: Options
+    inside: frozenset[int]
+
+    def quotient(self, region: Region) -> Iterator[Rewrite]:
+        """A norm multiplies by an inverse: it divides."""
+        normal = region.normal
+        for place in (0, 1) if normal is not None and self._multiplies(normal) else ():
+            assert normal is not None
+            inverse, data = self._only_for(normal.inputs[place], normal), normal.inputs[1 - place]
+            divisor = self._inverted(inverse) if inverse is not None else NONE
+            if inverse is not None and divisor != NONE and data != NONE:
+                names = (self.flow.values[data].name, self.flow.values[divisor].name)
+                yield self._rewrite("quotient", QUOTIENT, (inverse, normal), names)
+                return
+
+    def half_last(self, region: Region) -> Iterator[Rewrite]:
+        """A GELU multiplies by half a sum: it halves the product."""
+        outer = region.result
+        for place in (0, 1) if self._multiplies(outer) else ():
+            inner, data = self._only_for(outer.inputs[place], outer), outer.inputs[1 - place]
+            half = self._factor(inner) if inner is not None else NONE
+            if inner is None or half == NONE or self.flow.scalar(data) is not None:
+                continue
+            if self._sum(next((v for v in inner.inputs if v != half), NONE)):
+                names = (self.flow.values[half].name, self.flow.values[data].name)
+                yield self._rewrite("half", HALF_LAST, (inner, outer), names)
+                return
+
+    def _multiplies(self, op: Op) -> bool:
+        return op.id in self.inside and self.options.lists.traits.has(op.role, "multiplies") and len(op.inputs) == 2
+
+    def _only_for(self, value: int, reader: Op) -> Op | None:
+        """The writer of a value, in the region and for one reader alone."""
+        op = self.flow.writer(value) if value != NONE else None
+        alone = op is not None and op.id in self.inside and len(self.flow.uses[value]) == 1
+        return op if alone and op is not None and op.scope == reader.scope else None
+
+    def _inverted(self, op: Op) -> int:
+        """What an operator divides one by."""
+        places = self.options.lists.traits.positions(op.role, "divides")
+        ones = all(self.flow.scalar(v) == 1 for place, v in enumerate(op.inputs) if place not in places)
+        return op.inputs[places[0]] if places and ones else NONE
+
+    def _factor(self, op: Op) -> int:
+        """The power of two that an operator multiplies by."""
+        numbers = [v for v in op.inputs if v != NONE and self.flow.scalar(v) == 0.5] if self._multiplies(op) else []
+        return numbers[0] if len(numbers) == 1 else NONE
+
+    def _sum(self, value: int) -> bool:
+        op = self.flow.writer(value) if value != NONE else None
+        return op is not None and op.id in self.inside and self.options.lists.traits.has(op.role, "additions")
+
+    def _rewrite(self, name: str, kind: str, ops: tuple[Op, Op], read: tuple[str, str]) -> Rewrite:
+        scope = self.flow.scopes[ops[-1].scope].path
+        return Rewrite(scope, kind, tuple(op.index for op in ops), read, 0, 0.0, name)

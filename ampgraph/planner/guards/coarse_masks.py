@@ -1,0 +1,69 @@
+"""Masks of numbers like -10,000 that are added to scores: low, a row that they hide whole forgets its scores.
+
+Softmax of scores - 10,000 is that of the scores, and float32 keeps three digits of them there. float16 knows every
+eighth number, so that all places of such a row become alike. Rows of which something is seen lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...core.dataflow import NONE, Op
+from ...core.plan import Note
+from ..context import Context
+from ..decisions import describe
+from ..stages import Settled
+from .masks import is_mask
+
+COARSE = 64  # from there on float16's steps are 1/16 and more: a score that is off by half of one is off by 3 %
+FINE = 1 << 20  # from there on float32 does not know the scores either
+READ = 1 << 20  # elements: a larger stored mask is not read
+
+
+def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
+    """One note for each number that is added low."""
+    found: dict[float, list[Op]] = {}
+    for op in context.flow.ops:
+        if _adds(context, op) and any(settled.is_low(unit) for unit in op.slots.values()):
+            number = max(_hides(context, value) for value in op.inputs)
+            if number and is_mask(context, op.outputs[0]):
+                found.setdefault(number, []).append(op)
+    for number, ops in sorted(found.items()):
+        many = f", and {len(ops) - 1} more" if len(ops) > 1 else ""
+        lost = "rows hidden whole lose their scores; give --data if there are such"
+        text = f"adds masks of {number:,.0f} in {context.options.dtype}{many}: {lost}"
+        yield Note("mask", describe(context.flow, ops[0]), text)
+
+
+def _adds(context: Context, op: Op) -> bool:
+    return context.traits.has(op.role, "affine") and not context.traits.has(op.role, "scalings")
+
+
+def _hides(context: Context, value: int) -> float:
+    """The largest number of such a size that is stored behind a value, through arithmetic and moves; 0 for none."""
+    flow, traits, seen, work = context.flow, context.traits, set[int](), [value]
+    largest = 0.0
+    while work:
+        current = work.pop()
+        if current == NONE or current in seen:
+            continue
+        seen.add(current)
+        writer = flow.writer(current)
+        if flow.values[current].weight:
+            largest = max(largest, _hidden_row(context, current))
+        elif writer is not None and any(traits.has(writer.role, t) for t in ("affine", "mask_path")):
+            work += writer.inputs
+    return largest
+
+
+def _hidden_row(context: Context, value: int) -> float:
+    """The size of the numbers of which a stored tensor is made, or some row of it; 0 where that is no mask."""
+    item = context.flow.values[value]
+    array = context.flow.weights.array(item, limit=4 * READ) if item.dtype == "float32" else None
+    if array is None or not array.size:
+        return 0.0
+    rows = np.abs(array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1))
+    least = float(rows.min(-1).max())
+    return least if COARSE <= least <= FINE else 0.0

@@ -1,0 +1,133 @@
+"""Regions are written in the form that CUDA's ONNX Runtime fuses: as exact or more, named, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.numerics.strict.session import run_strict
+from ampgraph.report.lines import rewrite_line
+from onnx_text import parse
+from planner.support import converted, decisions, kinds
+
+RMS = "q = Pow (x, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
+CENTRED = "m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)"
+ROOT = "a = Add (v, eps)  r = Sqrt (a)"
+INVERSES = {"Reciprocal": "i = Reciprocal (r)", "1 / root": "i = Div (one, r)"}
+GELUS = {"half the sum": "h = Mul (o, half)  y = Mul (x, h)", "swapped": "h = Mul (half, o)  y = Mul (h, x)"}
+FINE = {"half first": "h = Mul (x, half)  y = Mul (h, o)", "half last": "h = Mul (x, o)  y = Mul (h, half)"}
+
+
+def model(body: str, opset: int = 16) -> ModelProto:
+    """A region between two products."""
+    rng = np.random.default_rng(1)
+    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
+    numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
+    stored = {name: np.float32(number) for name, number in numbers.items() if name in body}
+    stored |= {"g": np.linspace(0.5, 2, 8, dtype=np.float32)} if "g)" in body else {}
+    return parse(graph, {"w": rng.standard_normal((8, 8)).astype(np.float32), **stored}, opset=opset)
+
+
+def gelu(end: str) -> ModelProto:
+    return model(f"e = Div (x, root2)  t = Erf (e)  o = Add (t, one)  {end}")
+
+
+def rms(inverse: str) -> ModelProto:
+    return model(f"{RMS}  {inverse}  n = Mul (x, i)  y = Mul (n, g)")
+
+
+def errors(given: ModelProto, **options: object) -> float:
+    """Of strict runs, over a few inputs."""
+    result = ampgraph.convert(given, **options)
+    rng = np.random.default_rng(2)
+    feeds = [{"f": rng.standard_normal((4, 8)).astype(np.float32)} for _ in range(8)]
+    return sum(float(np.linalg.norm(run_strict(result, f)["z"] - run_strict(given, f)["z"])) for f in feeds)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize("inverse", INVERSES.values(), ids=INVERSES)
+def test_a_norm_divides(inverse: str, level: str) -> None:
+    written = kinds(converted(rms(inverse), level))
+    assert "Reciprocal" not in written and written.count("Div") == 1 and written.count("Mul") == 1
+
+
+def test_casts_stand_before_the_low_scale() -> None:
+    """One kernel on CUDA, low in and low out, which computes in float32."""
+    assert decisions(converted(rms(INVERSES["Reciprocal"]))) == (
+        "Cast>f16 MatMul:f16 Cast>f32 Pow:f32 ReduceMean:f32 Add:f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16 "
+        "MatMul:f16 Cast>f32"
+    )
+    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")
+    assert decisions(converted(layer)).endswith("Div:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32")
+
+
+def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:
+    other = rms(INVERSES["Reciprocal"])
+    assert "Div:f32" not in decisions(converted(other, target="tensorrt"))
+    assert decisions(converted(other, target="tensorrt")).endswith("Mul:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+    squared = model("q = Mul (x, x)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
+                    "  n = Div (x, r)  y = Mul (n, g)")  # fmt: skip
+    assert decisions(converted(squared)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+
+
+@pytest.mark.parametrize("end", GELUS.values(), ids=GELUS)
+def test_a_gelu_is_halved_last(end: str) -> None:
+    given = gelu(end)
+    result = converted(given)
+    assert [n.op_type for n in result.graph.node] == ["Cast", *kinds(given), "Cast"]
+    reads = {n.output[0]: set(n.input) for n in result.graph.node}
+    assert any("x" in name for name in reads["h"]) and "h" in reads["y"] and "half" in " ".join(reads["y"])
+    assert ampgraph.plan(given).rewrites and not ampgraph.plan(result).rewrites
+
+
+@pytest.mark.parametrize("end", FINE.values(), ids=FINE)
+def test_a_gelu_that_is_fused_as_it_is_stays(end: str) -> None:
+    assert not ampgraph.plan(gelu(end)).rewrites
+
+
+@pytest.mark.parametrize("given", [gelu(GELUS["half the sum"]), rms(INVERSES["Reciprocal"])], ids=["gelu", "norm"])
+def test_forms_are_as_exact_or_more(given: ModelProto) -> None:
+    """In float32 to the bit or better; in float16 no worse than with the nodes in the file's order."""
+    plain = errors(given, level="O1", target="tensorrt")
+    assert errors(given, level="O1") <= 1.01 * plain
+    assert errors(given, level="O3") <= 1.01 * errors(given, level="O3", target="tensorrt")
+
+
+def test_what_the_user_names_is_left_as_it_is() -> None:
+    assert not ampgraph.plan(rms(INVERSES["Reciprocal"]), fp32=["op:Reciprocal"]).rewrites
+    assert not ampgraph.plan(gelu(GELUS["swapped"]), fp32=["op:Erf"]).rewrites
+
+
+def test_a_model_without_products_is_returned_as_it_is() -> None:
+    given = parse(
+        f"g (float[4,8] x) => (float[4,8] y) {{ {RMS}  i = Reciprocal (r)  n = Mul (x, i)  y = Mul (n, g) }}",
+        two=np.float32(2), eps=np.float32(1e-3), g=np.ones(8, np.float32), opset=16,
+    )  # fmt: skip
+    assert not ampgraph.plan(given, "O1").rewrites
+    assert ampgraph.convert(given, "O1").SerializeToString() == given.SerializeToString()
+
+
+def said(given: ModelProto) -> str:
+    ((what, count),) = Counter(rewrite.what for rewrite in ampgraph.plan(given).rewrites).items()
+    return rewrite_line(what, count)
+
+
+def test_the_summary_and_explain_name_them() -> None:
+    assert said(rms(INVERSES["Reciprocal"])).startswith(
+        "1 group of nodes written as one Div (quotient) each: the form that"
+    )
+    assert said(gelu(GELUS["swapped"])).startswith(
+        "1 group of nodes written as x * y, halved last (half): the form that"
+    )
+    assert ampgraph.explain(gelu(GELUS["swapped"]), "h").region == "its region is written as x * y, halved last (half)"
+    assert ampgraph.explain(rms(INVERSES["1 / root"]), "i").region == "its region is written as one Div (quotient)"
+
+
+def test_plans_with_a_form_are_matched_by_place() -> None:
+    given = gelu(GELUS["swapped"])
+    found = ampgraph.diff(ampgraph.plan(given), ampgraph.plan(given, target="tensorrt"))
+    assert not found.decisions and len(found.nodes.first) == 1
