@@ -216,7 +216,7 @@ def compared(
         thirds = 3 if not drawn.generated or number < FEW else 2 if undecided else 1
         if spent + spent / number > request.seconds * thirds / 3 or (number >= request.samples and not undecided):
             break
-    if not any(seen.agreement.compared or seen.agreement.silent or seen.agreement.reason for seen in outputs.values()):
+    if not any(is_judged(seen.agreement) for seen in outputs.values()):
         raise AmpError("AMP209", "the outputs have no elements on these inputs")
     return list(outputs.values()), moved
 
@@ -227,6 +227,11 @@ def from_itself(pair: Pair, drawn: Samples) -> float:
     first, second = pair.expected(feeds), pair.expected(feeds)
     found = (apart(value, second[name]) for name, value in first.items())
     return max((each.error for each in found if each.floating and not each.silent), default=0.0)
+
+
+def is_judged(found: Agreement) -> bool:
+    """Whether an output says anything: where all of it is astray, there is nothing finite to compare."""
+    return bool(found.compared or found.astray or found.silent or found.reason)
 
 
 def beyond_itself(pair: Pair, drawn: Samples, verdict: CheckVerdict) -> float | None:

@@ -46,6 +46,16 @@ def test_a_right_result_is_said_to_be(amp, path):
 
 
 @pytest.mark.slow
+def test_an_output_that_is_nowhere_finite_is_announced(amp, path):
+    """In no element, on no input: there is nothing to compare, and all of it is wrong."""
+    text = PRODUCT.replace("y = MatMul(x, w)", "a = MatMul(x, w)  b = Sigmoid(a)  c = MatMul(b, w2)  y = MatMul(c, w2)")
+    source = path({**SMALL, "w2": np.full((8, 8), 3e4, np.float32)}, text)
+    code, out, _ = amp("convert", source, "--check", "auto", "--json")
+    found = json.loads(out)["check"]
+    assert code == 1 and found["outcome"] == "missed" and found["error"] is None
+
+
+@pytest.mark.slow
 def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, path):
     source = path(LARGE)
     code, out, _ = amp("convert", source, "--check", "auto", "--json")

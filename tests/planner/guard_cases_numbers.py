@@ -65,7 +65,18 @@ RAW = [
     )
 ]
 
-POINTS = (np.random.default_rng(9).uniform(-5, 5, (8, 3)) + 20).astype(F)
+RAW.append(
+    Case(
+        "an input in float64",
+        "guard_raw",
+        """g (double[8,16] x) => (float[8,16] y) { f = Cast <to = 1> (x)  d = Sub (f, mu)  z = Div (d, sd)
+            y = MatMul (z, w) }""",
+        {"x": TABLE["x"].astype(np.float64)},
+        SCALE,
+        notes=("raw",),
+    )
+)
+
 CODES = np.random.default_rng(10).standard_normal((32, 16)).astype(F)
 NEAR = {"x": CODES[:8] + NUMBERS * F(0.02)}
 FAR = {"x": NUMBERS * F(0.5) + F(30)}
@@ -170,5 +181,26 @@ FEATURES = [
             u = Unsqueeze (r, first)  a = MatMul (q, u)  e = Mul (a, turn)  s = Cos (e)  y = MatMul (s, w)""",
             {"x": np.exp(NUMBERS * F(3))},
         ),
+    )
+]
+
+SCORES = "(float[40,16] x, int64[1,40] m) => (float[40,16] y)"
+AWAY = {"x": np.tile(NUMBERS, (5, 1)), "m": np.array([[1000] + 39 * [1]])}
+OFFSETS = [
+    Case(
+        f"scores with {name}",
+        "_offset",
+        f"g {SCORES} {{ q = MatMul (x, w)  t = Transpose <perm = [1, 0]> (x)  s = MatMul (q, t)  {body} }}",
+        AWAY,
+        {"axis": np.array(1), "slope": F(0.75), "w": SCALE["w"], "far": np.arange(40, dtype=F)[None] + F(1000)},
+        notes=("positions",),
+    )
+    for name, body in (
+        (
+            "counted positions",
+            """c = CumSum (m, axis)  f = Cast <to = 1> (c)  p = Mul (f, slope)  a = Add (s, p)  b = Softmax (a)
+            y = MatMul (b, x)""",
+        ),
+        ("stored positions", "k = Cast <to = 1> (m)  a = Add (s, far)  b = Softmax (a)  y = MatMul (b, x)"),
     )
 ]

@@ -18,6 +18,7 @@ from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
 from .cancelling import Cancelling
+from .offsets import scores_with_positions
 from .probabilities import Probabilities
 from .raw import Raw, raw
 from .spectra import Spectra
@@ -139,6 +140,7 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("divides", _spectrum),
         ("powers", _spectrum),
         ("cancels", _difference),
+        ("softmaxes", _offset),
         ("prefix_sums", _prefix_sum),
         ("periodic", _positions),
     )
@@ -299,6 +301,13 @@ def _positions(sight: Sight, op: Op) -> Spoilt:
             if not (conversion and flow.values[writer.inputs[0]].dtype != FLOAT32):
                 work += [v for v in writer.inputs if v != NONE]
     return Why("positions", f"angles of {op.kind} lose their period in {context.options.dtype}"), held
+
+
+def _offset(sight: Sight, op: Op) -> Spoilt:
+    """Scores with positions added, as ALiBi does."""
+    ops, dtype = scores_with_positions(sight.context, op), sight.context.options.dtype
+    text = f"{op.kind} reads scores with positions added: {dtype} loses the differences of large ones"
+    return (Why("positions", text), ops) if ops else None
 
 
 def _from_integers(context: Context, op: Op, depth: int = 0) -> bool:

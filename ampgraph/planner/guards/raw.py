@@ -62,10 +62,10 @@ def raw(context: Context, regions: Regions) -> Raw:
 
 
 def _is_input(context: Context, value: int) -> bool:
-    """Whether a value is an input of the model that comes in float32."""
+    """Whether a value is an input of the model that comes in float32, or in float64."""
     flow = context.flow
     item = flow.values[value]
-    plain = item.producer == NONE and not item.weight and item.dtype == FLOAT32
+    plain = item.producer == NONE and not item.weight and item.dtype in (FLOAT32, "float64")
     return plain and value not in context.borders.before and not flow.scopes[item.scope].path
 
 
