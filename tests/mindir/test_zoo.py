@@ -54,4 +54,10 @@ def test_a_network_has_the_bits_of_mindspores_own(ran: Path, name: str, level: s
 def test_what_is_recorded_is_identical_or_excused() -> None:
     apart = {name for name, found in RECORDED.items() for level in zoo.LEVELS if not found[level]["identical"]}
     assert apart == set(zoo.EXCUSED) & set(RECORDED) and len(apart) <= 5
-    assert all(found["O2"]["ampgraph"]["casts"] <= found["O2"]["own"]["casts"] for found in RECORDED.values())
+    assert len(RECORDED) >= 30
+
+
+def test_our_own_policy_is_no_worse_and_takes_fewer_casts() -> None:
+    """The largest difference of three images goes up and down by some hundredths."""
+    pairs = [(found["O2"]["ampgraph"], found["O2"]["own"]) for found in RECORDED.values()]
+    assert all(ours["casts"] < own["casts"] and ours["error"] <= 1.05 * own["error"] for ours, own in pairs)
