@@ -158,8 +158,8 @@ def _broken(entry: Mapping[str, object]) -> Broken:
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
-    forms = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), *forms)
+    half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient)
 
 
 @cache

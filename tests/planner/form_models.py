@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import ModelProto
 
@@ -19,7 +21,7 @@ def model(body: str, opset: int = 16) -> ModelProto:
     """A region between two products."""
     rng = np.random.default_rng(1)
     numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
-    stored = {name: np.float32(number) for name, number in numbers.items() if name in body}
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items() if name in body}
     body = (
         body.replace("<axes = [-1]> (x)", "(x, last)").replace("<axes = [-1]> (q)", "(q, last)")
         if opset >= 18
@@ -58,7 +60,7 @@ def attention() -> ModelProto:
         c1 = Transpose <perm = [0, 2, 1, 3]> (c0)  c = Reshape (c1, joined)  o = MatMul (c, w)  o1 = Add (o, b)
         r = Add (o1, n)  y = LayerNormalization <axis = -1> (r, b, b) }}"""
     numbers = {"one": 1, "lowest": -10000, "root": 2.828427}
-    stored = {name: np.float32(number) for name, number in numbers.items()}
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
     shapes = {"split": np.array([0, 0, 2, 8]), "joined": np.array([0, 0, 16])}
     w = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
     return parse(graph, {"w": w, "b": w[0], **stored, **shapes}, opset=12)
