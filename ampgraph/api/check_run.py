@@ -212,9 +212,9 @@ def compared(
         if outputs:
             so_far(list(outputs.values()))
         spent = time.monotonic() - start
-        if spent + spent / number > (request.seconds / 3 if drawn.generated and number >= FEW else request.seconds):
-            break
-        if number >= request.samples and not unsure(list(outputs.values()), request.tolerance):
+        undecided = bool(outputs) and unsure(list(outputs.values()), request.tolerance)
+        thirds = 3 if not drawn.generated or number < FEW else 2 if undecided else 1
+        if spent + spent / number > request.seconds * thirds / 3 or (number >= request.samples and not undecided):
             break
     if not any(seen.agreement.compared or seen.agreement.silent or seen.agreement.reason for seen in outputs.values()):
         raise AmpError("AMP209", "the outputs have no elements on these inputs")

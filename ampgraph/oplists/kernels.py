@@ -6,7 +6,7 @@ load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
@@ -45,10 +45,13 @@ class Broken:
     before: Trait | None = None
     """Only nodes whose result an operator of this trait reads beside a constant; None: every node."""
 
+    mask_below: float = 0.0
+    """Only nodes that make a mask for a Softmax by a stored number below it; 0: every node."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before)
+        return not (self.attribute or self.before or self.mask_below)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -79,7 +82,9 @@ class Fused:
     operators: frozenset[str]
     """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
     half_last: bool = False
-    """A factor of a half comes first or last."""
+    """We write a factor of a half last."""
+    quotient: bool = False
+    """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +152,14 @@ class Kernels:
 def _broken(entry: Mapping[str, object]) -> Broken:
     attribute = str(entry.get("attribute", ""))
     before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
-    reasons = {low: str(why) for low, why in entry.items() if low not in ("attribute", "fine", "default", "before")}
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before)
+    reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
+    below = float(str(entry.get("mask_below", 0)))
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below)
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), bool(entry.get("half_last")))
+    forms = (bool(entry.get(name)) for name in ("half_last", "quotient"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), *forms)
 
 
 @cache

@@ -32,6 +32,7 @@ class Region:
     since: int = 0  # the opset from which it can be written as its operator, 0 for never
     normal: Op | None = None  # a norm's last node before the scale
     core: tuple[Op, ...] = ()  # a norm's nodes up to that one
+    complete: bool = False  # whether it ends where its pattern may end last
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -66,6 +67,7 @@ def _region(match: Match) -> Region:
         match.pattern.since,
         match.nodes.get(NORMAL),
         tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
+        match.nodes.get(match.pattern.ends[-1]) is match.result,
     )
 
 

@@ -11,6 +11,7 @@ from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .guards.masks import broken_mask
 from .opsets import freed_at
 
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
@@ -68,7 +69,8 @@ def _first(context: Context) -> list[Tie | Hold]:
     first: list[Tie | Hold] = []
     for op in context.flow.ops:
         if op.slots:
-            first += [*_ties(context, op), *_broken(context, op, breakable), *_broken_before(context, op)]
+            broken = [*_broken(context, op, breakable), *_broken_before(context, op), *broken_mask(context, op)]
+            first += [*_ties(context, op), *broken]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
     return first

@@ -29,7 +29,7 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list
         if fused is None or scope.kind == "function" or any(op.id in named for op in region.ops):
             continue
         writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
-        if not fused.half_last and "quotient" in names:
+        if fused.quotient and "quotient" in names:
             found += writer.quotient(region)
         elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
             found += writer.half_last(region)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import NONE, Dataflow
 from ..core.plan import Why
 from ..oplists.patterns import Region
 from .context import Context
@@ -21,7 +21,7 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     flow, options = context.flow, context.options
     if not is_fused(flow, options, region):
         return []
-    sources = sorted({unit for _, unit in _sources(flow, options, region.source)} - set(units))
+    sources = sorted(set(_sources(flow, options, region.source)) - set(units))
     if not sources:
         return []
     if side == HIGH:
@@ -29,22 +29,19 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     return [Tie((units[0], *sources))]
 
 
-def behind_product(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether a product, or one with its bias, makes what a region reads: float32 there would be dear."""
-    writers = [op for op, _ in _sources(flow, options, region.source) if op is not None]
-    added = [v for op in writers[-1:] if options.lists.traits.has(op.role, "additions") for v in op.inputs]
-    writers += [op for v in added if v != NONE and (op := flow.writer(v)) is not None]
-    listings = (options.lists.of(op.role) for op in writers)
-    return any(listing is not None and listing.cls == "white" for listing in listings)
+def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether a runtime's operator for a region takes data and scale of one type alone."""
+    fusion = options.kernels.fusions.get(region.kind)
+    return fusion is not None and fusion.takes(flow.opset, options.dtype)
 
 
 def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether the nodes are of the form that is taken, over the last axis, and nobody else reads what they make."""
     fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
-    if fusion is None or not fusion.takes(flow.opset, options.dtype):
+    if fusion is None or not in_one_type(flow, options, region):
         return False
     inner = {op.kind for op in region.ops if not traits.has(op.role, "stays_in_place")}
-    if inner != fusion.operators or NONE in (region.scale, region.bias) or len(region.axes) != 1:
+    if inner != fusion.operators or not region.complete or len(region.axes) != 1:
         return False
     ids = {op.id for op in region.ops}
     made = (v for op in region.ops if op is not region.result for v in op.outputs)
@@ -54,12 +51,12 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
     return region.axes[0] == -1 or (shape is not None and region.axes[0] == len(shape) - 1)
 
 
-def _sources(flow: Dataflow, options: Options, value: int) -> Iterator[tuple[Op | None, int]]:
-    """What writes a value, with its unit, and what that is handed on from without a change."""
+def _sources(flow: Dataflow, options: Options, value: int) -> Iterator[int]:
+    """The units that write a value, and what it is handed on from without a change."""
     traits = options.lists.traits
     while value != NONE and flow.values[value].unit != NONE:
         writer = flow.writer(value)
-        yield writer, flow.values[value].unit
+        yield flow.values[value].unit
         if writer is None or not any(traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
             return
         value = writer.inputs[0]

@@ -8,12 +8,13 @@ from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Rewrite, Why
+from ..oplists.kernels import Fused
 from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
 from .decisions import FREE, REGION, Hold, Ledger, Tie
-from .fusions import behind_product, beside_fusion, is_fused
+from .fusions import beside_fusion, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -65,15 +66,17 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
         for op in region.ops:
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
+        form = fused_form(flow, options, region)
+        core = region.core if form is not None else region.ops
         decided = verdict(region.kind, governing)
-        held = beside_fusion(context, region, _units(region.ops), decided[0])
-        core = region.core if not held and is_fused(flow, options, region) else region.ops
         ties.append((_units(core), *decided))
-        beside += held
-        if behind := [op for op in region.ops if op not in core]:
+        if form is None:
+            beside += beside_fusion(context, region, _units(core), decided[0])
+        elif behind := _units([op for op in region.ops if op not in core]):
             fused.update(op.id for op in core)
-            why = f"{region.kind} is one kernel on {options.target}, with a float32 or a low scale"
-            ties.append((_units(behind), FREE, Why("region", why)))
+            ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
+            if in_one_type(flow, options, region):
+                beside.append(Tie((flow.values[region.source].unit, *behind)))
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
@@ -81,24 +84,29 @@ def _units(ops: Sequence[Op]) -> list[int]:
     return [unit for op in ops for unit in op.slots.values()]
 
 
-def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target's runtime makes one kernel of a float32 norm, the Casts around it and the low scale behind."""
-    form = options.kernels.fuses.get(region.kind)
-    if (
-        form is None
-        or region.normal is None
-        or region.scale == NONE
-        or not options.level.trusts_kernels(_class(options, region.kind))
-    ):
-        return False
+def is_trusted(options: Options, region: Region) -> bool:
+    """Whether a region that stays float32 may be one low kernel of the target, with float32 inside."""
+    form, cls = options.kernels.fuses.get(region.kind), _class(options, region.kind)
+    return form is not None and form.quotient and options.level.trusts_kernels(cls)
+
+
+def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None:
+    """The form of a float32 norm that the target's runtime makes one kernel of, with the Casts around it and the scale
+    behind, where the level trusts that kernel."""
+    form, source = options.kernels.fuses.get(region.kind), flow.values[region.source].unit
+    if form is None or region.normal is None or not region.complete or not is_trusted(options, region):
+        return None
+    if source == NONE and in_one_type(flow, options, region):
+        return None
     ids = {op.id for op in region.core}
     inner = [value for op in region.core if op is not region.normal for value in op.outputs]
-    return (
+    known = (
         {op.role for op in region.core if op.slots} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and _axis(flow, region) == -1
     )
+    return form if known else None
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:
@@ -149,7 +157,7 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     since = region.since
     level = options.level
     inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
-    dear = is_fused(flow, options, region) and behind_product(flow, options, region)
+    dear = is_fused(flow, options, region)
     if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
         return None
     takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False

@@ -51,8 +51,11 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
     whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
-    casts = casts if any(trial.is_low(unit.id) for unit in flow.units) else []
-    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole), *casts]
+    found += [*(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
+    if not any(trial.is_low(unit.id) for unit in flow.units):
+        return found
+    taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
+    return found + [cast for cast in casts if (cast.scope, cast.nodes[0]) not in taken]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:

@@ -35,6 +35,10 @@ class Registry(TypedDict):
 
 REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
 DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
+MASKS = {
+    "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
+    "mask_below": -1000.0,
+}
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -62,6 +66,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "fine": 1,
                 "default": 0,
             },
+            "Mul": MASKS,
         },
         "fuses": {
             "Gelu": {
@@ -72,10 +77,12 @@ HEADS: dict[str, dict[str, Any]] = {
             "LayerNormalization": {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt", "Sub"],
+                "quotient": True,
             },
             "RMSNormalization": {
                 "why": "SimplifiedLayerNormFusion: Div, with the Casts around what is float32",
                 "operators": ["Add", "Div", "Pow", "ReduceMean", "Sqrt"],
+                "quotient": True,
             },
         },
     },
@@ -89,6 +96,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "EyeLike": {"float16": "no kernel, and with no float input there is nothing to wrap"},
+            "Mul": MASKS,
             "RandomNormal": {"float16": "no kernel, and with no float input there is nothing to wrap"},
             "RandomNormalLike": {"float16": "no kernel writes float16 unless its input is float16"},
             "RandomUniform": {"float16": "no kernel, and with no float input there is nothing to wrap"},
@@ -110,7 +118,8 @@ COMMENTS = {
 # nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
 # `fine`, or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says. An operator without an entry at an opset runs on the fallback provider in either type.
+# the fusion says; `quotient`, `half_last`: written so by us.
+# An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
 # A float16 node without a kernel is wrapped in casts by the runtime, which then removes its own round trips, so an

@@ -14,6 +14,7 @@ from ampgraph.runtime.optimizing import optimized
 from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
+from planner.form_models import GELUS, INVERSES, attention, gelu, layer_norm, rms
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -69,3 +70,35 @@ def test_a_node_without_a_kernel_is_seen_on_the_cpu(gpu_python):
     found = optimized(DETERMINANT, python=gpu_python)
     assert [(node.kind, node.provider) for node in found.nodes if node.provider == "CPU"] == [("Det", "CPU")]
     assert found.copied() == {"MemcpyToHost": 1, "MemcpyFromHost": 1}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("given", "kernel"),
+    [(rms(INVERSES["Reciprocal"]), "SimplifiedLayerNormalization"), (layer_norm(), "LayerNormalization")],
+    ids=["RMS", "layer norm"],
+)
+def test_a_norm_that_is_written_out_is_one_low_kernel(gpu_python, given, kernel, dtype):
+    """Low in and low out, though its arithmetic stands in the file in float32."""
+    found = optimized(ampgraph.convert(given, "O2", dtype=dtype), python=gpu_python)
+    assert [(n.kind, n.dtype) for n in found.nodes if not n.casts] == [
+        ("MatMul", dtype), (kernel, dtype), ("MatMul", dtype)
+    ]  # fmt: skip
+    assert found.cast() == {f"float32->{dtype}": 1, f"{dtype}->float32": 1}
+
+
+@pytest.mark.parametrize("opset", [16, 18])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_norm_that_stays_float32_loads(gpu_python, dtype, opset):
+    found = optimized(ampgraph.convert(layer_norm(opset), "O1", dtype=dtype), python=gpu_python)
+    assert found.providers()["CPU"] == 0 and found.copied() == {}
+
+
+def test_a_gelu_is_one_kernel(gpu_python):
+    found = optimized(ampgraph.convert(gelu(GELUS["half the sum"]), "O2"), python=gpu_python)
+    assert found.fused() == {"com.microsoft::Gelu": 1} and sum(found.cast().values()) == 2
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_attention_with_a_mask_loads(gpu_python, level):
+    assert optimized(ampgraph.convert(attention(), level), python=gpu_python).providers()["CPU"] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -12,32 +13,8 @@ import ampgraph
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.report.lines import rewrite_line
 from onnx_text import parse
+from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, attention, gelu, layer_norm, model, rms
 from planner.support import converted, decisions, kinds
-
-RMS = "q = Pow (x, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
-CENTRED = "m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)"
-ROOT = "a = Add (v, eps)  r = Sqrt (a)"
-INVERSES = {"Reciprocal": "i = Reciprocal (r)", "1 / root": "i = Div (one, r)"}
-GELUS = {"half the sum": "h = Mul (o, half)  y = Mul (x, h)", "swapped": "h = Mul (half, o)  y = Mul (h, x)"}
-FINE = {"half first": "h = Mul (x, half)  y = Mul (h, o)", "half last": "h = Mul (x, o)  y = Mul (h, half)"}
-
-
-def model(body: str, opset: int = 16) -> ModelProto:
-    """A region between two products."""
-    rng = np.random.default_rng(1)
-    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
-    numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
-    stored = {name: np.float32(number) for name, number in numbers.items() if name in body}
-    stored |= {"g": np.linspace(0.5, 2, 8, dtype=np.float32)} if "g)" in body else {}
-    return parse(graph, {"w": rng.standard_normal((8, 8)).astype(np.float32), **stored}, opset=opset)
-
-
-def gelu(end: str) -> ModelProto:
-    return model(f"e = Div (x, root2)  t = Erf (e)  o = Add (t, one)  {end}")
-
-
-def rms(inverse: str) -> ModelProto:
-    return model(f"{RMS}  {inverse}  n = Mul (x, i)  y = Mul (n, g)")
 
 
 def errors(given: ModelProto, **options: object) -> float:
@@ -61,8 +38,18 @@ def test_casts_stand_before_the_low_scale() -> None:
         "Cast>f16 MatMul:f16 Cast>f32 Pow:f32 ReduceMean:f32 Add:f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16 "
         "MatMul:f16 Cast>f32"
     )
-    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")
-    assert decisions(converted(layer)).endswith("Div:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32")
+    assert decisions(converted(layer_norm())).endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Cast>f32")
+    part = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  y = Mul (n, g)")  # without its bias CUDA does not fuse it
+    assert decisions(converted(part)).endswith("Div:f32 Mul:f32 Cast>f16 MatMul:f16 Cast>f32")
+
+
+@pytest.mark.parametrize(("target", "level"), [("cuda", "O1"), ("cpu", "O1"), ("cpu", "O2")])
+def test_a_norm_that_would_be_fused_into_two_types_is_written_as_its_operator(target: str, level: str) -> None:
+    """ONNX Runtime makes a LayerNormalization-17 of low data and a float32 scale, and refuses its own node."""
+    layer = model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)", opset=18)
+    result = converted(layer, level, target=target)
+    assert kinds(result).count("LayerNormalization") == 1 and "Div" not in kinds(result)
+    ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:
@@ -131,3 +118,13 @@ def test_plans_with_a_form_are_matched_by_place() -> None:
     given = gelu(GELUS["swapped"])
     found = ampgraph.diff(ampgraph.plan(given), ampgraph.plan(given, target="tensorrt"))
     assert not found.decisions and len(found.nodes.first) == 1
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_a_mask_that_the_fusion_of_attention_fails_to_read_stays_float32(target: str) -> None:
+    plan = ampgraph.plan(attention(), "O3", target=target)
+    (mask,) = [d for d in plan.decisions if "knows a mask" in d.why.text]
+    assert (mask.kind, mask.dtype, mask.why.rule) == ("Mul", "float32", "kernel")
+    low = ampgraph.convert(attention(), "O3", target=target)
+    ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert not any("knows a mask" in d.why.text for d in ampgraph.plan(attention(), dtype="bfloat16").decisions)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.plan import Why
 from ..context import Context
+from ..decisions import VALIDITY, Hold
 from ..stages import Settled
 
 
@@ -34,6 +36,22 @@ def is_mask(context: Context, value: int) -> bool:
 def _stays_float32(context: Context, op: Op) -> bool:
     """Whether an operator is no conversion to another type."""
     return not context.traits.has(op.role, "conversions") or context.flow.values[op.outputs[0]].dtype == FLOAT32
+
+
+def broken_mask(context: Context, op: Op) -> list[Hold]:
+    """Holds what makes a mask by a large negative number, where the target's runtime fails to read that number: its
+    fusion of attention starts at a norm."""
+    broken = context.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(context.options.dtype) if broken is not None and broken.mask_below else None
+    if broken is None or reason is None:
+        return []
+    numbers = [number for v in op.inputs if v != NONE and (number := context.flow.scalar(v)) is not None]
+    limit = -context.options.largest  # beyond it the product is float32 for its constant's sake
+    if not any(limit <= number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0]):
+        return []
+    if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
+        return []
+    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
 
 
 def most_added(context: Context, masks: Iterable[int]) -> int:

@@ -1,0 +1,64 @@
+"""Regions in the forms that exporters write, some of which ONNX Runtime fuses."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ModelProto
+
+from onnx_text import parse
+
+RMS = "q = Pow (x, two)  v = ReduceMean <axes = [-1]> (q)  a = Add (v, eps)  r = Sqrt (a)"
+CENTRED = "m = ReduceMean <axes = [-1]> (x)  d = Sub (x, m)  q = Pow (d, two)  v = ReduceMean <axes = [-1]> (q)"
+ROOT = "a = Add (v, eps)  r = Sqrt (a)"
+INVERSES = {"Reciprocal": "i = Reciprocal (r)", "1 / root": "i = Div (one, r)"}
+GELUS = {"half the sum": "h = Mul (o, half)  y = Mul (x, h)", "swapped": "h = Mul (half, o)  y = Mul (h, x)"}
+FINE = {"half first": "h = Mul (x, half)  y = Mul (h, o)", "half last": "h = Mul (x, o)  y = Mul (h, half)"}
+
+
+def model(body: str, opset: int = 16) -> ModelProto:
+    """A region between two products."""
+    rng = np.random.default_rng(1)
+    numbers = {"two": 2, "one": 1, "half": 0.5, "eps": 1e-3, "root2": 1.4142135}
+    stored = {name: np.float32(number) for name, number in numbers.items() if name in body}
+    body = (
+        body.replace("<axes = [-1]> (x)", "(x, last)").replace("<axes = [-1]> (q)", "(q, last)")
+        if opset >= 18
+        else body
+    )
+    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {body}  z = MatMul (y, w) }}"
+    stored |= {"last": np.array([-1])} if opset >= 18 else {}
+    stored |= {"g": np.linspace(0.5, 2, 8, dtype=np.float32)} if "g)" in body else {}
+    return parse(graph, {"w": rng.standard_normal((8, 8)).astype(np.float32), **stored}, opset=opset)
+
+
+def gelu(end: str) -> ModelProto:
+    return model(f"e = Div (x, root2)  t = Erf (e)  o = Add (t, one)  {end}")
+
+
+def rms(inverse: str) -> ModelProto:
+    return model(f"{RMS}  {inverse}  n = Mul (x, i)  y = Mul (n, g)")
+
+
+def layer_norm(opset: int = 16) -> ModelProto:
+    return model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)", opset)
+
+
+def attention() -> ModelProto:
+    """What ONNX Runtime makes one Attention of, with a mask of -10000, at an opset at which it does."""
+    heads = "  ".join(
+        f"{x}0 = MatMul (n, w)  {x}1 = Add ({x}0, b)  {x}2 = Reshape ({x}1, split)  "
+        f"{x} = Transpose <perm = {perm}> ({x}2)"
+        for x, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+    )
+    graph = f"""g (float[2,8,16] x, int64[2,8] mask) => (float[2,8,16] y) {{
+        a = Add (x, b)  n = LayerNormalization <axis = -1> (a, b, b)
+        m1 = Unsqueeze <axes = [1]> (mask)  m2 = Unsqueeze <axes = [2]> (m1)  m3 = Cast <to = 1> (m2)
+        m4 = Sub (one, m3)  m = Mul (m4, lowest)  {heads}
+        s0 = MatMul (q, k)  s1 = Div (s0, root)  s2 = Add (s1, m)  s = Softmax <axis = 3> (s2)  c0 = MatMul (s, v)
+        c1 = Transpose <perm = [0, 2, 1, 3]> (c0)  c = Reshape (c1, joined)  o = MatMul (c, w)  o1 = Add (o, b)
+        r = Add (o1, n)  y = LayerNormalization <axis = -1> (r, b, b) }}"""
+    numbers = {"one": 1, "lowest": -10000, "root": 2.828427}
+    stored = {name: np.float32(number) for name, number in numbers.items()}
+    shapes = {"split": np.array([0, 0, 2, 8]), "joined": np.array([0, 0, 16])}
+    w = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
+    return parse(graph, {"w": w, "b": w[0], **stored, **shapes}, opset=12)
