@@ -39,6 +39,7 @@ __all__ = [
     "gradient",
     "inspect",
     "lists",
+    "overlay",
     "plan",
     "run",
     "tune",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from .report.explain import Explanation
     from .report.findings import Checked
     from .report.inspect import Inspection
+    from .report.overlay import overlay
     from .report.tuning import Tuning
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
@@ -112,6 +114,7 @@ else:  # type checkers do not see this: by it any name would pass
         "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",
         "lists": "api.lists",
+        "overlay": "report.overlay",
         "plan": "api.plan",
         "run": "api.run",
         "tune": "api.tune",

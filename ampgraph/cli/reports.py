@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -27,6 +28,12 @@ def inspect(
             help="The python of an environment whose onnxruntime has the target; it tells fusions and placement.",
         ),
     ] = "",
+    model_explorer: Annotated[
+        str | None,
+        typer.Option(
+            "--model-explorer", metavar="FILE", help="Write node data of Model Explorer: precision by colour."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show nodes, weights and casts by precision, by layer, and against the original.
@@ -38,11 +45,15 @@ def inspect(
     """
     with signals_wait():
         from ..api.inspect import inspect as look
+        from ..core.files import text_file
         from ..formats.checks import faults_reported
+        from ..report.overlay import overlay
         from ..report.text import inspection_lines
 
     with progress() as bar, faults_reported(model, against):
         bar.stage("reading")
+        with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
+            pass
         found = look(model, against, recipe=recipe_of(None, fields), runtime=runtime, progress=bar.stage)
     show_json(found.to_dict()) if as_json else show(inspection_lines(found))
 
