@@ -84,17 +84,14 @@ class Rewrite:
     @property
     def gone(self) -> tuple[int, ...]:
         """The nodes that leave no other in their place."""
+        if self.kind == HALF_LAST:
+            return ()
         return self.nodes if self.name == "cast" else self.nodes[:-1]
 
     @property
     def what(self) -> str:
         """What is written, to count by."""
         return f"{self.kind} ({self.name})" if self.name else self.kind
-
-    @property
-    def gone(self) -> tuple[int, ...]:
-        """The nodes that are no longer there."""
-        return () if self.kind == HALF_LAST else self.nodes[:-1]
 
 
 @dataclass(frozen=True, slots=True)
