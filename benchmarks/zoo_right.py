@@ -199,7 +199,7 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         cells = [said(row.known[part]) if part in row.known else "-" for part in PARTS]
         right = row.known.get("error", {}).get("right")
-        lines.append(f"| {row.name} | {row.level} | {'' if right else 'WRONG '}" + " | ".join(cells) + " |")
+        lines.append(f"| {row.name} | {row.level} | {'WRONG ' if right is False else ''}" + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *totals(rows)])
 
 

@@ -3,7 +3,7 @@
 On the user's samples the 90th percentile decides. Generated inputs are no real ones, and models are less sure of
 themselves on them: an output that nearly vanishes in one sample is measured against a share of its size over all of
 them, and it takes half of the samples to miss. Where fewer do, no more is known, and that is said: it is doubtful where
-as many miss as would be one of eight of the user's, one that misses by far counting double.
+more than one of eight miss (of eight of the user's the worst decides), those that miss by far counting double.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVe
 def _doubtful(errors: list[float], tolerance: float) -> bool:
     """Whether so many miss that one of the user's may."""
     missing = sum((error > tolerance) + (error > FAR * tolerance) for error in errors)
-    return missing > 1 and missing * EIGHT >= len(errors)
+    return missing > 1 and missing * EIGHT > len(errors)
 
 
 def _size(seen: Watched, generated: bool, largest: bool = False) -> float:

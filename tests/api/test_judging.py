@@ -27,7 +27,8 @@ def watched(errors, sizes=None):
         ([1e-3] * 4 + [1.5e-2] * 2, "doubtful", 2),
         ([1e-3] * 3 + [1.5e-2] * 3, "missed", 3),
         ([1e-3] * 22 + [1.5e-2] * 2, "ok", 2),
-        ([1e-3] * 21 + [1.5e-2] * 3, "doubtful", 3),  # as many as one of eight
+        ([1e-3] * 21 + [1.5e-2] * 3, "ok", 3),
+        ([1e-3] * 20 + [1.5e-2] * 4, "doubtful", 4),  # more than one of eight
         ([1e-3] * 23 + [5e-2], "ok", 1),
         ([1e-3] * 22 + [5e-2] * 2, "doubtful", 2),
         ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite

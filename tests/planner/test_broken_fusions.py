@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import ampgraph
@@ -35,7 +37,8 @@ def test_it_loads(body: str, opset: int, dtype: str, level: str) -> None:
 
 
 def test_what_it_reads_is_float32_and_says_why() -> None:
-    given, asked = model(FORMS["as it is"], 17), {"level": "O2", "target": "cpu", "rewrite": "none"}
+    given = model(FORMS["as it is"], 17)
+    asked: dict[str, Any] = {"level": "O2", "target": "cpu", "rewrite": "none"}
     found = ampgraph.explain(given, "r", **asked)
     assert found.precision == "float32" and "ONNX Runtime would take the cast" in found.slots[0].reason
     assert (

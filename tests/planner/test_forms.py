@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -17,7 +18,7 @@ from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, atten
 from planner.support import converted, decisions, kinds
 
 
-def errors(given: ModelProto, **options: object) -> float:
+def errors(given: ModelProto, **options: Any) -> float:
     """Of strict runs, over a few inputs."""
     result = ampgraph.convert(given, **options)
     rng = np.random.default_rng(2)
