@@ -35,8 +35,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
-    if not policy(options.policy).ours or options.level.white == "float32":
-        return []
+    if not policy(options.policy).ours or options.level.white == "float32" or not flow.opset:
+        return []  # MindIR has no opset, and needs none of this
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
@@ -47,8 +47,10 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
     whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
+    found += [*(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
+    taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
     casts = casts if any(trial.is_low(unit.id) for unit in flow.units) else []
-    return [*found, *(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole), *casts]
+    return [*found, *(one for one in casts if not any((one.scope, index) in taken for index in one.nodes))]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:
