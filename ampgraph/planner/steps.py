@@ -36,8 +36,8 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 
 def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
-    if not policy(options.policy).ours or options.level.white == "float32":
-        return []
+    if not policy(options.policy).ours or options.level.white == "float32" or not flow.opset:
+        return []  # MindIR has no opset, and needs none of this
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
@@ -55,7 +55,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     if not any(trial.is_low(unit.id) for unit in flow.units):
         return found
     taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
-    return found + [cast for cast in casts if (cast.scope, cast.nodes[0]) not in taken]
+    return found + [one for one in casts if not any((one.scope, index) in taken for index in one.nodes)]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:
