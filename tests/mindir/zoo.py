@@ -41,7 +41,7 @@ EXCUSED = {"vit_b_32_224": _MADE_FLOAT32}
 
 def measured(name: str) -> dict[str, Any]:
     """What `zoo_one` finds of a network, in a process of its own."""
-    command = [sys.executable, "-m", "mindir.zoo_one", name, str(SIZES[name]), *LEVELS]
+    command = [sys.executable, "-m", "mindir.zoo_one", name, str(SIZES[name]), *LEVELS, "O1"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GLOG_v": "4"})
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
@@ -50,22 +50,30 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def keep(found: dict[str, Any]) -> None:
-    """Puts results into the file."""
+    """Puts results into the file, levels beside those that are there."""
     known = json.loads(RESULTS.read_text())["networks"] if RESULTS.exists() else {}
-    known.update(found)
+    known.update({name: {**known.get(name, {}), **one} for name, one in found.items()})
     rows = ",\n".join(f'"{name}": {json.dumps(known[name])}' for name in sorted(known))
     RESULTS.write_text('{"mindspore": "2.10.0", "mindcv": "0.3.0", "networks": {\n' + rows + "\n}}\n")
 
 
 def table() -> str:
-    """Every network: identical or how far apart at each level, and the errors and Casts at O2."""
+    """Every network: identical or how far apart at each level, and the errors and Casts at O2. At O1 MindSpore itself
+    may fail, and some were not asked."""
     lines = []
     for name, found in json.loads(RESULTS.read_text())["networks"].items():
-        words = ["identical" if found[level]["identical"] else f"{found[level]['apart']:.1e}" for level in LEVELS]
+        words = [_word(found.get(level, {})) for level in (*LEVELS, "O1")]
         own, ours = found["O2"]["own"], found["O2"]["ampgraph"]
         errors = f"{own['error']:.1e} {ours['error']:.1e}  Casts {own['casts']} {ours['casts']}"
-        lines.append(f"{name:24} {'  '.join(words):36} {errors}")
+        lines.append(f"{name:24} {'  '.join(words):46} {errors}")
     return "\n".join(lines)
+
+
+def _word(found: dict[str, Any]) -> str:
+    """One level of a network."""
+    if not found or "refused" in found:
+        return "refused" if found else "-"
+    return "identical" if found["identical"] else f"{found['apart']:.1e}"
 
 
 def main() -> None:

@@ -54,8 +54,10 @@ def compared_nodes(answers: Answers, name: str, level: str) -> int:
         return 0
     ours = letters(decided_model(answers.model(name), kernels=False, **fields(level)))
     found = differences(answers, name, level, ours)
-    # today's F.prelu is no function of Python any more, and stays unpatched
-    assert [row for row in found if row[1] != "aten.prelu"] == [], (name, found)
+    # today's F.prelu is no function of Python any more, and stays unpatched; torch.square is none of Apex's, and pow(2)
+    # in a file, which Apex makes float32
+    told = [row for row in found if row[1] != "aten.prelu" and row != ("Pow", "aten.pow", "l", "f")]
+    assert told == [], (name, told)
     return len(ours)
 
 
