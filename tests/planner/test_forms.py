@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -15,7 +17,7 @@ from planner.form_models import CENTRED, FINE, GELUS, INVERSES, RMS, ROOT, atten
 from planner.support import converted, decisions, kinds
 
 
-def errors(given: ModelProto, **options: object) -> float:
+def errors(given: ModelProto, **options: Any) -> float:
     """Of strict runs, over a few inputs."""
     result = ampgraph.convert(given, **options)
     rng = np.random.default_rng(2)
