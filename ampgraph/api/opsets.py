@@ -23,7 +23,7 @@ Score = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Moved:
-    """A graph in the opset that a recipe names. ``notes``: why there, where the recipe left it to us."""
+    """A graph in the opset that a recipe names. ``notes``: why there, or what that moves off the target."""
 
     graph: Graph
     notes: tuple[Note, ...] = ()
@@ -33,7 +33,18 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
     """The model in the opset that the recipe names. ``options``: None where a plan is given. Raises AmpError AMP307."""
     if recipe.opset == AUTO and options is not None:
         return _least(graph, replace(options, ranges=None), low_io, progress)
-    return Moved(at_given(graph, recipe, progress))
+    after = at_given(graph, recipe, progress)
+    if options is None or recipe.opset is None:
+        return Moved(after)
+    lost = _without_kernel(after, options, low_io) - _without_kernel(graph, options, low_io)
+    text = f"opset {recipe.opset} moves {', '.join(sorted(lost))} off {options.target}, which has no kernel there"
+    return Moved(after, (Note("opset", "", text),) if lost else ())
+
+
+def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
+    copy = adapters.copied(graph)
+    copy.prepare()
+    return off_target(copy.dataflow(options.dtype, low_io), options)
 
 
 def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph:

@@ -65,6 +65,16 @@ def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [note.text for note in notes] == ["opset 13 is not taken: cuda has no kernel there for Relu"]
 
 
+def test_a_given_opset_that_moves_an_operator_off_the_target_says_so() -> None:
+    """CUDA has no MaxPool of opset 22."""
+    pool = parse("g (float[1,8,9,9] x) => (float[1,8,8,8] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }", opset=17)
+    graph, _ = adapters.load(pool)
+    for opset, texts in ((22, ["opset 22 moves MaxPool off cuda, which has no kernel there"]), (21, [])):
+        recipe = Recipe.of(level="O2", opset=opset)
+        notes = moved(graph, recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+        assert [note.text for note in notes] == texts
+
+
 def test_the_plan_says_what_another_opset_would_free() -> None:
     texts = {d.why.text for d in ampgraph.plan(given(CLIPS, 7), "O2").decisions if d.why.rule == "opset"}
     assert texts == {"CUDAExecutionProvider has no float16 kernel for Clip-6 (T); opset 12 has one"}
