@@ -38,6 +38,7 @@ def raw(context: Context, regions: Regions) -> Raw:
     flow, borders = context.flow, context.borders
     constant, values = set[int](), {v.id for v in flow.values if _is_input(context, v.id)}
     ops, products = set[int](), set[int]()
+    holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
     def known(value: int, among: Collection[int]) -> bool:
         sources = borders.before.get(value)
@@ -51,7 +52,7 @@ def raw(context: Context, regions: Regions) -> Raw:
         elif regions.of_op.get(op.id) == "Bias" and any(flow.values[v].producer in products for v in plain):
             products.add(op.id)
         elif all(known(v, values) or flow.values[v].dtype != FLOAT32 for v in plain):
-            if not any(known(v, values) for v in plain) or not op.slots:
+            if not any(known(v, values) for v in plain) or not op.slots or op.id in holders:
                 continue
             if regions.classes[op.id] == "white":
                 products.add(op.id)
