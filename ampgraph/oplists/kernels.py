@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ..core.errors import AmpError, nearest
-from ..core.graph import LOW
 from .files import own_file
 from .tied import TypeGroups, type_groups
 from .traits import Trait
@@ -205,5 +204,4 @@ def _fusions() -> Mapping[str, Fusion]:
 
 
 def _fusion(entry: Mapping[str, Any]) -> Fusion:
-    since = {low: entry[low] for low in LOW if low in entry}
-    return Fusion(frozenset(entry["operators"]), MappingProxyType(since), entry["reason"])
+    return Fusion(frozenset(entry["operators"]), MappingProxyType(dict(entry["since"])), entry["reason"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.dataflow import NONE, Dataflow, Op
+from ..core.graph import LOW
 from ..core.plan import Rewrite
 from .context import Context
 from .selection import touched
@@ -16,7 +17,7 @@ def find_given_casts(context: Context) -> list[Rewrite]:
     flow, options = context.flow, context.options
     casts = [op for op in flow.ops if context.traits.has(op.role, "casts") and _is_inside(flow, op)]
     groups = [(op, *_idle(context, op)) for op in casts if _does_nothing(flow, op) or _idle(context, op)]
-    named = touched(flow, (*options.fp32, *options.low)) if groups else set()
+    named = touched(flow, options.named) if groups else set()
     return [_rewrite(flow, group) for group in groups if not any(op.id in named for op in group)]
 
 
@@ -36,7 +37,9 @@ def _is_inside(flow: Dataflow, op: Op) -> bool:
 
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
     source, target = flow.values[op.inputs[0]], flow.values[op.outputs[0]]
-    return source.dtype == target.dtype != "" or _stored_integers(flow, op)
+    if source.dtype == target.dtype != "" and source.dtype not in LOW:  # a low one is the border's, converted again
+        return True
+    return _stored_integers(flow, op)
 
 
 def _stored_integers(flow: Dataflow, op: Op) -> bool:

@@ -288,7 +288,7 @@ def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
 def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
     text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
     out = amp("convert", path(SMALL, text), "--check", "auto")[1]
-    assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by 1")
+    assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
 
 
 @pytest.mark.slow

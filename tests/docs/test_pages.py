@@ -34,6 +34,7 @@ NOT_HERE = {
     "--runtime": "an environment with onnxruntime-gpu: tests/placement",
     "build/t5": "the T5 of tests/hard_models, which its own tests run",
     "c.onnx": "a model that the check finds wrong: tests/api/test_check.py",
+    "small.mindir": "a model whose output vanishes: tests/api/test_check.py",
     "near.onnx": "a model that is in doubt: tests/api/test_check.py",
     "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
     "rnn.onnx": "a model of tests/training",

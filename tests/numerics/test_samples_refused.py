@@ -78,10 +78,10 @@ def test_sizes_without_a_name_are_generated_where_they_stand() -> None:
     made = parse("g (float[n, 3, n, n] x) => (float[n, 3, n, n] y) { y = Relu(x) }")
     for size in made.graph.input[0].type.tensor_type.shape.dim:
         size.dim_param = size.dim_param.replace("n", "?")
-    assert next(iter(load_samples(made)))["x"].shape == (1, 3, 128, 128)
+    assert next(iter(load_samples(made)))["x"].shape == (1, 3, 256, 256)
     for size in made.graph.input[0].type.tensor_type.shape.dim:
         size.dim_value = -1 if size.dim_param else 3
-    assert next(iter(load_samples(made)))["x"].shape == (1, 3, 128, 128)
+    assert next(iter(load_samples(made)))["x"].shape == (1, 3, 256, 256)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,9 @@ def test_sparse_tensors_become_dense(form: str) -> None:
     sparse = onnx.SparseTensorProto(dims=[2, 4])
     sparse.values.CopyFrom(numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "sp"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.array([[0, 1], [1, 2]], np.int64), "places"))
-    given = parse("g (float[2,4] x) => (float[2,4] y) { a = Add (x, sp)  y = MatMul (a, w) }", w=(4, 4))
+    given = parse(
+        "g (float[2,4] x) => (float[2,4] y) { m = MatMul (x, w)  a = Add (m, sp)  y = MatMul (a, w) }", w=(4, 4)
+    )
     if form == "initializer":
         given.graph.sparse_initializer.append(sparse)
     else:
