@@ -205,6 +205,6 @@ def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[i
     graph.remove_edges_from([("low", "float32")] if graph.has_edge("low", "float32") else [])
     hub = max(len(tally.nets[number].readers) for unit in component for number in tally.by_unit[unit])
     # deep graphs: augmenting paths take seconds where pushing takes minutes; around one hub it is the other way round
-    solver = preflow_push if 3 * hub > len(component) else boykov_kolmogorov
+    solver = preflow_push if 2 * hub > len(component) else boykov_kolmogorov
     _, (low_side, _) = nx.minimum_cut(graph, "low", "float32", flow_func=solver)
     return {unit: LOW if unit in low_side else HIGH for unit in component}
