@@ -55,8 +55,8 @@ def test_what_is_recorded_is_identical_or_excused() -> None:
     apart = {name for name, found in RECORDED.items() for level in zoo.LEVELS if not found[level]["identical"]}
     assert apart == set(zoo.EXCUSED) & set(RECORDED) and len(apart) <= 5
     assert len(RECORDED) >= 30
-    at_o1 = [found["O1"] for found in RECORDED.values() if "O1" in found]
-    assert at_o1 and all("refused" in found or found["identical"] for found in at_o1)
+    at_o1 = {name: found["O1"] for name, found in RECORDED.items() if "refused" not in found["O1"]}
+    assert len(at_o1) >= 10 and {n for n, found in at_o1.items() if not found["identical"]} == set(zoo.APART_AT_O1)
 
 
 def test_our_own_policy_is_no_worse_and_takes_fewer_casts() -> None:
