@@ -17,6 +17,8 @@ from numerics.oracle import LOWS, NAMES, low_model, oracle, rounded, ulps
 from share import turn
 from typed import declared
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 pytest.importorskip("onnxruntime")
 
 

@@ -12,6 +12,8 @@ from planner.support import casts, converted, decisions, float32_and_low, kinds
 from planner.test_regions import WEIGHTS, between, regions
 from planner.without import without
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 pytest.importorskip("onnxruntime")
 F = np.float32
 

@@ -21,6 +21,8 @@ from training.small_steps import BATCH, batches, regression
 from training.test_checkpoint import Killed, _kill_at
 from training.test_cut import CNN, SCALE, bits
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 FROZEN = ("*running_mean", "*running_var")
 
 

@@ -20,6 +20,8 @@ from onnx_text import parse
 from share import FULL
 from training.small_steps import WEIGHTS, batches, regression
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 MODELS = Path(__file__).resolve().parents[2] / "models"
 CNN = MODELS / "digits_cnn_forward.onnx"
 SCALE = "dynamic:init=2^10,interval=3"

@@ -24,6 +24,8 @@ from present import present
 from training.joint_graphs import build, joint, refused, trajectory, types
 from training.small_steps import WEIGHTS, Runner, batches, regression
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 # -- the same step as from the forward graph -----------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from cli_helpers import MODELS
 from training.steps import blobs, linear_step
 from training.test_checkpoint import DATA, FIT, Killed, _kill_at, make_trainer, same
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 
 def test_after_an_earlier_fit(tmp_path):
     """The learning rates count from the first update of the state, and a resumed training knows where it began."""

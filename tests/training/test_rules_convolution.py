@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 DYNAMIC = ["static", "batch", "all"]

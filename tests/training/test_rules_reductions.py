@@ -10,6 +10,8 @@ import torch
 from ampgraph.core.dataflow import HELD
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "ReduceSum": torch.sum,
     "ReduceMean": torch.mean,

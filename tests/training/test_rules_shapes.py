@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 X = normal(2, 3, 4)
 KNOWN = pytest.mark.parametrize("dims", ["2,3,4", "A,3,4", "A,B,C"])
 

@@ -20,6 +20,8 @@ from formats.mindir.parse import data, parse
 from formats.mindir.random_texts import random_texts
 from formats.mindir.small_file import SMALL, survives
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 REAL = Path(digits.__file__).parent / "digits_cnn.mindir"
 

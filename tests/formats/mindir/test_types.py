@@ -24,6 +24,8 @@ from formats.mindir.parse import _options, convert, data, dump, graph_of, parse
 from formats.mindir.random_texts import random_texts
 from present import present
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 OPTIMIZERS = [entry for entry in operators().values() if UPDATE.match(entry.name)]  # files with one are refused
 OTHERS = [entry for entry in operators().values() if entry not in OPTIMIZERS]
 SEVERAL = [entry for entry in OTHERS if len(entry.outputs) > 1]

@@ -20,6 +20,8 @@ from formats.onnx.helpers import (
 )
 from onnx_text import parse
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 BORDERS = {
     "an output that is read inside": "(float[2,4] y, float[2,4] z) { y = MatMul (x, w)  z = Softmax (y) }",
     "an input that is an output": "(float[2,4] y, float[2,4] x) { y = MatMul (x, w) }",

@@ -10,6 +10,8 @@ from onnx import helper
 from formats.onnx.helpers import LEVELS, casts, convert_everywhere, low_kinds, nodes, x
 from onnx_text import parse
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 SEQUENCES = {
     "construct, insert, erase, at, concat": """ <int64 i = {0}, int64 j = {1}> {
         a = MatMul (x, w)  b = Softmax (x)

@@ -12,6 +12,8 @@ from onnx import ModelProto, helper
 from formats.onnx.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, nodes, stored, x
 from onnx_text import parse
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 BRANCHES = [{"x": x(2, 4), "c": np.array(c)} for c in (True, False)]
 STATE = "<int64 n = {3}, bool t = {1}>"
 

@@ -11,6 +11,8 @@ from ampgraph.numerics.metrics.compare import Tolerance
 from formats.onnx.helpers import LEVELS, casts, convert_everywhere, kinds, low_kinds, nodes, x
 from onnx_text import parse
 
+pytestmark = pytest.mark.slow  # a grid: many small cases
+
 MS = ["com.microsoft"]
 
 
