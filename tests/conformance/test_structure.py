@@ -55,6 +55,7 @@ def test_sample(dtype: str, target: str) -> None:
     assert [f for name in sorted(index().ops)[::40] for f in _faults(name, dtype, target)] == []
 
 
+@pytest.mark.share(2)
 @pytest.mark.conformance
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize(("dtype", "target"), WAYS)
