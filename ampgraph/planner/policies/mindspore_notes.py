@@ -48,7 +48,7 @@ def _by_source(rules: Rules) -> Iterator[Note]:
         return
     kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _classes(rules, low)))
     told = [kind for kind, _ in classes[:CLASSES]]
-    told += [f"{len(classes) - CLASSES} more classes"] if len(classes) > CLASSES else []
+    told += [f"{len(classes) - CLASSES} more"] if len(classes) > CLASSES else []
     text = (
         f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {_listed([*told, OWN_CLASS])}, which no "
         "file holds: float32 is what it calls in an inherited method, by an index or in 'a if b else c'"
