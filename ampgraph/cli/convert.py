@@ -101,6 +101,7 @@ def convert(
         from dataclasses import replace
 
         from ..api.check import Checking
+        from ..api.convert import OF_READING
         from ..api.measuring import Measuring
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
@@ -108,7 +109,7 @@ def convert(
         from ..report.text import summary_lines
 
     measuring = Measuring(data, samples, ranges_out)
-    given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
     if plan_in and given:
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
