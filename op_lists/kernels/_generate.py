@@ -35,6 +35,11 @@ class Registry(TypedDict):
 
 REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
 DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
+EMBEDDINGS = {
+    "bfloat16": "ONNX Runtime 1.31 makes one operator of embeddings and the norm before an Attention, which refuses it",
+    "sums": "lookups",
+    "beside": "fused_attention",
+}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
     "mask_below": -1000.0,
@@ -60,6 +65,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "ties": True,
         "tied": {},
         "broken": {
+            "Add": EMBEDDINGS,
             "GRU": {
                 **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
                 "attribute": "linear_before_reset",
@@ -116,7 +122,7 @@ COMMENTS = {
     "cuda": """
 # BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
 # nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
-# `fine`, or all nodes.
+# `fine`; the last sum of what the trait `sums` makes, in models with an operator of the trait `beside`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us.
 # An operator without an entry at an opset runs on the fallback provider in either type.
