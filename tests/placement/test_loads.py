@@ -27,7 +27,7 @@ def test_a_sample_opens_on_cuda_and_on_the_cpu(gpu_python):
 
 def test_embeddings_before_an_attention_open_in_both_types(gpu_python: str, tmp_path: Path) -> None:
     """ONNX Runtime makes one operator of them, which its own schema refuses in bfloat16."""
-    files = []
+    files: list[Path] = []
     for model in (embeddings(), embeddings(WRITTEN_OUT)):
         for level in loads.LEVELS:
             for dtype in loads.DTYPES:

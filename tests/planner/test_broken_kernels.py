@@ -49,8 +49,8 @@ def test_embeddings_that_would_be_fused_into_what_takes_no_bfloat16(given, level
     """The last sum stays float32, whatever the norm behind it; float16 has a kernel, other targets have no fusion."""
     found = ampgraph.explain(given, "e", level=level, dtype="bfloat16")
     assert found.precision == "float32" and "makes one operator of" in found.slots[0].reason
-    low = [{}, {"dtype": "bfloat16", "target": "tensorrt"}]
-    assert all(ampgraph.explain(given, "e", level="O3", **words).precision != "float32" for words in low)
+    low = [ampgraph.Recipe.of(level="O3"), ampgraph.Recipe.of(level="O3", dtype="bfloat16", target="tensorrt")]
+    assert all(ampgraph.explain(given, "e", recipe=recipe).precision != "float32" for recipe in low)
 
 
 def test_embeddings_before_no_fused_attention_are_low():

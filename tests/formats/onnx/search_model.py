@@ -76,10 +76,14 @@ def search(kind: str) -> onnx.ModelProto:
         numpy_helper.from_array(np.array([number], np.float32 if isinstance(number, float) else np.int32), name)
         for name, number in numbers.items()
     ]
-    certain: dict[str, Any] = (
-        {"top_p": 0.1, "temperature": 0.5} if kind == "Sampling" else {}
-    )  # one word is left to draw from
-    attributes = {**certain, "decoder": decoder, "model_type": 0, "eos_token_id": WORDS - 1, "pad_token_id": WORDS - 1}
+    certain = {"top_p": 0.1, "temperature": 0.5} if kind == "Sampling" else {}  # one word is left to draw from
+    attributes: dict[str, Any] = {
+        **certain,
+        "decoder": decoder,
+        "model_type": 0,
+        "eos_token_id": WORDS - 1,
+        "pad_token_id": WORDS - 1,
+    }
     node = helper.make_node(
         kind, ["input_ids", *numbers], ["sequences"], "search", domain="com.microsoft", **attributes
     )
