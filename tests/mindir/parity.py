@@ -108,7 +108,7 @@ def convertible(pairs: Iterable[cases.Pair]) -> list[cases.Pair]:
 
 def convert(folder: Path, name: str, level: str, policy: str, **options) -> Path:
     file = folder / name / f"{policy}_{level}.mindir"
-    given = {"policy": policy, "output": file, "check": "off", **options}  # what is run here is MindSpore's own file
+    given = {"policy": policy, "output": file, "check": "off", **options}  # they are run and compared here
     return ampgraph.convert(folder / name / "fp32.mindir", level, **given)
 
 
