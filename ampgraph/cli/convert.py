@@ -10,7 +10,7 @@ import typer
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
 from .completion import completes
-from .options import JsonOption, ModelArgument, recipe_options
+from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .pipes import PIPE, piped
 from .terminal import done, progress, show, show_json, signals_wait
 
@@ -83,6 +83,7 @@ def convert(
     repair: RepairOption = False,
     metric: CheckMetricOption = None,
     metadata: MetadataOption = True,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -102,6 +103,7 @@ def convert(
 
         from ..api.check import Checking
         from ..api.measuring import Measuring
+        from ..api.pictures import picture_conversion, refuse_page
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
         from ..core.errors import AmpError
@@ -118,7 +120,10 @@ def convert(
             pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", checking=checking, metadata=metadata,
         )  # fmt: skip
-        summary = convert_and_repair(job, bar.part).summary
+        refuse_page(html, model, output, data, plan_in, plan_out)
+        result = convert_and_repair(job, bar.part)
+        summary = result.summary
+        picture_conversion(html, result)
         pipe.deliver()
         done()
     assert summary is not None  # the job asks for one
