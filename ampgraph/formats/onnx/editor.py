@@ -122,6 +122,11 @@ class OnnxEditor:
         self._edited = True
         self._readers.give(self.handles.value(value), uses)
 
+    def rename(self, value: Value, ending: str) -> None:
+        """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
+        self._edited = True
+        self.handles.value(value).name = self.handles.fresh(f"{value.name}_{ending}")
+
     def expose(self, value: Value) -> str:
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
         self._edited = True

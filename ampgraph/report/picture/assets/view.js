@@ -62,7 +62,7 @@ function drawOpen(folder, at) {
   const group = element("g", { class: "open", "data-key": `o${folder.id}`, tabindex: 0 }, world);
   element("rect", { x: at.x - at.width / 2, y: at.y - at.height / 2, width: at.width, height: at.height, rx: 8 }, group);
   element("text", { x: at.x - at.width / 2 + 8, y: at.y - at.height / 2 + 13 }, group, `− ${short(folder.name, 40)}`);
-  group.addEventListener("click", (event) => { event.stopPropagation(); close(folder); draw(); });
+  group.addEventListener("click", (event) => { event.stopPropagation(); close(folder); redraw(at.x, at.y - at.height / 2, `f${folder.id}`); });
 }
 
 function drawLine(line, points) {
@@ -97,7 +97,7 @@ function drawBox(box, at) {
     element("text", { x: x + 8, y: y + 27, class: "small" }, group, short(node.name, 26));
   }
   const about = () => (box.folder ? describeFolder(box.folder) : describeNode(box.node));
-  const act = (event) => { event.stopPropagation(); pick(box.key, about()); if (box.folder) { open(box.folder); draw(); } };
+  const act = (event) => { event.stopPropagation(); pick(box.key, about()); if (box.folder) { open(box.folder); redraw(at.x, y, `o${box.folder.id}`); } };
   group.addEventListener("mouseenter", () => glance(about()));
   group.addEventListener("click", act);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter") act(event); });
@@ -109,6 +109,17 @@ function bar(folder, x, y, width, parent) {
     element("rect", { x, y, width: part, height: 6, class: `part ${classOf(precision)}` }, parent);
     x += part;
   }
+}
+
+/** Draws again so that what has come of a box stands where the box stood. */
+function redraw(x, y, key) {
+  draw();
+  const found = world.querySelector(`[data-key="${key}"]`);
+  if (!found) return;
+  const seen = found.getBBox();
+  place.x += (x - seen.x - seen.width / 2) * place.scale;
+  place.y += (y - seen.y) * place.scale;
+  move();
 }
 
 // -- moving about ------------------------------------------------------------------------------------------------------
