@@ -17,7 +17,18 @@ BITS = {
     "float64": 64, "int64": 64, "uint64": 64, "float32": 32, "int32": 32, "uint32": 32, "float16": 16, "bfloat16": 16,
     "int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "bool": 8, "int4": 4, "uint4": 4,
 }  # fmt: skip
-Reasons = Mapping[tuple[str, str], tuple[str, str]]  # (kind, label) -> (rule, why)
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another."""
+
+    by_node: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    by_name: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def of(self, op: Op, name: str) -> tuple[str, str]:
+        """Empty where nothing is known."""
+        return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,7 @@ def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
     Args:
         reasons: of nodes whose file does not say why; a node that is in both says what is given here.
     """
-    return _Artist(flow, reasons or {}).drawing()
+    return _Artist(flow, reasons or Reasons()).drawing()
 
 
 class _Artist:
@@ -111,9 +122,9 @@ class _Artist:
 
     def _node(self, op: Op) -> Node:
         name = label(self.flow, op)
-        rule, reason = self.reasons.get((op.kind, name), ("", ""))
+        rule, reason = self.reasons.of(op, name)
         if not rule:
-            rule, _, reason = _written(op).partition(": ")
+            rule, reason = parted(_written(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
         return Node(name, op.kind, precision(self.flow, op), rule, reason, stored)
 
@@ -142,7 +153,7 @@ class _Artist:
         values, read = self.flow.values, self.flow.values[value]
         cast = ""
         while True:
-            while value in self.outer:
+            while values[value].producer == NONE and value in self.outer:
                 value = self.outer[value]
             maker = values[value].producer
             if maker == NONE or maker in self.number:
@@ -155,6 +166,12 @@ class _Artist:
         of = values[value]
         shape = "×".join("?" if size is None else str(size) for size in self.flow.shape(value) or ())
         self.found.edges.append(Edge(source, target, of.name, of.dtype, shape, cast))
+
+
+def parted(text: str) -> tuple[str, str]:
+    """(rule, why) of a reason as files say it."""
+    rule, _, why = text.partition(": ")
+    return rule, why
 
 
 def _written(op: Op) -> str:

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ...core.graph import Stored
+from ...core.annotations import reasons_in
+from ...core.graph import DescribedGraph, Stored
 from ..inspect import Inspection, Seen
 from ..lines import plural
 from ..summary import Chosen, Summary
 from ..text import inspection_lines, summary_lines
 from ..tuning import Tuning, tuning_lines
 from ..verification import Verification, verification_lines
-from .drawing import Reasons, draw
+from .drawing import Reasons, draw, parted
 from .page import Bar, Page
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ SHARE = "part of the squared error"
 def inspection_page(seen: Seen, found: Inspection) -> Page:
     """The page of `inspect`; reasons are those that the file says."""
     bars = [_nodes(found.nodes), _weights("weights", found.weights)]
-    return Page(f"ampgraph inspect {seen.label}", draw(seen.flow), inspection_lines(found), bars)
+    return Page(f"ampgraph inspect {seen.label}", draw(seen.flow, _noted(seen)), inspection_lines(found), bars)
 
 
 def conversion_page(seen: Seen, found: Summary, chosen: Iterable[Chosen]) -> Page:
     """The page of `convert`: the result, with the reason of every node that something was decided of."""
-    reasons: Reasons = {(one.kind, one.name): (one.why.rule, one.why.text) for one in chosen}
+    said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
+    reasons = Reasons({node: why for node, _, why in said}, {name: why for _, name, why in said})
     counts = {**found.nodes, "other": found.other}
     bars = [
         _nodes(counts),
@@ -46,7 +48,11 @@ def verification_page(seen: Seen, found: Verification) -> Page:
     """The page of `verify`: the error behind each node in the sample that was looked at."""
     heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
     return Page(
-        f"ampgraph verify {seen.label}", draw(seen.flow), verification_lines(found), heat=heat, heat_title=ERROR
+        f"ampgraph verify {seen.label}",
+        draw(seen.flow, _noted(seen)),
+        verification_lines(found),
+        heat=heat,
+        heat_title=ERROR,
     )
 
 
@@ -60,9 +66,15 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
         for p in found.candidates
     ]
     return Page(
-        f"ampgraph tune {seen.label}", draw(seen.flow), tuning_lines(found), heat=heat, heat_title=SHARE,
+        f"ampgraph tune {seen.label}", draw(seen.flow, _noted(seen)), tuning_lines(found), heat=heat, heat_title=SHARE,
         frontier=frontier,
     )  # fmt: skip
+
+
+def _noted(seen: Seen) -> Reasons:
+    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+    notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
+    return Reasons(by_name={name: parted(text) for name, text in notes.items()})
 
 
 def _nodes(counts: Mapping[str, int]) -> Bar:
