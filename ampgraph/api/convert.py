@@ -129,7 +129,7 @@ def convert(
         checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
-    picture_conversion(html, done)
+    picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
     return done.model() if output is None else output
 

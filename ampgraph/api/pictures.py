@@ -10,11 +10,12 @@ from ..report.inspect import Seen, see
 from .kinds import PathLike
 
 if TYPE_CHECKING:
+    from ..core.graph import Graph
     from ..report.inspect import Inspection
     from ..report.picture.page import Page
+    from ..report.summary import Choices, Summary
     from ..report.tuning import Tuning
     from ..report.verification import Verification
-    from .steps import Conversion
 
 OPTION = "--html"
 
@@ -39,15 +40,14 @@ def picture_inspection(path: PathLike | None, model: object, found: Inspection) 
         write_page(path, inspection_page(see(model), found))
 
 
-def picture_conversion(path: PathLike | None, done: Conversion) -> None:
-    """The page of `convert`, where one is wanted."""
-    if path is not None and done.summary is not None and done.choices is not None:
+def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:
+    """The page of `convert`, where one is wanted and a summary was asked for: the graph as it is now."""
+    if path is not None and summary is not None and made is not None:
         from ..report.picture.pages import conversion_page
 
-        done.graph.prepare()
-        name = Path(done.summary.output or done.summary.model).name
-        seen = Seen(name, done.graph, done.graph.dataflow(), done.graph.census())
-        write_page(path, conversion_page(seen, done.summary, done.choices.chosen))
+        graph.prepare()
+        name = Path(summary.output or summary.model).name
+        write_page(path, conversion_page(Seen(name, graph, graph.dataflow(), graph.census()), summary, made.chosen))
 
 
 def picture_verification(path: PathLike | None, model: object, found: Verification) -> None:

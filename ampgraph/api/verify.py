@@ -100,13 +100,12 @@ def verify(
         small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.seen = html is not None
-        job.kept, job.metric = None if decoding is None else decoding.worst, measure
+        job.kept, job.metric, job.seen = None if decoding is None else decoding.worst, measure, html is not None
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        names = [str(path) if path is not None else "in memory" for path in paths]
+        names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
             job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,

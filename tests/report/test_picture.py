@@ -46,7 +46,7 @@ def test_every_node_has_its_precision_and_reason(tmp_path: Path) -> None:
     by_kind = {kind: (precision, rule, reason) for _, kind, precision, rule, reason, *_ in held["nodes"]}
     assert by_kind["MatMul"][0] == "float16" and by_kind["Exp"][0] == "float32"
     assert all(rule and reason for _, rule, reason in (by_kind["MatMul"], by_kind["Exp"]))
-    assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after", "casts"]
+    assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after"]
     assert any("guards" in line for line in held["report"])
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import ampgraph
+from ampgraph.core.json_types import JsonObject
 from ampgraph.report.inspect import see
-from ampgraph.report.picture.drawing import Drawing, Edge, Node, draw
+from ampgraph.report.picture.drawing import Box, Drawing, Edge, draw
 from ampgraph.report.picture.folders import WIDTH, folded
 from ampgraph.report.picture.page import Page
 
@@ -70,7 +71,7 @@ def test_layers_open_by_a_click_and_close_again(tmp_path: Path) -> None:
 def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
     """A chain without layers: runs of neighbours are folded, and what was opened first is closed again."""
     count = 20_000
-    nodes = [Node(f"n{i}", "Relu", "float16", "cut", "because", 0) for i in range(count)]
+    nodes = [Box(f"n{i}", "Relu", "float16", "cut", "because", 0) for i in range(count)]
     edges = [Edge(i, i + 1, f"v{i}", "float16", "1×8", "float32" if i % 7 == 0 else "") for i in range(count - 1)]
     page = Page("long", Drawing(nodes, edges, folded([()] * count, [node.name for node in nodes]))).html()
     told = looked_at(page, tmp_path, COUNT + """
@@ -87,11 +88,11 @@ def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
 
 
 def test_errors_colour_the_nodes(tmp_path: Path) -> None:
-    nodes = [Node(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
+    nodes = [Box(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
     edges = [Edge(0, 1, "v", "float16", "8"), Edge(1, 2, "w", "float16", "8", "float32")]
     drawing = Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"]))
-    points = [{"step": "all low", "error": 0.1, "bytes": 0, "chosen": True}]
-    page = Page("heat", drawing, heat={"a": 1e-6, "b": 1.0}, heat_title="error", frontier=list(points)).html()
+    points: list[JsonObject] = [{"step": "all low", "error": 0.1, "bytes": 0, "chosen": True}]
+    page = Page("heat", drawing, heat={"a": 1e-6, "b": 1.0}, heat_title="error", frontier=points).html()
     told = looked_at(page, tmp_path, COUNT + """
         const fill = (key) => getComputedStyle(world.querySelector(`[data-key="${key}"] .frame`)).fill;
         told.before = [fill("n0"), fill("n1")];

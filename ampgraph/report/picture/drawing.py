@@ -32,7 +32,7 @@ class Reasons:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Box:
     """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads."""
 
     name: str
@@ -59,7 +59,7 @@ class Edge:
 class Drawing:
     """Nodes and edges by number, folders of the nodes."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     folders: Folders = field(default_factory=lambda: Folders([""], [0], []))
 
@@ -105,7 +105,7 @@ class _Artist:
         found.folders = folded(self.paths, [node.name for node in found.nodes])
         return found
 
-    def _add(self, node: Node, path: tuple[str, ...]) -> int:
+    def _add(self, node: Box, path: tuple[str, ...]) -> int:
         self.found.nodes.append(node)
         self.paths.append(path)
         return len(self.found.nodes) - 1
@@ -117,16 +117,16 @@ class _Artist:
             v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
         )
 
-    def _border(self, value: Value, kind: str) -> Node:
-        return Node(value.name, kind, value.dtype, "", "", 0)
+    def _border(self, value: Value, kind: str) -> Box:
+        return Box(value.name, kind, value.dtype, "", "", 0)
 
-    def _node(self, op: Op) -> Node:
+    def _node(self, op: Op) -> Box:
         name = label(self.flow, op)
         rule, reason = self.reasons.of(op, name)
         if not rule:
             rule, reason = parted(_written(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
-        return Node(name, op.kind, precision(self.flow, op), rule, reason, stored)
+        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored)
 
     def _bytes(self, value: Value) -> int:
         return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8

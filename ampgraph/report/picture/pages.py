@@ -39,7 +39,6 @@ def conversion_page(seen: Seen, found: Summary, chosen: Iterable[Chosen]) -> Pag
         _nodes(counts),
         _weights("weights before", found.weights_before),
         _weights("weights after", found.weights_after),
-        Bar("casts", {"float32": found.casts_after}, f"{found.casts_before:,} before, {found.casts_after:,} after"),
     ]
     return Page(f"ampgraph convert {seen.label}", draw(seen.flow, reasons), summary_lines(found), bars)
 

@@ -51,7 +51,7 @@ function describeFolder(folder) {
   tag("h2", folder.name, made);
   const counts = Object.entries(folder.counts).map(([precision, count]) => `${count.toLocaleString("en")} ${precision}`);
   made.append(rows([
-    ["nodes", counts.join(", ")], ["casts", folder.casts ? String(folder.casts) : ""], ["weights", bytes(folder.bytes)],
+    ["nodes", counts.join(", ")], ["reads cast", folder.casts ? String(folder.casts) : ""], ["weights", bytes(folder.bytes)],
   ]));
   return made;
 }
