@@ -79,6 +79,16 @@ ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the
 LastOption = Annotated[
     str, _text("--last-batch", "drop|keep|pad", "One that is not full; pad fills it up with labels that count nothing.")
 ]
+NormalizeOption = Annotated[
+    list[str] | None,
+    _text(
+        "--normalize", "[INPUT=]MEAN,STD",
+        "Float32 inputs become (x scale - mean) / std; for each channel: '0.49 0.48 0.45,0.25 0.24 0.26'.",
+    ),
+]  # fmt: skip
+ScaleOption = Annotated[
+    list[str] | None, _text("--scale", "[INPUT=]FACTOR", "And that scale, 1/255 for bytes; both repeatable, by input.")
+]
 SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
@@ -152,6 +162,8 @@ def train(
     resume: ResumeOption = False,
     seed: SeedOption = 0,
     last_batch: LastOption = "drop",
+    normalize: NormalizeOption = None,
+    scale: ScaleOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -162,12 +174,17 @@ def train(
     ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
+    ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
     """
     with signals_wait():
         from ..report.plot import check_plot, draw_losses
         from ..report.training import epoch_line, history_dict
+        from ..training.run.normalized import normalized
         from ..training.run.trainer import Trainer
 
+    centred, factors = normalize or (), scale or ()
+    given = normalized(data, centred, factors)
+    held_out = None if validate is None else normalized(validate, centred, factors)
     if plot is not None:
         check_plot(plot)
     with progress() as bar:
@@ -176,7 +193,7 @@ def train(
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(
-                data, epochs=epochs, batch_size=batch_size, validate=validate, lr_schedule=lr_schedule,
+                given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=lr_schedule,
                 checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
                 last_batch=last_batch,
                 on_step=lambda count, total, result: bar.part("training", count, total),
