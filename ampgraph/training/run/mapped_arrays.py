@@ -79,7 +79,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: IO[bytes]) ->
     return mapped_npy(file, start + info.file_size)
 
 
-def _unpacked(packed: IO[bytes]) -> IO[bytes]:
+def _unpacked(packed: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
     plain = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     shutil.copyfileobj(packed, plain)
     plain.flush()

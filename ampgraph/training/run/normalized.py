@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -82,8 +83,7 @@ def normalized(data: str, normalize: Iterable[str], scales: Iterable[str]) -> st
         if not comma:
             raise AmpError("AMP325", f"--normalize {mean} is not MEAN,STD", hint=HINT)
         scale = _number("--scale", factors.get(name, "1"))
-        both = [[_number("--normalize", word) for word in text.split()] for text in (mean, std)]
-        made = Normalized(made, scale, *both, name)
+        made = Normalized(made, scale, _row(mean), _row(std), name)
     return made
 
 
@@ -92,6 +92,10 @@ def _named(option: str, text: str) -> tuple[str, str]:
     if equals and not name:
         raise AmpError("AMP325", f"{option} {text} names no input", hint=f"{option} INPUT={rest}")
     return name.strip(), rest
+
+
+def _row(text: str) -> list[float]:
+    return [_number("--normalize", word) for word in text.split()]
 
 
 def _number(option: str, text: str) -> float:
@@ -104,10 +108,11 @@ def _number(option: str, text: str) -> float:
 
 
 def _numbers(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
-    numbers = [given] if is_number(given) else list(given) if isinstance(given, Iterable) else []  # type: ignore[arg-type]
-    if isinstance(given, str) or not numbers or not all(is_number(n) and math.isfinite(n) for n in numbers):
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    numbers: list[object] = list(cast("Iterable[object]", given)) if several else [given]
+    if not numbers or not all(is_number(number) and math.isfinite(cast(float, number)) for number in numbers):
         raise AmpError("AMP325", f"{name}={given!r} is neither a number nor one for each channel", hint=HINT)
-    return tuple(float(number) for number in numbers)
+    return tuple(float(cast(float, number)) for number in numbers)
 
 
 def _axis(port: Port, count: int) -> int:

@@ -218,8 +218,9 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
 
 
 def _widens(port: Port, array: object) -> bool:
-    """Whether integers are given where float32 is taken: pixels."""
-    return port.dtype == "float32" and isinstance(array, np.ndarray) and array.dtype.kind in "iu"
+    """Whether integers are given where float32 is taken, which holds each of them: pixels."""
+    small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
+    return port.dtype == "float32" and small
 
 
 def _of_parts(port: Port, parts: int) -> Port:
