@@ -28,6 +28,7 @@ from .export_check import check_export
 from .export_hints import quiet_logs, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
+from .torch_decompositions import decomposed
 from .torch_marks import detached_apart, mark_padding
 
 if TYPE_CHECKING:
@@ -108,9 +109,8 @@ def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object]
     with _training_mode(module), torch.no_grad(), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
-            program = torch.onnx.export(
-                module, tuple(args), dynamo=True, optimize=False, dynamic_shapes=shapes, verbose=False
-            )
+            traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
+            program = torch.onnx.export(decomposed(torch, traced), dynamo=True, optimize=False, verbose=False)
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
