@@ -1,7 +1,8 @@
 """What a traced torch module is taken apart into before its export, where ONNX has no operator that trains.
 
-Recurrent layers become their steps, grid_sample gathers and weights, cross entropy with label smoothing its sums.
-Everything else stays whole: torch's own table would take norms and losses apart too.
+nn.RNN becomes its steps, grid_sample gathers and weights, cross entropy with label smoothing its sums. LSTM and GRU
+stay whole unless they are to be unrolled, or ONNX has no form for them. So does everything else: torch's own table
+would take norms and losses apart too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,32 @@ if TYPE_CHECKING:
     import torch
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+WHOLE = ("lstm", "gru")  # what torch's exporter has an ONNX operator for
 Function = Callable[..., Any]
 
 
-def decomposed(torch: ModuleType, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def decomposed(
+    torch: ModuleType, program: torch.export.ExportedProgram, unroll: bool = False
+) -> torch.export.ExportedProgram:
     """The program with these operators written out; the same where it has none of them."""
     table, aten = _table(torch), torch.ops.aten
-    found = {node.target for node in program.graph.nodes if node.op == "call_function"}
-    chosen = {target: function for target, function in table.items() if target in found}
-    smooth = aten.cross_entropy_loss.default
-    if any(node.target is smooth and _smoothing(node) for node in program.graph.nodes):
-        chosen[smooth] = _cross_entropy(torch)
+    whole = () if unroll else tuple(getattr(aten, name).input for name in WHOLE)
+    smooth, chosen = aten.cross_entropy_loss.default, {}
+    for node in program.graph.nodes:
+        if node.target in table and (node.target not in whole or _is_projected(node)):
+            chosen[node.target] = table[node.target]
+        if node.target is smooth and _smoothing(node):
+            chosen[smooth] = _cross_entropy(torch)
     return program.run_decompositions(chosen) if chosen else program
+
+
+def _is_projected(node: torch.fx.Node) -> bool:
+    """An LSTM whose state is narrower than its cell, which ONNX has no form for."""
+    states: Any = node.args[1]
+    if not isinstance(states, (list, tuple)):
+        return False
+    widths = [state.meta["val"].shape[2] for state in states]
+    return len(set(widths)) > 1
 
 
 def _table(torch: ModuleType) -> dict[object, Function]:
