@@ -14,6 +14,7 @@ __all__ = [
     "Explanation",
     "Inspection",
     "ListRow",
+    "Normalized",
     "Plan",
     "PrecisionWarning",
     "Ranges",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
     from .training.gradients.user_rules import gradient
+    from .training.run.normalized import Normalized
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW
@@ -89,6 +91,7 @@ else:  # type checkers do not see this: by it any name would pass
         "Explanation": "report.explain",
         "Inspection": "report.inspect",
         "ListRow": "oplists.rows",
+        "Normalized": "training.run.normalized",
         "Plan": "core.plan",
         "PrecisionWarning": "core.verdict",
         "Ranges": "core.ranges",

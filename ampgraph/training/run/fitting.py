@@ -26,8 +26,8 @@ from . import checkpoint as files
 from .checkpoint_folder import claimed
 from .dataset import TrainingData
 from .fit_options import FitOptions
+from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
-from .schedules import described, parse_schedule, rates
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -79,7 +79,7 @@ class Fittable(Protocol):
     def updates(self) -> int: ...
     @property
     def scale(self) -> float: ...
-    def set_rates(self, table: Sequence[float] | Array) -> None: ...
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None: ...
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[object]: ...
     def load_state(self, state: Mapping[str, Array]) -> None: ...
     def late_state(self) -> Mapping[str, files.Late]: ...
@@ -131,7 +131,7 @@ class _Run:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
         given = options.lr_schedule
-        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * options.epochs)
+        self.tables = scheduled(trainer.layout, trainer.learning_rate, given, self.steps * options.epochs)
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
@@ -145,7 +145,7 @@ class _Run:
             last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
-            lr_schedule=described(given),
+            lr_schedule=described_all(given),
             data="" if self.file is None else self.data.digest(),
         )
         self.epoch = self.batch = self.before = 0
@@ -162,8 +162,8 @@ class _Run:
             self.finite = [bool(flag) for flag in found.history.get("finite", ())]
             self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
             self.place = replace(self.place, past=found.position.past)
-        if self.table is not None:
-            self.trainer.set_rates(np.concatenate([np.repeat(self.table[:1], self.place.past), self.table]))
+        if self.tables is not None:
+            self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
 
     def _found(self) -> files.Checkpoint[Array] | None:
@@ -271,15 +271,11 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         )
     for name in ("seed", "batch_size", "accumulate", "last_batch", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
-        if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
+        if other != given and (name != "epochs" or stretches(mine.lr_schedule)):
             message = f"is from a training with {name}={other}, not {given}"
-            why = f": {mine.lr_schedule.partition(':')[0]} ends with the last epoch" if name == "epochs" else ""
+            why = f": {stretches(mine.lr_schedule)} ends with the last epoch" if name == "epochs" else ""
             hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
             raise AmpError("AMP405", message, where=where, hint=hint)
     if found.data != mine.data:
         hint = "give the data that it was begun with, or start anew in another folder"
         raise AmpError("AMP405", "is from a training with other data", where=where, hint=hint)
-
-
-def _stretches(schedule: str) -> bool:
-    return schedule != "none" and not schedule.startswith("a table") and parse_schedule(schedule).stretches

@@ -28,14 +28,15 @@ from ..forward.parameters import find_parameters, frozen_names
 from ..forward.read import infer
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
+from .groups import Group, Groups, distinct
 from .loss import LOSSES, add_loss, as_scalar
 from .loss_scale import LossScale
-from .optimizers import Optimizer
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .planner_marks import hold_norms, hold_seed, mark_branches
-from .state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
 from .update import Scale, Updated, add_scale, add_update
+from .update_options import UpdateOptions
 
 SEED = 0x5EED
 
@@ -49,14 +50,18 @@ class Read:
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
+    groups: dict[str, Group]  # of every parameter
 
 
 class JointGraph:
     """Forward, loss and gradients in one graph, on the way to a step."""
 
-    def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
+    def __init__(self, model: ir.Model, read: Read) -> None:
         self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
-        self.named, self.parameters = read.loss, list(parameters)
+        self.named, stored = read.loss, model.graph.initializers
+        self.parameters = [stored[name] for name, group in read.groups.items() if group.optimizer is not None]
+        self.given = [stored[name] for name, group in read.groups.items() if group.shared]
+        self.groups = [group for group in read.groups.values() if group.optimizer is not None]
         self.scale: Scale | None = None
         self.stored = originals(self.graph)
         self.states = StateBuilder(Builder(self.graph, "step"))
@@ -124,6 +129,8 @@ class JointGraph:
             hold_seed(self.graph, seed)
         for parameter in self.parameters:
             self.states.adopt(parameter, PARAMETER)
+        for value in self.given:
+            self.states.adopt(value, GIVEN)
         for old, _ in self.running:
             self.states.adopt(old, RUNNING)
 
@@ -132,9 +139,9 @@ class JointGraph:
         for parameter in self.parameters:
             _match_type(parameter)
 
-    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: JsonObject) -> TrainingStep:
+    def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(optimizer, clip_norm)
+        updated = self._update(update)
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -144,6 +151,7 @@ class JointGraph:
             loss=self.loss_name(),
             finite=updated.finite,
             norm=updated.norm,
+            groups=self._rated(),
             options=options,
         )
         self.graph.sort()
@@ -152,17 +160,22 @@ class JointGraph:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
-    def _update(self, optimizer: Optimizer, clip_norm: float | None) -> Updated:
+    def _update(self, update: UpdateOptions) -> Updated:
         """Commits all state; the gradients are read, and no outputs any more."""
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
         del self.graph.outputs[1:]
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
-        updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
+        updated = add_update(self.states, self.parameters, gradients, self.groups, self.scale, update, running)
         if self.iteration is not None:
             self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
+
+    def _rated(self) -> tuple[tuple[str, float], ...]:
+        """Patterns and learning rates of the groups where there are several, in the order of their tables."""
+        rows = [(g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None]
+        return tuple(rows) if len(rows) > 1 else ()
 
     def loss_name(self) -> str:
         return self.graph.outputs[0].name or ""
@@ -175,18 +188,19 @@ def begin(
     freeze: Sequence[str],
     gradients: Mapping[str, str] | None,
     seed: str | None,
+    groups: Groups,
 ) -> JointGraph:
     """The graph, its loss found, and what is trained."""
     backward = read_exported_backward(forward, loss, gradients, seed)
     loss = _loss_name(backward, loss, policy)
     parts = forward if backward is None else forward_part(forward, backward)
     names = [value.name or "" for value in find_parameters(parts, freeze)]
-    parameters = [forward.graph.initializers[name] for name in names]
+    of_names = dict(zip(names, groups.assigned(names), strict=True))
     if backward is not None:
-        refuse_copies(forward, parts, parameters)
+        refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, backward is not None)
-    return JointGraph(forward, Read(loss, backward, pack(parts), frozen, buffers), parameters)
+    return JointGraph(forward, Read(loss, backward, pack(parts), frozen, buffers, of_names))
 
 
 def _loss_name(backward: ExportedBackward | None, loss: str | None, policy: LossScale | None) -> str:

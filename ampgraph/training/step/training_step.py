@@ -33,6 +33,7 @@ class StepLayout:
     loss: str = ""
     finite: str = ""
     norm: str = ""
+    groups: tuple[tuple[str, float], ...] = ()  # pattern and learning rate of each, where there are several
     options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
@@ -56,13 +57,21 @@ class StepLayout:
 
     @property
     def rates(self) -> str:
-        """The table of learning rates; empty for none."""
+        """The table of learning rates, that of the first group; empty for none."""
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
     def last_rate(self) -> str:
         """The last row of that table; empty for none."""
         return self.find(SCHEDULE, "step/last_rate")
+
+    @property
+    def rate_tables(self) -> list[tuple[str, str]]:
+        """The table of every group and its last row, in the order of ``groups``."""
+        ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
+        found = [(f"step/learning_rates{end}", f"step/last_rate{end}") for end in ends]
+        found = [(self.find(SCHEDULE, table), self.find(SCHEDULE, last)) for table, last in found]
+        return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -78,7 +87,8 @@ class StepLayout:
                 )
             states = tuple(StateTensor(**entry) for entry in data.pop("states"))
             read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
-            layout = StepLayout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
+            groups = tuple((str(pattern), float(rate)) for pattern, rate in data.pop("groups", ()))
+            layout = StepLayout(states, tuple(data.pop("inputs")), class_inputs=read, groups=groups, **data)
             layout._check_types()
             return layout
         except (KeyError, TypeError, ValueError, RecursionError) as error:
