@@ -76,6 +76,8 @@ class Readers:
                 name, source.shape = target.name, target.shape
                 target.name = self._handles.fresh(f"{name}_given")
                 source.name = name
+            elif source.shape is None:
+                source.shape = target.shape
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(op, safe=True)
         return True
