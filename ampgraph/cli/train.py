@@ -22,6 +22,10 @@ OPTIMIZERS = (
     "sgd:lr=0.1,momentum=0.9. For groups of parameters repeated, PATTERN=KIND[:...], the first that matches a name: "
     "'*.bias=adamw:weight_decay=0' '*=adamw'; frozen is not trained, shared is trained by another step."
 )
+PENALTY = (
+    "A gradient penalty in the loss, weight * |norm - target|^power: of (parameters, inputs, or a name), output (what "
+    "is differentiated, else the loss), weight, norm, target, power: weight=10,of=inputs,output=score,target=1."
+)
 SCALES = (
     "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, keras, mxnet, mindspore, mindspore-cell, "
     "mindspore-manager), init, growth, backoff, interval, floor, cap, hysteresis, refill, patience: "
@@ -53,7 +57,10 @@ CheckpointArgument = Annotated[
 OptimizerOption = Annotated[list[str], _text("--optimizer", "[NAMES=]KIND[:KEY=VALUE,...]", OPTIMIZERS)]
 StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
 TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
-LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
+LossOption = Annotated[
+    list[str] | None, _text("--loss", "LOSS[=WEIGHT]", f"{LOSSES}. Several with weights: a=1 b=0.5.")
+]
+PenaltyOption = Annotated[str | None, _text("--penalty", "KEY=VALUE,...", PENALTY)]
 LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
 ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
 ClipValueOption = Annotated[
@@ -112,6 +119,7 @@ def build_step(
     clip_norm: ClipOption = None,
     clip_value: ClipValueOption = None,
     ema: EmaOption = None,
+    penalty: PenaltyOption = None,
     freeze: FreezeOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
@@ -135,6 +143,7 @@ def build_step(
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
         from ..training.step.groups import group_words
+        from ..training.step.loss_terms import parse_losses
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -143,13 +152,14 @@ def build_step(
         bar.stage("building the step")
         step = build_training_step(
             model,
-            loss=loss,
+            loss=parse_losses(loss or ()),
             optimizer=group_words(optimizer),
             recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
             clip_value=clip_value,
             ema=ema,
+            penalty=penalty,
             freeze=freeze or (),
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,

@@ -183,6 +183,9 @@ def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> Iterat
     borders = [number * count // parts for number in range(parts + 1)]
     weights = np.ones(count)
     labels = batch.get(layout.labels)
+    if layout.parts and labels is not None and labels.dtype.kind == "i" and (labels == IGNORED).any():
+        message = f"label {IGNORED} in micro-batches of a loss that has other parts, which count every sample"
+        raise AmpError("AMP503", message, hint="leave these samples out, or train without --accumulate")
     if labels is not None and labels.dtype.kind == "i" and (labels != IGNORED).any():
         weights = (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64)
     for start, end in zip(borders, borders[1:], strict=False):

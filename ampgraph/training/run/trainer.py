@@ -58,6 +58,10 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
+        if self.accumulate > 1 and self.layout.whole_batch:
+            raise AmpError(
+                "AMP325", f"accumulate={accumulate}: {self.layout.whole_batch}", hint="leave accumulate away"
+            )
         self.feeds = StepInputs(self.training_step, self.accumulate)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
         self._binding = self._opened(device, strict, int(threads))
@@ -97,7 +101,8 @@ class Trainer:
         """A step on arrays that `StepInputs` has checked."""
         values, scale = self._binding.run(batch)
         loss, finite, norm = self._names
-        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm))
+        parts = {name: values[output] for name, output in self.layout.parts if output in values}
+        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm), parts)
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
         """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
