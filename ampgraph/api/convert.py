@@ -41,6 +41,7 @@ class ConvertOptions(OtherFields, total=False):
     repair: bool
     metric: str | Function | None
     metadata: bool
+    optimize: bool | str
     progress: Progress | None
 
 
@@ -78,6 +79,7 @@ def convert(
     repair: bool = False,
     metric: str | Function | None = None,
     metadata: bool = True,
+    optimize: bool | str = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -103,6 +105,8 @@ def convert(
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
+        optimize: ONNX Runtime's own offline optimisation for the target comes first, where it saves nodes: its fused
+            operators are part of the result. True, or the Python of an environment that has onnxruntime.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -121,7 +125,7 @@ def convert(
     place = None if output is None else Path(output)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata,
+        checking=Checking(check, tolerance, repair, metric), metadata=metadata, optimize=optimize,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
     _announce(done.verdict, check)
