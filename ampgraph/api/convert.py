@@ -43,6 +43,7 @@ class ConvertOptions(OtherFields, total=False):
     metric: str | Function | None
     metadata: bool
     html: PathLike | None
+    optimize: bool | str
     progress: Progress | None
 
 
@@ -81,6 +82,7 @@ def convert(
     metric: str | Function | None = None,
     metadata: bool = True,
     html: PathLike | None = None,
+    optimize: bool | str = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -107,6 +109,8 @@ def convert(
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
         html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
+        optimize: ONNX Runtime's own offline optimisation for the target comes first, where it saves nodes: its fused
+            operators are part of the result. True, or the Python of an environment that has onnxruntime.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -127,6 +131,7 @@ def convert(
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
         checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
+        optimize=optimize,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
     picture_conversion(html, done.graph, done.summary, done.choices)

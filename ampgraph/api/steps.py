@@ -34,6 +34,7 @@ from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import moved
+from .optimize import Optimize, optimised
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -57,6 +58,7 @@ class Job:
         option: what the caller's users call ``output``.
         checking: the strict run with which it ends.
         metadata: the result says what was done to it.
+        optimize: the runtime's own offline optimisation comes first.
     """
 
     model: Model
@@ -73,6 +75,7 @@ class Job:
     option: str = "output="
     checking: Checking = Checking()
     metadata: bool = True
+    optimize: Optimize = False
 
     @property
     def source(self) -> PathLike | None:
@@ -120,12 +123,13 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph, back = read(job, output, progress)
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
-        move = moved(graph, job.recipe, options, low_io, progress)
-        as_given, graph = graph, move.graph
+        as_given, first = graph, optimised(graph, job.optimize, options, progress)
+        move = moved(first.graph, job.recipe, options, low_io, progress)
+        graph = move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
-        decided.plan.notes += move.notes
+        decided.plan.notes += [*first.notes, *move.notes]
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given
         dims = dict(job.recipe.dims if options is None else options.dims)
