@@ -221,7 +221,7 @@ class Graph(Protocol):
         ...
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a graph that updates its own weights: it is not for `convert`."""
+        """Raises AmpError AMP205 for a graph that updates its own weights in a way that `convert` does not know."""
         ...
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
@@ -272,6 +272,20 @@ class DescribedGraph(Protocol):
 
     def metadata(self) -> Mapping[str, str]:
         """What the file says, by key."""
+        ...
+
+
+@runtime_checkable
+class StepGraph(Protocol):
+    """A graph of a format whose files may hold a whole training step."""
+
+    def is_step(self) -> bool:
+        """Whether it holds one, so that each run changes its parameters."""
+        ...
+
+    def check_gradients(self) -> int:
+        """Looks for overflow in the gradients themselves instead of a register of the device's; how many are looked at,
+        0 where no register is asked. Raises AmpError AMP205 for a check of unknown form."""
         ...
 
 
