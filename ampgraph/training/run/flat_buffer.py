@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -71,10 +71,10 @@ class FlatBuffer:
 
     def _held(self, zeros: Array, memory: str) -> OrtTensor:
         """The buffer, in memory of ONNX Runtime."""
-        value: OrtTensor = import_onnxruntime().OrtValue.ortvalue_from_shape_and_type(
-            zeros.shape, np.float32, memory, 0
-        )
-        value.update_inplace(zeros)
+        kind = import_onnxruntime().OrtValue
+        made: Any = kind.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
+        made.update_inplace(zeros)
+        value: OrtTensor = made
         return value
 
 
