@@ -11,6 +11,7 @@ import typer
 
 from ..core.recipe import Given, recipe_of
 from .options import JsonOption, recipe_options
+from .ranks import one_reports
 from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ AverageOption = Annotated[bool, typer.Option("--ema", help="Their running averag
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
-BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one step.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all ranks.")]
 ScheduleOption = Annotated[list[str] | None, _text("--lr-schedule", "[NAMES=]SCHEDULE", SCHEDULES)]
 DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
@@ -200,6 +201,7 @@ def train(
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
+    torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     """
     with signals_wait():
         from ..report.plot import check_plot, draw_losses
@@ -211,26 +213,31 @@ def train(
     centred, factors = normalize or (), scale or ()
     given = normalized(data, centred, factors)
     held_out = None if validate is None else normalized(validate, centred, factors)
-    if plot is not None:
-        check_plot(plot)
-    with progress() as bar:
-        bar.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
-        bar.stage("training")
-        schedule = parse_schedules(lr_schedule or ())
-        with _reports_where_it_stopped(checkpoint):
-            history: History = trainer.fit(
-                given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
-                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
-                last_batch=last_batch,
-                on_step=lambda count, total, result: bar.part("training", count, total),
-                on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
-            )  # fmt: skip
-        done()
+    with one_reports() as first:
+        if plot is not None and first:
+            check_plot(plot)
+        with progress() as bar:
+            bar.stage("opening the step")
+            trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto")
+            bar.stage("training")
+            schedule = parse_schedules(lr_schedule or ())
+            with _reports_where_it_stopped(checkpoint):
+                history: History = trainer.fit(
+                    given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
+                    checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
+                    last_batch=last_batch,
+                    on_step=lambda count, total, result: bar.part("training", count, total),
+                    on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
+                )  # fmt: skip
+            done()
+    if not first:
+        return
     if plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
         draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
+    if trainer.group.world > 1:
+        report["ranks"] = trainer.group.world
     show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
 
 

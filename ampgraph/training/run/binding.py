@@ -162,6 +162,10 @@ class Binding:
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
 
+    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """The same: all of a batch is this process's own."""
+        return self.run(batch)
+
     def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()

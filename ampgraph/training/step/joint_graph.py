@@ -26,6 +26,7 @@ from ..forward.lowerings.losses import lower_losses
 from ..forward.lowerings.random_numbers import is_random, lower_random
 from ..forward.parameters import find_parameters, frozen_names
 from ..forward.read import infer
+from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .groups import Group, Groups, distinct
@@ -73,6 +74,7 @@ class JointGraph:
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
         if self.backward is not None:
             self.batch = [value for value in self.batch if value.name != self.backward.seed]
+        refuse_synchronised(self.graph, read.frozen)
         read_in = list(self.graph)
         self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
         self.iteration = self._dropout()
