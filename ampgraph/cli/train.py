@@ -285,24 +285,10 @@ def export_weights(
     ampgraph convert trained.onnx --level O2
     """
     with signals_wait():
-        from ..formats.checks import refuse_overwriting
-        from ..formats.onnx.graph import OnnxGraph
-        from ..training.run import checkpoint as files
-        from ..training.run.evaluation import save_trained
-        from ..training.run.fitting import FILE
-        from ..training.step.training_step import TrainingStep
+        from ..api.weights import export_weights as export
+        from ..api.weights import weights_lines
 
-    place = Path(checkpoint)
-    place = place / FILE if place.is_dir() else place
     with progress() as bar:
-        bar.stage("reading")
-        given = TrainingStep.load(step)
-        refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
-        found = files.load(place)
-        files.check_belongs(found, files.digest(given), str(place))
-        bar.stage("writing")
-        save_trained(given, found.state, output, average=ema)
+        found = export(step, checkpoint, output, ema=ema, progress=bar.stage)
         done()
-    report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}
-    report["updates"] = int(found.state[given.layout.count])
-    show_json(report) if as_json else show([f"{name:<11} {value}" for name, value in report.items()])
+    show_json(found.to_dict()) if as_json else show(weights_lines(found))
