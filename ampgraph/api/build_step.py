@@ -35,6 +35,14 @@ DEFAULT = "default"
 OptimizerLike = str | Optimizer
 OptimizerRow = str | tuple[str, OptimizerLike | None]
 """A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
+_OF_FORWARD = "ranges are of the forward graph alone"
+MEANINGLESS = {
+    "io": "the inputs and outputs of a step keep their types",
+    "freeze_weights": "what is not to be trained is named by freeze",
+    "ranges": _OF_FORWARD,
+    "range_margin": _OF_FORWARD,
+}
+"""Fields of a recipe that a training step has no place for, and why."""
 
 
 @takes_recipe
@@ -125,9 +133,8 @@ def _for_training(recipe: Recipe) -> Recipe:
         hint = "leave --policy away, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
     for name in recipe.set():
-        if name in ("io", "ranges", "range_margin"):
-            hint = "leave it away: the inputs and outputs of a step keep their types"
-            hint = hint if name == "io" else "leave it away: ranges are of the forward graph alone"
+        if name in MEANINGLESS:
+            hint = f"leave it away: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
     return recipe
 

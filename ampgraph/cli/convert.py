@@ -122,13 +122,14 @@ def convert(
         from dataclasses import replace
 
         from ..api.check import Checking
+        from ..api.convert import OF_READING
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
 
     measuring = Measuring(data, samples, ranges_out)
-    given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
     _refuse_beside_plan(plan_in, given)
     checking = Checking(check, tolerance, repair, metric)
     with piped(model, output, dry_run) as pipe, progress() as bar:

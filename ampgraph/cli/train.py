@@ -110,7 +110,7 @@ SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the sampl
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
 
-@recipe_options(but=("io", "ranges", "range_margin"))
+@recipe_options(but=("io", "ranges", "range_margin", "freeze_weights"))
 def build_step(
     model: ForwardArgument,
     optimizer: OptimizerOption,
