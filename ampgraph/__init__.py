@@ -12,6 +12,7 @@ __all__ = [
     "AmpError",
     "DynamicLossScale",
     "Explanation",
+    "GradientPenalty",
     "Inspection",
     "ListRow",
     "Normalized",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW
+    from .training.step.penalty import GradientPenalty
     from .training.step.training_step import TrainingStep
 else:  # type checkers do not see this: by it any name would pass
     import importlib
@@ -89,6 +91,7 @@ else:  # type checkers do not see this: by it any name would pass
         "AmpError": "core.errors",
         "DynamicLossScale": "training.step.loss_scale",
         "Explanation": "report.explain",
+        "GradientPenalty": "training.step.penalty",
         "Inspection": "report.inspect",
         "ListRow": "oplists.rows",
         "Normalized": "training.run.normalized",

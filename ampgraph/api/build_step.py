@@ -18,7 +18,9 @@ from ..training.forward.read import read_forward
 from ..training.step.groups import Groups, groups_of
 from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
+from ..training.step.loss_terms import loss_terms, spelled
 from ..training.step.optimizers import Optimizer
+from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep
 from ..training.step.update_options import UpdateOptions
 from . import pipeline
@@ -39,13 +41,14 @@ OptimizerRow = str | tuple[str, OptimizerLike | None]
 def build_training_step(
     model: Model,
     *,
-    loss: str | None = None,
+    loss: str | Mapping[str, float] | Sequence[str] | None = None,
     optimizer: OptimizerLike | Sequence[OptimizerRow],
     recipe: Recipe | str | None = None,
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
     clip_value: float | None = None,
     ema: float | None = None,
+    penalty: GradientPenalty | str | None = None,
     freeze: str | Sequence[str] = (),
     output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
@@ -58,7 +61,8 @@ def build_training_step(
         model: what `ampgraph.convert` takes, in float32 and with its weights.
         loss: ``cross_entropy`` (of the first output, with an input ``labels`` of class numbers), ``mse`` (with an input
             ``labels`` like the first output), or the name of an output that is a float scalar. A graph with gradients
-            has its loss: by default its only float scalar output.
+            has its loss: by default its only float scalar output. Several are added up by their weights,
+            ``{"a": 1.0, "b": 0.5}``, and reported as ``StepResult.parts``.
         optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``. Or groups of
             parameters, ``[("*.bias", AdamW(weight_decay=0)), ("*", AdamW())]``, the first pattern that matches a name
             wins; in the place of an optimizer ``frozen`` for what is not trained, ``shared`` for what is not trained
@@ -70,6 +74,7 @@ def build_training_step(
         clip_norm: the largest L2 norm of all unscaled gradients together.
         clip_value: the largest absolute value of a number of an unscaled gradient.
         ema: the decay of a running average of the weights, which is kept beside them and can be exported.
+        penalty: a `GradientPenalty` that is added to the loss, or its command-line form, ``of=parameters,power=1``.
         freeze: name patterns of parameters that are not trained. One that matches the running mean or variance of a
             BatchNormalization leaves that node in the form of inference: it computes with these statistics, which stay
             as they are; where the graph has its backward they only stay.
@@ -90,10 +95,11 @@ def build_training_step(
     options = resolve(wanted, "ONNX")
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
+    losses, extra = loss_terms(loss), as_penalty(penalty)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed, groups)
-        joint.differentiate(policy)
+        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups)
+        joint.differentiate(policy, extra)
         _lower_precision(joint, options)
         step = _finished(joint, options, groups, policy, update)
     if output is not None:
@@ -106,8 +112,9 @@ def _finished(
 ) -> TrainingStep:
     """The step, with what it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
-    built |= {"loss": joint.named, "clip_norm": update.clip_norm, "optimizer": str(groups)}
+    built |= {"loss": spelled(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
     built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
+    built |= {"penalty": str(joint.penalty)} if joint.penalty is not None else {}
     built |= {"loss_scale": "none" if policy is None else str(policy)}
     return joint.finish(update, built)
 

@@ -11,6 +11,7 @@ import typer
 
 from ..core.recipe import Given, recipe_of
 from .options import JsonOption, recipe_options
+from .ranks import one_reports
 from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ OPTIMIZERS = (
     "sgd, with lr, momentum, nesterov, weight_decay; adam or adamw, with lr, beta1, beta2, eps, weight_decay: "
     "sgd:lr=0.1,momentum=0.9. For groups of parameters repeated, PATTERN=KIND[:...], the first that matches a name: "
     "'*.bias=adamw:weight_decay=0' '*=adamw'; frozen is not trained, shared is trained by another step."
+)
+PENALTY = (
+    "A gradient penalty in the loss, weight * |norm - target|^power: of (parameters, inputs, or a name), output (what "
+    "is differentiated, else the loss), weight, norm, target, power: weight=10,of=inputs,output=score,target=1."
 )
 SCALES = (
     "none, static:1024, or dynamic, with rule (pytorch, apex, tensorflow, keras, mxnet, mindspore, mindspore-cell, "
@@ -53,7 +58,10 @@ CheckpointArgument = Annotated[
 OptimizerOption = Annotated[list[str], _text("--optimizer", "[NAMES=]KIND[:KEY=VALUE,...]", OPTIMIZERS)]
 StepOption = Annotated[str, typer.Option("-o", "--output", metavar="STEP.onnx", help="Where the step goes.")]
 TrainedOption = Annotated[str, typer.Option("-o", "--output", metavar="TRAINED.onnx", help="Where the model goes.")]
-LossOption = Annotated[str | None, _text("--loss", "LOSS", f"{LOSSES}.")]
+LossOption = Annotated[
+    list[str] | None, _text("--loss", "LOSS[=WEIGHT]", f"{LOSSES}. Several with weights: a=1 b=0.5.")
+]
+PenaltyOption = Annotated[str | None, _text("--penalty", "KEY=VALUE,...", PENALTY)]
 LossScaleOption = Annotated[str | None, _text("--loss-scale", "SCALE", SCALES)]
 ClipOption = Annotated[float | None, _text("--clip-norm", "NORM", "The largest norm of all gradients together.")]
 ClipValueOption = Annotated[
@@ -72,7 +80,7 @@ AverageOption = Annotated[bool, typer.Option("--ema", help="Their running averag
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
-BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one step.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all ranks.")]
 ScheduleOption = Annotated[list[str] | None, _text("--lr-schedule", "[NAMES=]SCHEDULE", SCHEDULES)]
 DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
@@ -112,6 +120,7 @@ def build_step(
     clip_norm: ClipOption = None,
     clip_value: ClipValueOption = None,
     ema: EmaOption = None,
+    penalty: PenaltyOption = None,
     freeze: FreezeOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
@@ -135,6 +144,7 @@ def build_step(
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
         from ..training.step.groups import group_words
+        from ..training.step.loss_terms import parse_losses
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -143,13 +153,14 @@ def build_step(
         bar.stage("building the step")
         step = build_training_step(
             model,
-            loss=loss,
+            loss=parse_losses(loss or ()),
             optimizer=group_words(optimizer),
             recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
             clip_value=clip_value,
             ema=ema,
+            penalty=penalty,
             freeze=freeze or (),
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
@@ -190,6 +201,7 @@ def train(
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
+    torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     """
     with signals_wait():
         from ..report.plot import check_plot, draw_losses
@@ -201,26 +213,31 @@ def train(
     centred, factors = normalize or (), scale or ()
     given = normalized(data, centred, factors)
     held_out = None if validate is None else normalized(validate, centred, factors)
-    if plot is not None:
-        check_plot(plot)
-    with progress() as bar:
-        bar.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
-        bar.stage("training")
-        schedule = parse_schedules(lr_schedule or ())
-        with _reports_where_it_stopped(checkpoint):
-            history: History = trainer.fit(
-                given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
-                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
-                last_batch=last_batch,
-                on_step=lambda count, total, result: bar.part("training", count, total),
-                on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
-            )  # fmt: skip
-        done()
+    with one_reports() as first:
+        if plot is not None and first:
+            check_plot(plot)
+        with progress() as bar:
+            bar.stage("opening the step")
+            trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto")
+            bar.stage("training")
+            schedule = parse_schedules(lr_schedule or ())
+            with _reports_where_it_stopped(checkpoint):
+                history: History = trainer.fit(
+                    given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
+                    checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
+                    last_batch=last_batch,
+                    on_step=lambda count, total, result: bar.part("training", count, total),
+                    on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
+                )  # fmt: skip
+            done()
+    if not first:
+        return
     if plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
         draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
+    if trainer.group.world > 1:
+        report["ranks"] = trainer.group.world
     show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
 
 

@@ -99,7 +99,7 @@ def step_lines(report: StepReport) -> list[str]:
         *_numbered("optimizer", str(message.get("optimizer")).split("; ")),
         ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
         ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
-        *((name.replace("_", " "), str(message[name])) for name in ("clip_value", "ema") if name in message),
+        *((name.replace("_", " "), str(message[name])) for name in ("clip_value", "ema", "penalty") if name in message),
         ("trained", f"{plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
         ("", _first(report.parameters)),
     ]

@@ -10,14 +10,18 @@ from torch import nn
 from ampgraph.core.errors import AmpError
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
-T, B, I, H = 4, 3, 5, 2
+T, B, SIZE, H = 4, 3, 5, 2
 KINDS = {"LSTM": (nn.LSTM, 4, [0, 2, 3, 1]), "GRU": (nn.GRU, 3, [1, 0, 2]), "RNN": (nn.RNN, 1, [0])}
 """torch's module, the number of gates, and where torch's are in ONNX's order: torch has i f g o and r z n."""
 
 
 def text(kind: str, way: str, *, states: bool, outputs: str = "y", length: int | str = T, more: str = "") -> str:
     gates, sides = KINDS[kind][1], 2 if way == "bidirectional" else 1
-    operands = [f"float[{length},B,{I}] x", f"float[{sides},{gates * H},{I}] w", f"float[{sides},{gates * H},{H}] r"]
+    operands = [
+        f"float[{length},B,{SIZE}] x",
+        f"float[{sides},{gates * H},{SIZE}] w",
+        f"float[{sides},{gates * H},{H}] r",
+    ]
     operands.append(f"float[{sides},{2 * gates * H}] b")
     read = "x, w, r, b"
     if states:
@@ -36,8 +40,8 @@ def text(kind: str, way: str, *, states: bool, outputs: str = "y", length: int |
 def arrays(kind: str, way: str, states: bool, length: int = T) -> dict[str, np.ndarray]:
     gates, sides = KINDS[kind][1], 2 if way == "bidirectional" else 1
     found = {
-        "x": normal(length, B, I),
-        "w": normal(sides, gates * H, I, seed=1),
+        "x": normal(length, B, SIZE),
+        "w": normal(sides, gates * H, SIZE, seed=1),
         "r": normal(sides, gates * H, H, seed=2),
     }
     found["b"] = normal(sides, 2 * gates * H, seed=3)
@@ -51,7 +55,7 @@ def arrays(kind: str, way: str, states: bool, length: int = T) -> dict[str, np.n
 def by_torch(kind: str, way: str, output: int):
     """A function of the arrays: torch's layer, by functional_call."""
     make, gates, order = KINDS[kind]
-    layer = make(I, H, bidirectional=way == "bidirectional").double()
+    layer = make(SIZE, H, bidirectional=way == "bidirectional").double()
 
     def function(x, w, r, b, *states):
         def moved(value):
@@ -141,7 +145,8 @@ def test_nodes_do_not_grow_with_the_length(kind):
 @pytest.mark.parametrize(
     ("kind", "more", "told"),
     [("LSTM", "clip = 3.0", "clip"), ("LSTM", "input_forget = 1", "input_forget"),
-     ("RNN", 'activations = ["Affine"]', "only with Tanh and Relu"), ("GRU", 'activations = ["Sigmoid", "Relu"]', "relu")],
+     ("RNN", 'activations = ["Affine"]', "only with Tanh and Relu"),
+     ("GRU", 'activations = ["Sigmoid", "Relu"]', "relu")],
 )  # fmt: skip
 def test_forms_that_are_refused(kind, more, told):
     with pytest.raises(AmpError, match=f"AMP210.*{told}"):

@@ -42,7 +42,7 @@ def scan(
             body=inner.graph,
             num_scan_inputs=len(rows),
             scan_input_directions=[int(backwards)] * len(rows),
-            scan_output_directions=[int(backwards)] * len(outs),
+            scan_output_directions=[int(backwards)] * len(outs) or None,
         )
     for value, like in zip(found, states, strict=False):
         b.typed(value, like)

@@ -12,6 +12,7 @@ from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import OnnxSession
+from ..step.loss_terms import read_spelled
 from ..step.packed_forward import FORWARD, ORIGINAL, unpack
 from ..step.state_tensors import AVERAGE, EMA, GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep
@@ -91,24 +92,29 @@ class Evaluator:
             graph.inputs.append(value)
         labels = step.layout.labels
         self.fed = [name for name in self.feeds.ports if name != labels]
-        self.kind = str(step.layout.options.get("loss") or "")
+        self.terms = read_spelled(str(step.layout.options.get("loss") or ""))
         names = [value.name or "" for value in graph.outputs]
-        self.output = self.kind if self.kind in names else names[0]
+        self.outputs = {kind: kind if kind in names else names[0] for kind in self.terms}
         self.session = OnnxSession(ir.to_proto(model), device)
 
     def measure(self, state: Mapping[str, Array], data: TrainingData, batch_size: int = 256) -> dict[str, float]:
-        """``samples``, and what is known: ``loss``, and ``accuracy`` where labels are classes."""
+        """``samples``, and what is known: ``loss``, the weighted sum of several, without a gradient penalty, and
+        ``accuracy`` where labels are classes."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _wide(state[name]) for name in self.weights}
-        sums = _Sums(self.kind)
+        sums = {kind: _Sums(kind) for kind in self.terms}
+        asked = list(dict.fromkeys(self.outputs.values()))
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
             feeds = {name: batch[name] for name in self.fed} | weights
-            result = self.session.run(feeds, outputs=[self.output])[self.output]
-            sums.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
-        if not sums.samples:
+            results = self.session.run(feeds, outputs=asked)
+            for kind, one in sums.items():
+                one.add(results[self.outputs[kind]], batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
+        if not all(one.samples for one in sums.values()):
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
-        return sums.means()
+        means = {kind: one.means() for kind, one in sums.items()}
+        loss = sum(weight * means[kind]["loss"] for kind, weight in self.terms.items())
+        return {name: number for found in means.values() for name, number in found.items()} | {"loss": loss}
 
 
 class _Sums:

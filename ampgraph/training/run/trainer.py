@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.step_result import StepResult
-from ..step.training_step import TrainingStep
+from ..step.training_step import StepLayout, TrainingStep
 from . import checkpoint as files
 from .accumulation import AccumulatingBinding
 from .binding import Binding
@@ -21,7 +22,13 @@ from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
+from .parallel.alone import ALONE
+from .parallel.opening import open_binding
+from .parallel.torch_group import AUTO
 from .step_inputs import StepInputs
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Trainer:
@@ -34,11 +41,13 @@ class Trainer:
         threads: how many threads a step may take on the CPU; 0 for all.
         accumulate: how many micro-batches share the batch of one update. Their gradients are summed, and checked once:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
+        distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
+            alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads`` and ``accumulate``, AMP502 where the device has no kernel for the step, AMP504 where it has no
-            room for the state.
+            ``threads``, ``accumulate`` and ``distributed``, AMP501 and AMP509 for the other processes, AMP502 where
+            the device has no kernel for the step, AMP504 where it has no room for the state.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class Trainer:
         strict: bool = False,
         threads: int = 0,
         accumulate: int = 1,
+        distributed: str | ProcessGroup | None = AUTO,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -58,9 +68,12 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
-        self.feeds = StepInputs(self.training_step, self.accumulate)
-        self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding = self._opened(device, strict, int(threads))
+        self.group = ALONE
+        self._binding = self._opened(device, strict, int(threads), distributed)
+        if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
+            raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
+        self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
+        self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
@@ -68,10 +81,11 @@ class Trainer:
         self._digest = ""
         self._evaluator: Evaluator | None = None
 
-    def _opened(self, device: str, strict: bool, threads: int) -> Binding | AccumulatingBinding:
-        if self.accumulate == 1:
-            return Binding(self.training_step, device, strict, threads)
-        return AccumulatingBinding(self.training_step, device, strict, threads, self.accumulate)
+    def _opened(
+        self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
+    ) -> Binding | AccumulatingBinding:
+        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        return opened
 
     @property
     def device(self) -> str:
@@ -87,17 +101,17 @@ class Trainer:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self, batch: Feeds) -> StepResult[OrtTensor]:
-        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
+        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``. With other
+        processes each rank gives its own part of the batch.
 
-        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
+        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops, AMP509
+        where another process is gone.
         """
-        return self.step_checked(self.feeds.checked(batch))
+        return _result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
-        """A step on arrays that `StepInputs` has checked."""
-        values, scale = self._binding.run(batch)
-        loss, finite, norm = self._names
-        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm))
+        """A step on arrays that `StepInputs` has checked: the whole batch, on every rank."""
+        return _result(self.layout, *self._binding.run(batch))
 
     def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
         """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
@@ -213,4 +227,10 @@ class Trainer:
     ) -> History:
         """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
         options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
-        return fit(self, data, validate, options, on_step, on_epoch)
+        return fit(self, data, validate, options, on_step, on_epoch, self.group)
+
+
+def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+    parts = {name: values[output] for name, output in layout.parts if output in values}
+    finite, norm = values.get(layout.finite), values.get(layout.norm)
+    return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)

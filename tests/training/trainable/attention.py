@@ -90,11 +90,9 @@ class Mixtral(nn.Module):
 
         sizes = {"hidden_size": WIDE, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
         sizes |= {"num_key_value_heads": 1, "vocab_size": WORDS, "num_local_experts": 4, "num_experts_per_tok": 2}
-        given = {} if experts is None else {"_experts_implementation": experts}
+        given = {} if experts is None else {"experts_implementation": experts}
         config = hf.MixtralConfig(**sizes, max_position_embeddings=16, pad_token_id=0)
-        self.model = hf.MixtralForCausalLM._from_config(
-            config, **({"experts_implementation": experts} if given else {})
-        )
+        self.model = hf.MixtralForCausalLM._from_config(config, **given)
 
     def forward(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         scores = self.model(input_ids=words, use_cache=False).logits

@@ -1,7 +1,8 @@
 """LSTM backwards. Gates in ONNX's order: i, o, f, c.
 
 With h' = o tanh(c'), c' = f c + i g, and dh, dc what came from the step behind:
-dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope of its gate.
+dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope of its
+gate.
 """
 
 from __future__ import annotations
