@@ -204,15 +204,13 @@ def train(
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     """
     with signals_wait():
-        from ..report.plot import check_plot, draw_losses
+        from ..report.plot import check_plot
         from ..report.training import epoch_line, history_dict
         from ..training.run.group_rates import parse_schedules
         from ..training.run.normalized import normalized
         from ..training.run.trainer import Trainer
 
-    centred, factors = normalize or (), scale or ()
-    given = normalized(data, centred, factors)
-    held_out = None if validate is None else normalized(validate, centred, factors)
+    held_out = None if validate is None else normalized(validate, normalize, scale)
     with one_reports() as first:
         if plot is not None and first:
             check_plot(plot)
@@ -220,25 +218,28 @@ def train(
             bar.stage("opening the step")
             trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto")
             bar.stage("training")
-            schedule = parse_schedules(lr_schedule or ())
             with _reports_where_it_stopped(checkpoint):
                 history: History = trainer.fit(
-                    given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
-                    checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
-                    last_batch=last_batch,
+                    normalized(data, normalize, scale), validate=held_out, epochs=epochs, batch_size=batch_size,
+                    lr_schedule=parse_schedules(lr_schedule or ()), checkpoint=checkpoint, checkpoint_every=checkpoint_every,
+                    resume=resume, seed=seed, last_batch=last_batch,
                     on_step=lambda count, total, result: bar.part("training", count, total),
                     on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
                 )  # fmt: skip
             done()
-    if not first:
-        return
+    if first:
+        report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
+        report |= {"ranks": trainer.group.world} if trainer.group.world > 1 else {}
+        _draw(plot, history)
+        show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+
+
+def _draw(plot: str | None, history: History) -> None:
     if plot is not None:
+        from ..report.plot import draw_losses
+
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
         draw_losses(plot, history.losses, history.finite, measured)
-    report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
-    if trainer.group.world > 1:
-        report["ranks"] = trainer.group.world
-    show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
 
 
 @contextlib.contextmanager

@@ -70,13 +70,13 @@ class Normalized:
         return names[0]
 
 
-def normalized(data: str, normalize: Iterable[str], scales: Iterable[str]) -> str | Normalized:
+def normalized(data: str, normalize: Iterable[str] | None, scales: Iterable[str] | None) -> str | Normalized:
     """A path, normalised by the words of a command line: ``[INPUT=]MEAN,STD`` and ``[INPUT=]FACTOR``.
 
     Raises AmpError AMP325.
     """
-    factors = dict(_named("--scale", text) for text in scales)
-    centres = dict(_named("--normalize", text) for text in normalize)
+    factors = dict(_named("--scale", text) for text in scales or ())
+    centres = dict(_named("--normalize", text) for text in normalize or ())
     made: str | Normalized = data
     for name in dict.fromkeys((*factors, *centres)):
         mean, comma, std = centres.get(name, "0,1").partition(",")
