@@ -8,8 +8,8 @@ second conversion, which must take them, and is verified on the same samples. Th
 
 - the value that was named as the first that is not finite is so no more, or
 - the error of the sample that was looked at is no more than half above what the report says is left with these nodes in
-  float32, or below the tolerance: what was float32 before may be low now, near the rest. Where the report names nodes by
-  where errors grow, and says nothing of what is left, a tenth of the error has to go.
+  float32, or below the tolerance: what was float32 before may be low now, near the rest. Where nodes are named by where
+  errors grow, and the report says nothing of what is left, a tenth of the error has to go.
 
 Every model and level is a process of its own; what FILE.json has of the same converted bytes is used again.
 """
