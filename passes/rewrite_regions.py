@@ -38,7 +38,8 @@ class RewriteRegions:
                 hint = "make a plan for this model, or take its rewrites out"
                 kind = self.rewrites[0].kind
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
-            for item in self.rewrites:
+            # first what only changes who reads what: operators in the place of others make values of their own
+            for item in sorted(self.rewrites, key=lambda one: one.kind != HALF_LAST):
                 _check(item, editor, flow)
                 _WRITE.get(item.kind, _write)(item, editor, flow)
         graph.remember(self)
