@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,13 +24,14 @@ from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
+from .buffers import give_out
 from .export_check import check_export
 from .export_hints import quiet_logs, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
 from .sync_norms import refuse_synchronised
 from .torch_marks import detached_apart, mark_padding
-from .tracing import keep_buffers, refuse_old_forms, traced_ways
+from .tracing import refuse_old_forms, traced_ways
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,8 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file. ``parameters`` are those that a step trains; ``str`` of it is the path."""
+    """A forward graph in a file. ``outputs`` are the module's; ``parameters`` are those that a step trains; ``str`` of it
+    is the path."""
 
     path: str
     inputs: list[str]
@@ -98,15 +100,16 @@ def export_for_training(
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
-    _optimize(model, parameters)
+    own = len(model.graph.outputs)
+    _optimize(model, {*parameters, *give_out(module, model)})
     _list_trained(model, parameters)
-    keep_buffers(module, model)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
     if check:
-        check_export(module, args, model)
+        check_export(module, args, model, own)
     OnnxGraph(model).save(path)
-    inputs, outputs = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    sides = (model.graph.inputs, model.graph.outputs[:own])
+    inputs, outputs = ([value.name or "" for value in values] for values in sides)
     return ExportedForward(os.fspath(path), inputs, outputs, parameter_names(model))
 
 
@@ -209,15 +212,15 @@ def _train_dropout(graph: ir.Graph) -> None:
             node.replace_input_with(2, b.constant(np.array(True)))
 
 
-def _optimize(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """onnxscript's optimizer, which cannot touch what is an input."""
+def _optimize(model: ir.Model, states: Collection[str]) -> None:
+    """onnxscript's optimizer, which cannot touch what is an input: running statistics, and ``states``."""
     import onnxscript.optimizer
 
     graph = model.graph
     norms = [node for node in graph if node.op_type == "BatchNormalization"]
     running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
     held = []
-    for name in [name for name in graph.initializers if name in parameters or name in running]:
+    for name in [name for name in graph.initializers if name in states or name in running]:
         value = graph.initializers.pop(name)
         held.append((value, value.const_value))
         value.const_value = None
