@@ -21,6 +21,7 @@ from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
+from .sharing import SharedBinding, joined
 from .step_inputs import StepInputs
 
 
@@ -34,11 +35,13 @@ class Trainer:
         threads: how many threads a step may take on the CPU; 0 for all.
         accumulate: how many micro-batches share the batch of one update. Their gradients are summed, and checked once:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
+        share: a trainer whose parameters and running statistics of the same names are this one's too, now and later:
+            steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
 
     Raises:
-        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads`` and ``accumulate``, AMP502 where the device has no kernel for the step, AMP504 where it has no
-            room for the state.
+        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for ``threads`` and
+            ``accumulate``, AMP325 and AMP405 for what cannot be shared, AMP502 where the device has no kernel for the
+            step, AMP504 where it has no room for the state.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Trainer:
         strict: bool = False,
         threads: int = 0,
         accumulate: int = 1,
+        share: Trainer | None = None,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -64,11 +68,15 @@ class Trainer:
             )
         self.feeds = StepInputs(self.training_step, self.accumulate)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding = self._opened(device, strict, int(threads))
+        self._binding: Binding | AccumulatingBinding | SharedBinding = self._opened(device, strict, int(threads))
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
+        if share is not None:
+            self._binding, share._binding = joined(
+                self.training_step, self._binding, share.training_step, share._binding
+            )
         self._digest = ""
         self._evaluator: Evaluator | None = None
 
