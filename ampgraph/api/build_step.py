@@ -152,7 +152,8 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
     if options.level.name == "O0":
         return
     graph = OnnxGraph(joint.model)
-    stored = frozenset(v.name or "" for v in joint.parameters) if options.level.name == "O3" else frozenset()
+    held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
+    stored = frozenset(value.name or "" for value in held)
     graph.prepare()
     plan, flow = pipeline.settled_plan(graph, options, stored)
     pipeline.applied(graph, plan, flow)

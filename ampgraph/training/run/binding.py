@@ -52,6 +52,11 @@ class Binding:
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
 
+    @property
+    def turn(self) -> int:
+        """Changes with every step that was done."""
+        return self._turn
+
     # -- state --------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:

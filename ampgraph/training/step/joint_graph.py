@@ -178,7 +178,7 @@ class JointGraph:
 
     def match_types(self) -> None:
         """The first values of parameters that are low now."""
-        for parameter in self.parameters:
+        for parameter in (*self.parameters, *self.given):
             _match_type(parameter)
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
