@@ -77,8 +77,8 @@ def joined(
     """
     theirs = other.own if isinstance(other, SharedBinding) else other
     if not isinstance(mine, Binding) or not isinstance(theirs, Binding):
-        hint = "leave accumulate away in both trainers, and train in one process"
-        raise AmpError("AMP325", "steps that share their state run without accumulate and distributed", hint=hint)
+        hint = "leave accumulate away in both trainers, and give distributed=None"
+        raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)
     if mine.device != theirs.device:
         message = f"a step on {mine.device} cannot share the state of one on {theirs.device}"
         raise AmpError("AMP325", message, hint=f"device='{theirs.device}' for both")

@@ -74,10 +74,14 @@ class Trainer:
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
         self.group = ALONE
-        self._binding: Binding | AccumulatingBinding | SharedBinding
-        self._binding = self._opened(device, strict, int(threads), distributed)
+        opened = self._opened(device, strict, int(threads), distributed)
+        self._binding: Binding | AccumulatingBinding | SharedBinding = opened
         if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
-            raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
+            raise AmpError(
+                "AMP325",
+                f"shares of a batch: {self.layout.whole_batch}",
+                hint="train it in one process, without accumulate",
+            )
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
