@@ -96,7 +96,7 @@ class Planned:
 @dataclass(frozen=True)
 class Conversion:
     """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written; the
-    verdict of the check, None where there was none."""
+    verdict of the check, None where there was none; what was decided of each node, where a summary was asked for."""
 
     graph: Graph
     back: adapters.Back
@@ -105,6 +105,7 @@ class Conversion:
     output: Path | None
     summary: Summary | None
     verdict: CheckVerdict | None = None
+    choices: Choices | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -143,7 +144,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
     if summary is not None:
         summary = replace(summary, check=verdict)
-    return Conversion(graph, back, decided.plan, changed, output, summary, verdict)
+    return Conversion(graph, back, decided.plan, changed, output, summary, verdict, made)
 
 
 def ready(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
 from .completion import completes
-from .options import JsonOption, ModelArgument, recipe_options
+from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .pipes import PIPE, piped
 from .terminal import done, progress, show, show_json, signals_wait
+
+if TYPE_CHECKING:
+    from ..report.summary import Summary
 
 OutputOption = Annotated[
     str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
@@ -97,6 +100,7 @@ def convert(
     repair: RepairOption = False,
     metric: CheckMetricOption = None,
     metadata: MetadataOption = True,
+    html: HtmlOption = None,
     optimize: OptimizeOption = False,
     runtime: RuntimeOption = None,
     as_json: JsonOption = False,
@@ -119,9 +123,9 @@ def convert(
 
         from ..api.check import Checking
         from ..api.measuring import Measuring
+        from ..api.pictures import picture_conversion, refuse_page
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
-        from ..report.text import summary_lines
 
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
@@ -133,13 +137,22 @@ def convert(
             dry_run=dry_run, report=True, option="-o", checking=checking, metadata=metadata,
             optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
-        summary = convert_and_repair(job, bar.part).summary
+        refuse_page(html, model, output, data, plan_in, plan_out)
+        result = convert_and_repair(job, bar.part)
+        summary = result.summary
+        picture_conversion(html, result.graph, summary, result.choices)
         pipe.deliver()
         done()
     assert summary is not None  # the job asks for one
     if PIPE in (model, output):
         summary = replace(summary, model=model, output=summary.output and (output or PIPE))
-    to = sys.stdout if pipe.result is None else sys.stderr
+    _tell(summary, sys.stdout if pipe.result is None else sys.stderr, as_json)
+
+
+def _tell(summary: Summary, to: TextIO, as_json: bool) -> None:
+    """Prints the report, and ends with 1 where the check is missed."""
+    from ..report.text import summary_lines
+
     show_json(summary.to_dict(), to) if as_json else show(summary_lines(summary), to)
     if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
         sys.stdout.flush()
