@@ -72,7 +72,8 @@ def joined(
 ) -> tuple[SharedBinding, SharedBinding]:
     """Both bindings, sharing the state of the same names, whose values are those of ``other``.
 
-    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps without a common
+    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps
+    without a common
     state, for state that differs in type or shape, and for what one step trains and is a constant of the other.
     """
     theirs = other.own if isinstance(other, SharedBinding) else other
