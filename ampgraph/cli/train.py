@@ -14,7 +14,9 @@ from .options import JsonOption, recipe_options
 from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
+    from ..training.mindspore.step_trainer import MindirTrainer
     from ..training.run.fitting import History
+    from ..training.run.trainer import Trainer
 
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
 OPTIMIZERS = (
@@ -42,6 +44,9 @@ def _text(option: str, metavar: str, message: str) -> Any:
 
 
 StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
+AnyStepArgument = Annotated[
+    str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote, or a .mindir file of a whole step.")
+]
 ForwardArgument = Annotated[
     str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")
 ]
@@ -137,7 +142,7 @@ def build_step(
 
 
 def train(
-    step: StepArgument,
+    step: AnyStepArgument,
     data: DataOption,
     validate: ValidateOption = None,
     epochs: EpochsOption = 10,
@@ -162,23 +167,24 @@ def train(
     ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
+    ampgraph train step.O2.mindir --data train.npz --checkpoint run1
     """
     with signals_wait():
         from ..report.plot import check_plot, draw_losses
         from ..report.training import epoch_line, history_dict
-        from ..training.run.trainer import Trainer
+        from ..training.run.fit_options import FitOptions
+        from ..training.run.fitting import fit
 
     if plot is not None:
         check_plot(plot)
     with progress() as bar:
         bar.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
+        trainer = _opened(step, device, strict, threads, accumulate)
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
-            history: History = trainer.fit(
-                data, epochs=epochs, batch_size=batch_size, validate=validate, lr_schedule=lr_schedule,
-                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
-                last_batch=last_batch,
+            history: History = fit(
+                trainer, data, validate,
+                FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch),
                 on_step=lambda count, total, result: bar.part("training", count, total),
                 on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
             )  # fmt: skip
@@ -188,6 +194,23 @@ def train(
         draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
     show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+
+
+def _opened(step: str, device: str, strict: bool, threads: int, accumulate: int) -> Trainer | MindirTrainer:
+    """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
+    from ..core.errors import AmpError
+    from ..core.graph import is_mindir
+
+    if not is_mindir(step):
+        from ..training.run.trainer import Trainer
+
+        return Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
+    for option, given in (("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1)):
+        if given:
+            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+    from ..training.mindspore.step_trainer import MindirTrainer
+
+    return MindirTrainer(step, device)
 
 
 @contextlib.contextmanager

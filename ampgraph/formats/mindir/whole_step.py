@@ -7,6 +7,7 @@ share the scope of the first of them, so the forward operator is found by kind a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
@@ -29,12 +30,18 @@ def is_step(model: Message) -> bool:
 def refuse_unknown_step(model: Message) -> None:
     """Raises AmpError AMP205 for a step of which the scopes do not tell what is the network, forward and backward."""
     scopes = {node.domain for graph in view.graphs(model) for node in graph.node}
-    for name in (BACKBONE, NETWORK):
-        inside = [scope for scope in scopes if f"/{name}" in scope]
-        backward = [scope for scope in inside if scope.startswith(f"{GRADIENTS}/")]
-        if 0 < len(backward) < len(inside):
-            return
-    refuse_whole_step(model)
+    named = any(f"/{BACKBONE}" in scope for scope in scopes)
+    inside = [scope for scope in scopes if _in_network(scope, named)]
+    if not 0 < sum(scope.startswith(f"{GRADIENTS}/") for scope in inside) < len(inside):
+        refuse_whole_step(model)
+
+
+def _in_network(scope: str, named: bool) -> bool:
+    """Whether a scope is in the network. ``named``: whether the file tells the backbone from the loss around it."""
+    parts = scope.split("/")
+    if named:
+        return any(part.startswith(BACKBONE) for part in parts)
+    return any(part.startswith(NETWORK) for part in parts) and not any(part.startswith(LOSS) for part in parts)
 
 
 def mark_step(flow: Dataflow, model: Message) -> None:
@@ -44,11 +51,18 @@ def mark_step(flow: Dataflow, model: Message) -> None:
         if not regions.is_network(op):
             op.held = OUTSIDE
     _Gradients(flow, regions).follow()
+    flow.cells = _inner_cells
 
 
 def in_gradients(op: Op) -> bool:
     """Whether an operator is under ``Gradients/``."""
     return op.name.startswith(f"{GRADIENTS}/")
+
+
+def _inner_cells(op: Op) -> list[tuple[str, str]]:
+    """The cells inside the network around an operator; none for what is outside."""
+    inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
+    return [] if op.held else view.cells(inside)
 
 
 class _Regions:
@@ -58,7 +72,7 @@ class _Regions:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, assigned_parameters(model))
+        state = _loaded(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -73,20 +87,17 @@ class _Regions:
 
     def is_network(self, op: Op) -> bool:
         """Whether an operator is of the network, or of its gradients."""
-        if op.id in self._outside:
-            return False
-        parts = op.name.split("/")
-        if self._named:
-            return any(part.startswith(BACKBONE) for part in parts)
-        return any(part.startswith(NETWORK) for part in parts) and not any(part.startswith(LOSS) for part in parts)
+        return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, parameters: set[str]) -> set[int]:
-    """The values that hold what some parameters held at one moment."""
+def _loaded(flow: Dataflow, model: Message) -> set[int]:
+    """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
+    parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
     for scope in flow.scopes:
         names = {name: value for value, name in scope.native.names.items()}
-        loads = {node.output[0]: node.input[0] for node in scope.native.graph.node if node.op_type.endswith("Load")}
+        nodes = scope.native.graph.node
+        loads = {node.output[0]: node.input[0] for node in nodes if view.kind_of(node, known) == "Load"}
         found |= {names[name] for name, source in loads.items() if source in parameters and name in names}
     return found
 
