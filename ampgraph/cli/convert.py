@@ -58,6 +58,9 @@ RepairOption = Annotated[
 CheckMetricOption = Annotated[
     str | None, typer.Option("--metric", metavar="NAME|FUNCTION", help=f"Of the check. {metrics_help()}")
 ]
+LossScaleOption = Annotated[
+    str | None, typer.Option("--loss-scale", metavar="SCALE", hidden=True, help="Refused, with what to do instead.")
+]
 MetadataOption = Annotated[
     bool,
     typer.Option(
@@ -83,6 +86,7 @@ def convert(
     repair: RepairOption = False,
     metric: CheckMetricOption = None,
     metadata: MetadataOption = True,
+    loss_scale: LossScaleOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -104,14 +108,11 @@ def convert(
         from ..api.measuring import Measuring
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
-        from ..core.errors import AmpError
         from ..report.text import summary_lines
 
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
-    if plan_in and given:
-        hint = "leave it away, or leave --plan-in away"
-        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+    _refuse(model, loss_scale, plan_in, given)
     checking = Checking(check, tolerance, repair, metric)
     with piped(model, output, dry_run) as pipe, progress() as bar:
         job = Job(
@@ -129,3 +130,15 @@ def convert(
     if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
         sys.stdout.flush()
         sys.exit(1)
+
+
+def _refuse(model: str, loss_scale: str | None, plan_in: str | None, given: list[str]) -> None:
+    """Raises AmpError AMP205 for a loss scale, and AMP404 for options beside a plan that says them."""
+    from ..api.loss_scales import refuse_loss_scale
+    from ..core.errors import AmpError
+
+    if loss_scale is not None:
+        refuse_loss_scale(model, loss_scale)
+    if plan_in and given:
+        hint = "leave it away, or leave --plan-in away"
+        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)

@@ -17,9 +17,17 @@ from .training import assigned_parameters, refuse_whole_step
 
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
+SCALE = "scale_sense"
+"""What MindSpore's cell calls its loss scale."""
+LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
 PASSING = {"Add": (0, 1), "AddExt": (0, 1), "AddN": None, "BiasAdd": (0,), "Sub": (0,), "SubExt": (0,)}
 """Operators that hand their gradient on as it is -> the operands that get it, None for all."""
+
+
+def has_loss_scale(model: Message) -> bool:
+    """Whether the step scales its loss, as MindSpore's cell does."""
+    return any((tensor.ref_key or tensor.name).endswith(SCALE) for tensor in model.graph.parameter)
 
 
 def is_step(model: Message) -> bool:
@@ -148,14 +156,19 @@ class _Gradients:
     def _owner(self, op: Op, kind: str) -> Op | None:
         """The forward operator of a kind that reads or makes what a gradient reads, else that whose result's gradient
         it reads, else the one that its operand belongs to."""
-        given = {source for source in op.inputs if source != NONE}
+        given = {source for source in op.inputs if source != NONE and not self._is_constant(source)}
         makers = [m for m in (self.flow.writer(source) for source in op.inputs if source != NONE) if m is not None]
         near = [maker for source in op.inputs for value in self._reach(source) for maker in self._maker(value, kind)]
+        near.sort(key=lambda maker: -maker.id)  # backward starts with what comes last, so branches before their stem
         known = [f for f in self.forward.get(kind, ()) if given & {*f.inputs, *f.outputs}]
         both = [candidate for candidate in near if candidate in known]
         same = [self.flow.ops[maker.follows] for maker in makers if maker.follows != NONE]
         inside = [candidate for candidate in same if candidate.kind == kind]
         return next(iter((*both, *known, *near, *inside)), None)
+
+    def _is_constant(self, source: int) -> bool:
+        """Axes, shapes and numbers, which operators share that have nothing to do with each other."""
+        return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
         maker = self.flow.writer(value)
@@ -185,8 +198,9 @@ class _Gradients:
         return (source for source in inputs if source != NONE)
 
     def _name_results(self, op: Op, owner: Op) -> None:
-        """What the results of a gradient are gradients of: operands of the forward operator, those first that the
-        gradient does not read."""
-        sources = sorted((source for source in owner.inputs if source != NONE), key=lambda s: s in op.inputs)
+        """What the results of a gradient are gradients of: operands of the forward operator, not those that it reads if
+        there are others, as the gradient of one factor reads the other."""
         for result in op.outputs:
-            self.of[result] = [source for source in sources if self._alike(source, result)]
+            alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
+            alike = [source for source in alike if not self._is_constant(source)]
+            self.of[result] = [source for source in alike if source not in op.inputs] or alike

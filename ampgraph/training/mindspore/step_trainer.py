@@ -20,7 +20,7 @@ from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, nearest
 from ...formats.mindir.float_status import check_finite, has_float_status
 from ...formats.mindir.graph import MindirGraph
-from ...formats.mindir.whole_step import is_step
+from ...formats.mindir.whole_step import LOSS_SCALE_CELL, SCALE, is_step
 from ...runtime import mindspore_session as runtime
 from ...runtime.mindir_ports import MindirPorts, read_ports
 from ...runtime.ports import Port
@@ -31,9 +31,8 @@ from ..run.step_inputs import StepInputs
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
 
-RATE, COUNT, SCALE = "learning_rate", "global_step", "scale_sense"
-"""What MindSpore's optimizers and its cell call their parameters."""
-EXPORT = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
+RATE, COUNT = "learning_rate", "global_step"
+"""What MindSpore's optimizers call their parameters."""
 
 
 class MindirInputs(StepInputs):
@@ -190,7 +189,7 @@ def _number(value: Any) -> Any:
 def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
     """The output that says overflow, or an empty string. Raises AmpError AMP205 for what `MindirTrainer` cannot run."""
     if not is_step(model):
-        hint = f"export {EXPORT}, or train forward and loss with ampgraph.training.mindspore.train_step"
+        hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
         raise AmpError("AMP205", "holds no training step", where=where, hint=hint)
     found = [(port.dtype, port.shape in ((), (1,))) for port in ports.outputs.values()]
     if found == [("float32", True)]:
@@ -199,7 +198,7 @@ def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
         return "output1"
     given = ", ".join(str(port) for port in ports.outputs.values())
     message = f"gives {given}, not a loss, or a loss, an overflow flag and a loss scale"
-    raise AmpError("AMP205", message, where=where, hint=f"export {EXPORT}")
+    raise AmpError("AMP205", message, where=where, hint=f"export {LOSS_SCALE_CELL}")
 
 
 def _loaded(ms: ModuleType, path: str | os.PathLike[str], model: Any, device: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ampgraph import AmpError
+from ampgraph.api.loss_scales import refuse_loss_scale
 from ampgraph.formats.mindir import view
 from ampgraph.formats.mindir.float_status import check_finite
 from ampgraph.formats.mindir.graph import MindirGraph
@@ -18,7 +21,7 @@ STEP = f"""
     main(x: f32[4,4], t: f32[4,4], status: i32[8], zeros: i32[8])
       parameter w: f32[4,4]
       parameter v: f32[4,4]
-      parameter scale: f32[]
+      parameter scale_sense: f32[]
       parameter rate: f32[]
       a: f32[4,4] = Load(w, state) @{NET}/Load-op0
       p = MatMul(x, a, false, true) @{NET}/1-Dense/MatMul-op0
@@ -27,7 +30,7 @@ STEP = f"""
       y = MatMul(h, b, false, true) @{NET}/2-Dense/MatMul-op0
       d = Sub(y, t) @{LOSS}/Sub-op0
       loss: f32[] = ReduceMean(d, [0, 1], false) @{LOSS}/ReduceMean-op0
-      s: f32[] = Load(scale, state) @Default/Load-op0
+      s: f32[] = Load(scale_sense, state) @Default/Load-op0
       seed = Mul(d, s) @Gradients/{LOSS}/Grad_Sub/Mul-op0
       dh = MatMul(seed, b, false, false) @Gradients/{NET}/2-Dense/Grad_MatMul/MatMul-op0
       dv = MatMul(seed, h, true, false) @Gradients/{NET}/2-Dense/Grad_MatMul/MatMul-op1
@@ -49,7 +52,7 @@ STEP = f"""
       bad = LogicalNot(fine) @Default/LogicalNot-op0
       twice = Mul(s, f32[]=2) @{NET}/Mul-op2
       next = Select(bad, s, twice) @Default/loss_scaling_manager-Cell/Select-op0
-      set = Assign(scale, next, state) @Default/loss_scaling_manager-Cell/Assign-op0
+      set = Assign(scale_sense, next, state) @Default/loss_scaling_manager-Cell/Assign-op0
       m = ApplyGradientDescent(w, rate, gw) @Default/optimizer-SGD/ApplyGradientDescent-op0
       n = ApplyGradientDescent(v, rate, gv) @Default/optimizer-SGD/ApplyGradientDescent-op1
       done = MakeTuple(loss, bad, next)
@@ -116,3 +119,19 @@ def test_a_step_without_a_network_of_its_own_is_refused() -> None:
     with pytest.raises(AmpError, match="AMP205.*whole training step") as caught:
         convert(parse(STEP.replace("network-WithLossCell/_backbone-Net", "Net")))
     assert "TrainOneStepWithLossScaleCell" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (STEP, "leave --loss-scale out"),
+        (STEP.replace("scale_sense", "factor"), r"export nn.TrainOneStepWithLossScaleCell\("),
+        ("main(x: f32[4])\n a = ReLU(x)\n return a", "train_step scales the loss"),
+    ],
+)
+def test_who_asks_for_a_loss_scale_is_told_where_one_comes_from(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "step.mindir"
+    file.write_bytes(parse(text).SerializeToString())
+    with pytest.raises(AmpError, match="AMP205") as caught:
+        refuse_loss_scale(str(file), "dynamic")
+    assert re.search(told, caught.value.hint)
