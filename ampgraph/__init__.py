@@ -12,8 +12,10 @@ __all__ = [
     "AmpError",
     "DynamicLossScale",
     "Explanation",
+    "GradientPenalty",
     "Inspection",
     "ListRow",
+    "Normalized",
     "Plan",
     "PrecisionWarning",
     "Ranges",
@@ -74,9 +76,11 @@ if TYPE_CHECKING:
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
     from .training.gradients.user_rules import gradient
+    from .training.run.normalized import Normalized
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW
+    from .training.step.penalty import GradientPenalty
     from .training.step.training_step import TrainingStep
 else:  # type checkers do not see this: by it any name would pass
     import importlib
@@ -87,8 +91,10 @@ else:  # type checkers do not see this: by it any name would pass
         "AmpError": "core.errors",
         "DynamicLossScale": "training.step.loss_scale",
         "Explanation": "report.explain",
+        "GradientPenalty": "training.step.penalty",
         "Inspection": "report.inspect",
         "ListRow": "oplists.rows",
+        "Normalized": "training.run.normalized",
         "Plan": "core.plan",
         "PrecisionWarning": "core.verdict",
         "Ranges": "core.ranges",

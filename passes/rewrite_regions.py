@@ -64,6 +64,11 @@ def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
     for (index, _), (place, _), (_, value) in zip(_pairs(item), reads, reversed(reads), strict=True):
         editor.give(flow.values[value], [(item.scope, index, place)])
+    inner = editor.op(item.scope, item.nodes[0])
+    if inner is not None:
+        editor.rename(
+            flow.values[inner.outputs[0]], "doubled"
+        )  # whoever compares values by name compares what they hold
 
 
 def _pairs(item: Rewrite) -> list[tuple[int, str]]:

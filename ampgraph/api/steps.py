@@ -34,6 +34,7 @@ from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import moved
+from .optimize import Optimize, optimised
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -57,6 +58,7 @@ class Job:
         option: what the caller's users call ``output``.
         checking: the strict run with which it ends.
         metadata: the result says what was done to it.
+        optimize: the runtime's own offline optimisation comes first.
     """
 
     model: Model
@@ -73,6 +75,7 @@ class Job:
     option: str = "output="
     checking: Checking = Checking()
     metadata: bool = True
+    optimize: Optimize = False
 
     @property
     def source(self) -> PathLike | None:
@@ -93,7 +96,7 @@ class Planned:
 @dataclass(frozen=True)
 class Conversion:
     """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written; the
-    verdict of the check, None where there was none."""
+    verdict of the check, None where there was none; what was decided of each node, where a summary was asked for."""
 
     graph: Graph
     back: adapters.Back
@@ -102,6 +105,7 @@ class Conversion:
     output: Path | None
     summary: Summary | None
     verdict: CheckVerdict | None = None
+    choices: Choices | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -119,12 +123,13 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph, back = read(job, output, progress)
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
-        move = moved(graph, job.recipe, options, low_io, progress)
-        as_given, graph = graph, move.graph
+        as_given, first = graph, optimised(graph, job.optimize, options, progress)
+        move = moved(first.graph, job.recipe, options, low_io, progress)
+        graph = move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
-        decided.plan.notes += move.notes
+        decided.plan.notes += [*first.notes, *move.notes]
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given
         dims = dict(job.recipe.dims if options is None else options.dims)
@@ -139,7 +144,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
     if summary is not None:
         summary = replace(summary, check=verdict)
-    return Conversion(graph, back, decided.plan, changed, output, summary, verdict)
+    return Conversion(graph, back, decided.plan, changed, output, summary, verdict, made)
 
 
 def ready(

@@ -53,7 +53,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     for name, here, there in zip(found, found.values(), wanted, strict=True):
         message = _difference(here, there)
         if message:
-            hint = f"torch's exporter left something out: F.cross_entropy's label_smoothing is one thing; {UNCHECKED}"
+            hint = f"torch's exporter left something out, or forward() computes something else each time; {UNCHECKED}"
             raise AmpError("AMP214", f"output '{name}' {message} by the module", hint=hint)
     gradients = _gradients(graph, list(trained), feeds, sums)
     if gradients is not None:

@@ -30,6 +30,7 @@ from .parameters import parameter_names
 from .read import SIGNATURE
 from .sync_norms import refuse_synchronised
 from .torch_marks import detached_apart, mark_padding
+from .tracing import keep_buffers, refuse_old_forms, traced_ways
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,7 @@ def export_for_training(
     *,
     dynamic_batch: bool = True,
     check: bool = True,
+    unroll: bool = False,
 ) -> ExportedForward:
     """Writes a torch module as ``path``, a forward graph for `ampgraph.build_training_step`.
 
@@ -77,6 +79,8 @@ def export_for_training(
         dynamic_batch: the first axis of every tensor in ``args`` may have any size; examples need two rows or more.
         check: run graph and module on the examples, both in evaluation mode, and refuse an export whose outputs or
             gradients differ: torch.no_grad(), hooks and some arguments are not part of a graph.
+        unroll: LSTM and GRU as so many steps as the examples have, each in operators of its own, in place of the one
+            operator of ONNX.
 
     Returns what was written: the path, names of inputs, outputs and trained parameters.
 
@@ -88,13 +92,15 @@ def export_for_training(
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     _refuse_low(torch, parameters)
-    model = _exported(torch, module, args, dynamic_batch)
+    refuse_old_forms(module)
+    model = _exported(torch, module, args, dynamic_batch, unroll)
     refuse_synchronised(model.graph)
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
     _optimize(model, parameters)
     _list_trained(model, parameters)
+    keep_buffers(module, model)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
     if check:
@@ -104,16 +110,19 @@ def export_for_training(
     return ExportedForward(os.fspath(path), inputs, outputs, parameter_names(model))
 
 
-def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool) -> ir.Model:
+def _exported(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
+) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
+    from .decompositions.table import decomposed
+
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
-    with _training_mode(module), torch.no_grad(), quiet_logs(), warnings.catch_warnings():
+    with _training_mode(module), torch.no_grad(), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
-            program = torch.onnx.export(
-                module, tuple(args), dynamo=True, optimize=False, dynamic_shapes=shapes, verbose=False
-            )
+            traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
+            program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error

@@ -233,4 +233,7 @@ def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Arra
     labels = batch.get(layout.labels)
     if labels is None or labels.dtype.kind != "i" or not count:
         return rows, rows
+    if layout.parts and (labels == IGNORED).any():
+        message = f"label {IGNORED} in micro-batches of a loss that has other parts, which count every sample"
+        raise AmpError("AMP503", message, hint="leave these samples out, or train without --accumulate")
     return (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64), rows

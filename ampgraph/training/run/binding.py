@@ -47,7 +47,7 @@ class Binding:
         self._turn = 0
         self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
-        names = (self.layout.loss, self.layout.finite, self.layout.norm)
+        names = (self.layout.loss, self.layout.finite, self.layout.norm, *(output for _, output in self.layout.parts))
         self._results = [name for name in names if name]
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one

@@ -27,9 +27,9 @@ from . import checkpoint as files
 from .checkpoint_folder import claim
 from .dataset import TrainingData
 from .fit_options import FitOptions
+from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
-from .parallel.alone import ALONE, Group
-from .schedules import described, parse_schedule, rates
+from .parallel.alone import ALONE, Ranks
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -81,7 +81,7 @@ class Fittable(Protocol):
     def updates(self) -> int: ...
     @property
     def scale(self) -> float: ...
-    def set_rates(self, table: Sequence[float] | Array) -> None: ...
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None: ...
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[object]: ...
     def load_state(self, state: Mapping[str, Array]) -> None: ...
     def late_state(self) -> Mapping[str, files.Late]: ...
@@ -101,7 +101,7 @@ def fit(
     options: FitOptions,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
-    group: Group = ALONE,
+    group: Ranks = ALONE,
 ) -> History:
     """Trains; the last samples of an epoch that fill no batch are left out of it. ``group``: the processes that share
     every batch; rank 0 of them alone reads and writes checkpoints.
@@ -127,7 +127,7 @@ class _Run:
         data: TrainingData,
         validate: TrainingData | None,
         options: FitOptions,
-        group: Group,
+        group: Ranks,
     ) -> None:
         """Checks all that is given; nothing is changed yet."""
         self.trainer, self.group = trainer, group
@@ -143,7 +143,7 @@ class _Run:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
         given = options.lr_schedule
-        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * options.epochs)
+        self.tables = scheduled(trainer.layout, trainer.learning_rate, given, self.steps * options.epochs)
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
@@ -157,7 +157,7 @@ class _Run:
             last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
-            lr_schedule=described(given),
+            lr_schedule=described_all(given),
             data="" if self.file is None else self.data.digest(),
         )
         self.epoch = self.batch = self.before = 0
@@ -176,8 +176,8 @@ class _Run:
             self.finite = [bool(flag) for flag in found.history.get("finite", ())]
             self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
             self.place = replace(self.place, past=found.position.past)
-        if self.table is not None:
-            self.trainer.set_rates(np.concatenate([np.repeat(self.table[:1], self.place.past), self.table]))
+        if self.tables is not None:
+            self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
         self._check_ranks()
 
@@ -297,15 +297,11 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         )
     for name in ("seed", "batch_size", "accumulate", "last_batch", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
-        if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
+        if other != given and (name != "epochs" or stretches(mine.lr_schedule)):
             message = f"is from a training with {name}={other}, not {given}"
-            why = f": {mine.lr_schedule.partition(':')[0]} ends with the last epoch" if name == "epochs" else ""
+            why = f": {stretches(mine.lr_schedule)} ends with the last epoch" if name == "epochs" else ""
             hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
             raise AmpError("AMP405", message, where=where, hint=hint)
     if found.data != mine.data:
         hint = "give the data that it was begun with, or start anew in another folder"
         raise AmpError("AMP405", "is from a training with other data", where=where, hint=hint)
-
-
-def _stretches(schedule: str) -> bool:
-    return schedule != "none" and not schedule.startswith("a table") and parse_schedule(schedule).stretches

@@ -21,10 +21,10 @@ from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
+from .group_rates import Given, state_of
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
 from .parallel.torch_group import AUTO
-from .schedules import Schedule, table_of
 from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -111,16 +111,13 @@ class Trainer:
         """A step on arrays that `StepInputs` has checked: the whole batch, on every rank."""
         return _result(self.layout, *self._binding.run(batch))
 
-    def set_rates(self, table: Sequence[float] | Array) -> None:
-        """The learning rate of every update from the first on; the last one holds for all that follow.
+    def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
+        """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
+        several groups of parameters: such a table by the pattern of a group.
 
-        Raises AmpError AMP324 for what is no row of numbers from 0.
+        Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
         """
-        rates, last = self.layout.rates, self.layout.last_rate
-        if not rates or not last:
-            raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
-        table = table_of(table)
-        self._binding.replace({rates: table, last: np.array(len(table) - 1, np.int64)})
+        self._binding.replace(state_of(self.layout, table))
 
     @property
     def updates(self) -> int:
@@ -134,7 +131,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the step was built with, before any schedule."""
+        """The rate that the step was built with, that of its first group, before any schedule."""
         return self._rate
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -159,7 +156,7 @@ class Trainer:
         for name in state:
             if name not in self._types:
                 raise AmpError("AMP405", f"this step has no state '{name}'", hint=nearest(name, list(self._types)))
-        arrays = {}
+        arrays, tables = {}, {table for table, _ in self.layout.rate_tables}
         for name, (dtype, shape) in self._types.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="give all of trainer.state")
@@ -168,7 +165,7 @@ class Trainer:
             except ValueError as error:
                 message = f"state '{name}' is no array: {first_line(error)}"
                 raise AmpError("AMP405", message, hint=f"give {dtype} {list(shape)}") from error
-            fits = array.ndim == 1 and array.size if name == self.layout.rates else array.shape == shape
+            fits = array.ndim == 1 and array.size if name in tables else array.shape == shape
             if array.dtype != dtype or not fits:
                 message = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
                 raise AmpError("AMP405", message, hint="take the state of a trainer of the same step")
@@ -206,9 +203,9 @@ class Trainer:
             self._evaluator = Evaluator(self.training_step, self.device)
         return self._evaluator
 
-    def export_weights(self, path: str | os.PathLike[str]) -> None:
-        """Writes the forward model with the weights as they are now, for `ampgraph.convert`."""
-        save_trained(self.training_step, self.state, path)
+    def export_weights(self, path: str | os.PathLike[str], *, ema: bool = False) -> None:
+        """Writes the forward model with the weights as they are now, or their average, for `ampgraph.convert`."""
+        save_trained(self.training_step, self.state, path, average=ema)
 
     def fit(
         self,
@@ -217,7 +214,7 @@ class Trainer:
         epochs: int,
         batch_size: int,
         validate: TrainingData | None = None,
-        lr_schedule: str | Schedule | Sequence[float] | Array | None = None,
+        lr_schedule: Given = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,
         resume: bool = False,
@@ -232,4 +229,6 @@ class Trainer:
 
 
 def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
-    return StepResult(as_numpy, values[layout.loss], values.get(layout.finite), scale, values.get(layout.norm))
+    parts = {name: values[output] for name, output in layout.parts if output in values}
+    norm = values.get(layout.norm)
+    return StepResult(as_numpy, values[layout.loss], values.get(layout.finite), scale, norm, parts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core.errors import AmpError
 from ....runtime.devices import choose
 from ...step.training_step import TrainingStep
 from ..accumulation import AccumulatingBinding
 from ..binding import Binding
-from .alone import Group
+from .alone import Ranks
 from .torch_group import TorchGroup, join
 
 if TYPE_CHECKING:
@@ -22,11 +23,14 @@ def open_binding(
     threads: int,
     parts: int,
     distributed: str | ProcessGroup | None,
-) -> tuple[Binding | AccumulatingBinding, Group]:
+) -> tuple[Binding | AccumulatingBinding, Ranks]:
     """The binding, and the processes that share its steps. Raises what these raise, and AmpError AMP501, AMP325 and
     AMP509 for the processes."""
     chosen, _ = choose("cpu" if strict else device)
     group = join(distributed, "cuda" if chosen == "tensorrt" else chosen)
+    if group.world * parts > 1 and step.layout.whole_batch:
+        message = f"{group.world} processes with {parts} micro-batches each: {step.layout.whole_batch}"
+        raise AmpError("AMP325", message, hint="train in one process, without accumulate")
     if isinstance(group, TorchGroup):
         from .parallel_binding import ParallelBinding
 
