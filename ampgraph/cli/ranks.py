@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,17 +23,21 @@ def of_ranks(command: Callable[..., None]) -> Callable[..., None]:
         from ..training.run.parallel.alone import SaidByFirst, launched
 
         rank, world = launched()
-        if world > 1:
-            _take_device()
-        if rank == 0:
+        if world == 1:
             return command(*args, **values)
-        hush()
+        _take_device()
+        if rank:
+            hush()
         try:
             command(*args, **values)
         except SaidByFirst:
             sys.exit(2)
         except AmpError as error:
-            raise AmpError(error.code, f"rank {rank}: {error.message}", where=error.where, hint=error.hint) from error
+            message = f"rank {rank}: {error.message}" if rank else error.message
+            raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
+        finally:
+            # torchrun ends the others when one has ended: no handler may run while the interpreter is taken apart
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     return run
 

@@ -16,6 +16,7 @@ from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show
 
 if TYPE_CHECKING:
     from ..training.run.fitting import History
+    from ..training.run.parallel.alone import Ranks
 
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
 OPTIMIZERS = (
@@ -91,6 +92,12 @@ ResumeOption = Annotated[
 ]
 AccumulateOption = Annotated[
     int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
+]
+CommunicateOption = Annotated[
+    str, _text("--communicate", "TYPE", "How processes send gradients: float32, float16 or bfloat16.")
+]
+ShardOption = Annotated[
+    bool, typer.Option("--shard-optimizer", help="Each process keeps the optimizer's state of its part alone (ZeRO-1).")
 ]
 ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
 LastOption = Annotated[
@@ -184,6 +191,8 @@ def train(
     strict: StrictOption = False,
     threads: ThreadsOption = 0,
     accumulate: AccumulateOption = 1,
+    communicate: CommunicateOption = "float32",
+    shard_optimizer: ShardOption = False,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -205,40 +214,47 @@ def train(
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     """
     with signals_wait():
-        from ..report.plot import check_plot, draw_losses
-        from ..report.training import epoch_line, history_dict
+        from ..report.plot import check_plot
+        from ..report.training import epoch_line
         from ..training.run.group_rates import parse_schedules
         from ..training.run.normalized import normalized
         from ..training.run.trainer import Trainer
 
-    centred, factors = normalize or (), scale or ()
-    given = normalized(data, centred, factors)
-    held_out = None if validate is None else normalized(validate, centred, factors)
+    words = normalize or (), scale or ()
+    held_out = None if validate is None else normalized(validate, *words)
     if plot is not None:
         check_plot(plot)
     with progress() as bar:
         bar.stage("opening the step")
-        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate)
+        shared = {"accumulate": accumulate, "communicate": communicate, "shard_optimizer": shard_optimizer}
+        trainer = Trainer(step, device, strict=strict, threads=threads, **shared)
         bar.stage("training")
-        schedule = parse_schedules(lr_schedule or ())
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(
-                given, epochs=epochs, batch_size=batch_size, validate=held_out, lr_schedule=schedule,
-                checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, seed=seed,
-                last_batch=last_batch,
+                normalized(data, *words), epochs=epochs, batch_size=batch_size, validate=held_out,
+                lr_schedule=parse_schedules(lr_schedule or ()), checkpoint=checkpoint, resume=resume, seed=seed,
+                checkpoint_every=checkpoint_every, last_batch=last_batch,
                 on_step=lambda count, total, result: bar.part("training", count, total),
                 on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
             )  # fmt: skip
         done()
-    if not trainer.group.first:
-        return
-    if plot is not None:
-        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
-        draw_losses(plot, history.losses, history.finite, measured)
     report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
-    if trainer.group.world > 1:
-        report["ranks"] = trainer.group.world
-    show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
+    _tell(trainer.group, history, report, _closing(history, checkpoint, plot, resume), as_json)
+
+
+def _tell(group: Ranks, history: History, report: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    """The end of a training: its curve, and what is printed."""
+    if not group.first:
+        return
+    if group.world > 1:
+        report["ranks"] = group.world
+    from ..report.plot import draw_losses
+    from ..report.training import history_dict
+
+    if report["plot"] is not None:
+        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
+        draw_losses(report["plot"], history.losses, history.finite, measured)
+    show_json({**report, **history_dict(history)}) if as_json else show(lines)
 
 
 @contextlib.contextmanager

@@ -179,7 +179,6 @@ class _Run:
         if self.tables is not None:
             self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
-        self._check_ranks()
 
     def _check_ranks(self) -> None:
         """Raises AmpError AMP509 where the ranks do not hold the same state, bit for bit."""

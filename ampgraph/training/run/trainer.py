@@ -24,6 +24,7 @@ from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
+from .parallel.options import ParallelOptions
 from .parallel.torch_group import AUTO
 from .step_inputs import StepInputs
 
@@ -43,10 +44,12 @@ class Trainer:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
         distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
             alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
+        communicate: the type in which processes send their gradients: float32, float16 or bfloat16.
+        shard_optimizer: each process keeps the optimizer's state of its part of the parameters alone (ZeRO-1).
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads``, ``accumulate`` and ``distributed``, AMP501 and AMP509 for the other processes, AMP502 where
+            ``threads``, ``accumulate`` and the last three, AMP501 and AMP509 for the other processes, AMP502 where
             the device has no kernel for the step, AMP504 where it has no room for the state.
     """
 
@@ -59,6 +62,8 @@ class Trainer:
         threads: int = 0,
         accumulate: int = 1,
         distributed: str | ProcessGroup | None = AUTO,
+        communicate: str = "float32",
+        shard_optimizer: bool = False,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -69,7 +74,8 @@ class Trainer:
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
         self.group = ALONE
-        self._binding = self._opened(device, strict, int(threads), distributed)
+        options = ParallelOptions(communicate, shard_optimizer)
+        self._binding = self._opened(device, strict, int(threads), distributed, options)
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
@@ -80,9 +86,15 @@ class Trainer:
         self._evaluator: Evaluator | None = None
 
     def _opened(
-        self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
+        self,
+        device: str,
+        strict: bool,
+        threads: int,
+        distributed: str | ProcessGroup | None,
+        options: ParallelOptions,
     ) -> Binding | AccumulatingBinding:
-        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        parts = self.accumulate
+        opened, self.group = open_binding(self.training_step, device, strict, threads, parts, distributed, options)
         return opened
 
     @property

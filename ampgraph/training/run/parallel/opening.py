@@ -10,6 +10,7 @@ from ...step.training_step import TrainingStep
 from ..accumulation import AccumulatingBinding
 from ..binding import Binding
 from .alone import Ranks
+from .options import ParallelOptions
 from .torch_group import TorchGroup, join
 
 if TYPE_CHECKING:
@@ -23,18 +24,20 @@ def open_binding(
     threads: int,
     parts: int,
     distributed: str | ProcessGroup | None,
+    options: ParallelOptions,
 ) -> tuple[Binding | AccumulatingBinding, Ranks]:
     """The binding, and the processes that share its steps. Raises what these raise, and AmpError AMP501, AMP325 and
     AMP509 for the processes."""
     chosen, _ = choose("cpu" if strict else device)
     group = join(distributed, "cuda" if chosen == "tensorrt" else chosen)
     if group.world * parts > 1 and step.layout.whole_batch:
-        message = f"{group.world} processes with {parts} micro-batches each: {step.layout.whole_batch}"
-        raise AmpError("AMP325", message, hint="train in one process, without accumulate")
+        shared = f"accumulate={parts}" if group.world == 1 else f"{group.world} processes"
+        hint = "leave accumulate away" if group.world == 1 else "train in one process"
+        raise AmpError("AMP325", f"{shared}: {step.layout.whole_batch}", hint=hint)
     if isinstance(group, TorchGroup):
         from .parallel_binding import ParallelBinding
 
-        return ParallelBinding(step, device, strict, threads, parts, group), group
+        return ParallelBinding(step, device, strict, threads, parts, group, options), group
     if parts > 1:
         return AccumulatingBinding(step, device, strict, threads, parts), group
     return Binding(step, device, strict, threads), group
