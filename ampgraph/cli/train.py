@@ -226,8 +226,8 @@ def train(
         check_plot(plot)
     with progress() as bar:
         bar.stage("opening the step")
-        shared = {"accumulate": accumulate, "communicate": communicate, "shard_optimizer": shard_optimizer}
-        trainer = Trainer(step, device, strict=strict, threads=threads, **shared)
+        trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate,
+                          communicate=communicate, shard_optimizer=shard_optimizer)  # fmt: skip
         bar.stage("training")
         with _reports_where_it_stopped(checkpoint):
             history: History = trainer.fit(

@@ -221,3 +221,24 @@ def test_float16_is_not_sent_where_nobody_looks_for_overflows():
     assert "AMP325" in str(error) and "send bfloat16" in str(error)
     with pytest.raises(AmpError, match="(?s)AMP325.*did you mean 'float16'"):
         Trainer(step, "cpu", communicate="float6")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd:lr=0.1,momentum=0.9"])
+def test_each_rank_keeps_its_part_of_the_slots(world, optimizer):
+    """The bits of ranks that keep all of them, over an overflow too."""
+    step = built(optimizer=optimizer, level="O2", loss_scale=SCALE, clip_norm=0.5)
+    feeds = list(batches(6))
+    feeds[2]["x"][-1] *= np.float32(1e30)
+    whole = trained(step, feeds, world, strict=True)
+    parts = trained(step, feeds, world, strict=True, shard_optimizer=True)
+    assert repr(whole[0]) == repr(parts[0]) and bits(whole[1]) == bits(parts[1])
+    sizes = {entry.name: step.initial_state[entry.name].size for entry in step.layout.of("slot")}
+
+    def kept(rank, group):
+        trainer = opened(step, group, shard_optimizer=True)
+        update = trainer._binding._cut.update
+        return sum(sizes[entry.name] for entry in update.layout.of("slot"))
+
+    found = all_right(on_ranks(world, kept))
+    assert sum(found) == sum(sizes.values()) and max(found) <= 0.6 * sum(sizes.values())

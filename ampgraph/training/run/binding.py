@@ -162,6 +162,10 @@ class Binding:
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
 
+    def readable(self) -> Binding:
+        """Where the state is read, as it is now."""
+        return self
+
     def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """The same: all of a batch is this process's own."""
         return self.run(batch)

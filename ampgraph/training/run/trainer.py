@@ -189,7 +189,7 @@ class Trainer:
 
     def late_state(self) -> dict[str, files.Late]:
         """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
-        held = self._binding
+        held = self._binding.readable()
         return {
             name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
             for name, (dtype, _) in self._types.items()

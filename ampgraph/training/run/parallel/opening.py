@@ -36,8 +36,10 @@ def open_binding(
         raise AmpError("AMP325", f"{shared}: {step.layout.whole_batch}", hint=hint)
     if isinstance(group, TorchGroup):
         from .parallel_binding import ParallelBinding
+        from .sharded_binding import ShardedBinding
 
-        return ParallelBinding(step, device, strict, threads, parts, group, options), group
+        kind = ShardedBinding if options.shard else ParallelBinding
+        return kind(step, device, strict, threads, parts, group, options), group
     if parts > 1:
         return AccumulatingBinding(step, device, strict, threads, parts), group
     return Binding(step, device, strict, threads), group

@@ -89,7 +89,7 @@ class ParallelBinding(AccumulatingBinding):
     def _update_of(self, pieces: list[MicroBatch]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         if not self._compared:
             self.compare()
-        state = {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
+        state = self._state()
         done = self._summed(pieces, state)
         if not pieces:
             self.total.tensor.zero_()
@@ -103,6 +103,9 @@ class ParallelBinding(AccumulatingBinding):
         self._reduce()
         given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, **self.rest.parts}
         given |= {name: self._of_first(done.moved.get(name), name) for name in self._sent}
+        return self._applied(given)
+
+    def _applied(self, given: dict[str, OrtTensor | BufferPart]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         return self._update.run({}, given)
 
     def _reduce(self) -> None:
