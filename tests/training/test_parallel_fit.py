@@ -80,6 +80,17 @@ def test_ranks_with_other_state(step):
     all_right(on_ranks(2, work))
 
 
+def test_ranks_with_other_samples(step):
+    """What a DataLoader gives that is shuffled without a seed."""
+
+    def work(rank, group):
+        trainer = opened(step, group)
+        with pytest.raises(AmpError, match="(?s)AMP509.*rank 1 has another batch than rank 0.*same order on all ranks"):
+            trainer.fit(FEEDS[:: 1 - 2 * rank], epochs=1, batch_size=16)
+
+    all_right(on_ranks(2, work))
+
+
 def test_a_batch_that_is_too_small_for_all_ranks(step):
     errors = fit(step, None, batch_size=1, checkpoint_every=0)
     assert all("a batch of 1 is too small for 2 micro-batches" in str(error) for error in errors)

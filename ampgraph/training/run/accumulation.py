@@ -20,7 +20,7 @@ from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
 from ..step.cut import CutStep, cut
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, device_value, of_runtime, open_graph, stopped
+from .binding import Binding, Readable, device_value, of_runtime, open_graph, stopped
 from .flat_buffer import BufferPart, FlatBuffer, bind_given
 from .step_inputs import IGNORED
 
@@ -81,7 +81,7 @@ class AccumulatingBinding:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._update.shape(name)
 
-    def readable(self) -> AccumulatingBinding:
+    def readable(self) -> Readable:
         """Where the state is read, as it is now."""
         return self
 

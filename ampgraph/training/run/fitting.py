@@ -186,6 +186,11 @@ class _Run:
             hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
             self.group.refuse_difference(files.digest_of(self.trainer.late_state()), "other bits in its state", hint)
 
+    def _check_batch(self, batch: Mapping[str, Array]) -> None:
+        """Raises AmpError AMP509 where ranks are about to train other samples: one batch of each epoch or more."""
+        hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
+        self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
+
     def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
         if self.file is None or not self.file.exists():
@@ -205,6 +210,8 @@ class _Run:
             for batch in self.data.shuffled(
                 options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
             ):
+                if self.group.world > 1 and not self.waiting:
+                    self._check_batch(batch)
                 result = self.trainer.step_checked(self._padded(batch))
                 self.batch += 1
                 self.waiting.append(result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -14,19 +13,13 @@ from ....runtime.onnxruntime_session import OrtTensor
 from ...step.cut import CutStep
 from ...step.state_tensors import PARAMETER
 from ...step.training_step import TrainingStep
+from ..binding import Readable
 from ..flat_buffer import BufferPart
 from .options import ParallelOptions
 from .parallel_binding import ParallelBinding
 from .shards import SHARED_OUT, owners, shard
 from .shared_buffer import SharedBuffer, as_torch
 from .torch_group import TorchGroup
-
-
-class Readable(Protocol):
-    """Where the state is read, tensor by tensor."""
-
-    def get(self, name: str) -> Array: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
 
 
 class ShardedBinding(ParallelBinding):
