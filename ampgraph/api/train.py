@@ -19,7 +19,7 @@ from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.group_rates import Given, scheduled
 from ..training.run.normalized import normalized
-from ..training.run.parallel.alone import ALONE, Group
+from ..training.run.parallel.alone import ALONE, Ranks
 from .kinds import PathLike
 from .pictures import refuse_page
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, repr=False)
 class Trained(Shown):
     """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
-    many processes shared every batch."""
+    many processes shared every batch, of which this was ``rank``."""
 
     LINES = f"{__name__}.trained_lines"
 
@@ -46,10 +46,16 @@ class Trained(Shown):
     plot: str | None
     html: str | None
     resumed: bool
+    rank: int
     ranks: int
     history: History
     trainer: Trainer | MindirTrainer
     log: StepLog | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that reports."""
+        return self.rank == 0
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -87,6 +93,8 @@ def train(
     html: PathLike | None = None,
     log: PathLike | None = None,
     distributed: str | ProcessGroup | None = "auto",
+    communicate: str = "float32",
+    shard_optimizer: bool = False,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Trained:
@@ -112,7 +120,7 @@ def train(
         plot: a picture of the loss curve, by matplotlib.
         html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
         log: a .csv file with these of every step.
-        distributed: as `ampgraph.Trainer` takes it.
+        distributed, communicate, shard_optimizer: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
 
     Raises:
@@ -121,7 +129,9 @@ def train(
     """
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
-    trainer, group = _opened(step, device, strict, threads, accumulate, distributed)
+    trainer, group = _opened(
+        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer
+    )  # fmt: skip
     _check_places(group, step, plot, html, log)
     wanted = (html is not None or log is not None) and group.first
     told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if wanted else None
@@ -133,7 +143,9 @@ def train(
 
     history = fit(trainer, given, held_out, options, heard, on_epoch, group)
     texts = [None if path is None else os.fspath(path) for path in (checkpoint, plot, html)]
-    found = Trained(os.fspath(step), trainer.device, strict, *texts, resume, group.world, history, trainer, told)
+    found = Trained(
+        os.fspath(step), trainer.device, strict, *texts, resume, group.rank, group.world, history, trainer, told
+    )
     if group.first:
         _write(found, log)
     return found
@@ -149,17 +161,28 @@ def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[s
 
 
 def _opened(
-    step: PathLike, device: str, strict: bool, threads: int, accumulate: int, distributed: str | ProcessGroup | None
-) -> tuple[Trainer | MindirTrainer, Group]:
+    step: PathLike,
+    device: str,
+    strict: bool,
+    threads: int,
+    accumulate: int,
+    distributed: str | ProcessGroup | None,
+    communicate: str,
+    shard_optimizer: bool,
+) -> tuple[Trainer | MindirTrainer, Ranks]:
     """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
     if not is_mindir(step):
         from ..training.run.trainer import Trainer
 
         trainer = Trainer(
-            step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed
+            step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed,
+            communicate=communicate, shard_optimizer=shard_optimizer,
         )  # fmt: skip
         return trainer, trainer.group
-    for option, given in (("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1)):
+    for option, given in (
+        ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
+        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
+    ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
     from ..training.mindspore.step_trainer import MindirTrainer
@@ -168,7 +191,7 @@ def _opened(
 
 
 def _check_places(
-    group: Group, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None
+    group: Ranks, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None
 ) -> None:
     if group.first:
         if plot is not None:

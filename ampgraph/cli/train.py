@@ -11,7 +11,7 @@ import typer
 
 from ..core.recipe import Given, recipe_of
 from .options import JsonOption, recipe_options
-from .ranks import one_reports
+from .ranks import of_ranks
 from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
 
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
@@ -80,7 +80,7 @@ AverageOption = Annotated[bool, typer.Option("--ema", help="Their running averag
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
-BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all ranks.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all processes together.")]
 ScheduleOption = Annotated[list[str] | None, _text("--lr-schedule", "[NAMES=]SCHEDULE", SCHEDULES)]
 DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
@@ -91,6 +91,12 @@ ResumeOption = Annotated[
 ]
 AccumulateOption = Annotated[
     int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
+]
+CommunicateOption = Annotated[
+    str, _text("--communicate", "TYPE", "How processes send gradients: float32, float16 or bfloat16.")
+]
+ShardOption = Annotated[
+    bool, typer.Option("--shard-optimizer", help="Each process keeps the optimizer's state of its part alone (ZeRO-1).")
 ]
 ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
 LastOption = Annotated[
@@ -175,6 +181,7 @@ def build_step(
     show_json(report.to_dict()) if as_json else show(step_lines(report))
 
 
+@of_ranks
 def train(
     step: AnyStepArgument,
     data: DataOption,
@@ -186,6 +193,8 @@ def train(
     strict: StrictOption = False,
     threads: ThreadsOption = 0,
     accumulate: AccumulateOption = 1,
+    communicate: CommunicateOption = "float32",
+    shard_optimizer: ShardOption = False,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -216,18 +225,19 @@ def train(
         from ..report.training import epoch_line
         from ..training.run.group_rates import parse_schedules
 
-    with one_reports() as first, progress() as bar, _reports_where_it_stopped(checkpoint):
+    with progress() as bar, _reports_where_it_stopped(checkpoint):
         bar.stage("training")
         found = run(
             step, data, validate=validate, epochs=epochs, batch_size=batch_size, device=device, strict=strict,
             lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
-            normalize=normalize, scale=scale, plot=plot, html=html, log=log,
+            normalize=normalize, scale=scale, plot=plot, html=html, log=log, communicate=communicate,
+            shard_optimizer=shard_optimizer,
             on_step=lambda count, total, result: bar.part("training", count, total),
             on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
         )  # fmt: skip
         done()
-    if first:
+    if found.first:
         show_json(found.to_dict()) if as_json else show(trained_lines(found))
 
 
