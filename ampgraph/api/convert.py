@@ -19,6 +19,7 @@ from .check import Checking
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .measuring import Measuring
+from .pictures import picture_conversion, refuse_page
 from .repair import convert_and_repair
 from .steps import Job
 
@@ -41,6 +42,8 @@ class ConvertOptions(OtherFields, total=False):
     repair: bool
     metric: str | Function | None
     metadata: bool
+    html: PathLike | None
+    optimize: bool | str
     progress: Progress | None
 
 
@@ -78,6 +81,8 @@ def convert(
     repair: bool = False,
     metric: str | Function | None = None,
     metadata: bool = True,
+    html: PathLike | None = None,
+    optimize: bool | str = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -103,6 +108,9 @@ def convert(
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
+        html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
+        optimize: ONNX Runtime's own offline optimisation for the target comes first, where it saves nodes: its fused
+            operators are part of the result. True, or the Python of an environment that has onnxruntime.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -119,11 +127,14 @@ def convert(
         _refuse_beside_plan(wanted, given, data)
     _of_right_kinds(plan, output, passes, progress)
     place = None if output is None else Path(output)
+    refuse_page(html, model, output, data)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata,
+        checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
+        optimize=optimize,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
+    picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
     return done.model() if output is None else output
 

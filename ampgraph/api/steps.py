@@ -36,6 +36,7 @@ from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import moved
+from .optimize import Optimize, optimised
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -59,6 +60,7 @@ class Job:
         option: what the caller's users call ``output``.
         checking: the strict run with which it ends.
         metadata: the result says what was done to it.
+        optimize: the runtime's own offline optimisation comes first.
     """
 
     model: Model
@@ -75,6 +77,7 @@ class Job:
     option: str = "output="
     checking: Checking = Checking()
     metadata: bool = True
+    optimize: Optimize = False
 
     @property
     def source(self) -> PathLike | None:
@@ -95,7 +98,7 @@ class Planned:
 @dataclass(frozen=True)
 class Conversion:
     """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written; the
-    verdict of the check, None where there was none."""
+    verdict of the check, None where there was none; what was decided of each node, where a summary was asked for."""
 
     graph: Graph
     back: adapters.Back
@@ -104,6 +107,7 @@ class Conversion:
     output: Path | None
     summary: Summary | None
     verdict: CheckVerdict | None = None
+    choices: Choices | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
@@ -122,12 +126,13 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
         count = frozen(graph, job.recipe)
-        move = moved(graph, job.recipe, options, low_io, progress)
-        as_given, graph = graph, move.graph
+        as_given, first = graph, optimised(graph, job.optimize, options, progress)
+        move = moved(first.graph, job.recipe, options, low_io, progress)
+        graph = move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
-        decided.plan.notes += [*move.notes, *frozen_notes(graph, decided.plan, count)]
+        decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
         dims = dict(job.recipe.dims if options is None else options.dims)
@@ -142,7 +147,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
     if summary is not None:
         summary = replace(summary, check=verdict)
-    return Conversion(graph, back, decided.plan, changed, output, summary, verdict)
+    return Conversion(graph, back, decided.plan, changed, output, summary, verdict, made)
 
 
 def ready(

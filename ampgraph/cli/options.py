@@ -17,6 +17,10 @@ from .completion import completes
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+HtmlOption = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write a page to look at: the graph by layers, precisions, reasons."),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension in generated samples; repeatable."),
