@@ -62,8 +62,11 @@ def compared_nodes(answers: Answers, name: str, level: str) -> int:
 
 
 def unexplained(graph: onnx.GraphProto, theirs: str, ours: str) -> list[tuple[str, str, str, str]]:
-    """Nodes of another type, but for two operators, and what has its type from them: today's F.prelu is no function of
-    Python any more, and stays unpatched; torch.square is none of Apex's, and pow(2) in a file, which it makes float32."""
+    """Nodes of another type, but for two operators, and what has its type from them.
+
+    Today's F.prelu is no function of Python any more, and stays unpatched; torch.square is none of Apex's, and in
+    a file it is pow(2), which Apex makes float32.
+    """
     found, named = [], set[str]()
     for node, real, own in zip(graph.node, theirs, ours, strict=True):
         silent, row = "." in (real, own), (node.op_type, origin(node), real, own)
