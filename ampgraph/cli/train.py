@@ -77,6 +77,12 @@ GradientOption = Annotated[
 ]
 SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
 AverageOption = Annotated[bool, typer.Option("--ema", help="Their running average, of a step that was built with one.")]
+CudaGraphOption = Annotated[
+    bool, typer.Option("--cuda-graph", help="Launch each step as one CUDA graph; for a step built with --batch.")
+]
+BatchOption = Annotated[
+    int | None, _text("--batch", "N", "Batches have this size alone: no shapes are computed when it runs.")
+]
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
@@ -124,6 +130,7 @@ def build_step(
     freeze: FreezeOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
+    batch: BatchOption = None,
     *,
     fields: Given,
     as_json: JsonOption = False,
@@ -164,6 +171,7 @@ def build_step(
             freeze=freeze or (),
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
+            batch=batch,
         )
         bar.stage("writing")
         report = describe_step(step, model, output)
@@ -183,6 +191,7 @@ def train(
     strict: StrictOption = False,
     threads: ThreadsOption = 0,
     accumulate: AccumulateOption = 1,
+    cuda_graph: CudaGraphOption = False,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -218,7 +227,10 @@ def train(
             check_plot(plot)
         with progress() as bar:
             bar.stage("opening the step")
-            trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto")
+            trainer = Trainer(
+                step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto",
+                cuda_graph=cuda_graph,
+            )  # fmt: skip
             bar.stage("training")
             schedule = parse_schedules(lr_schedule or ())
             with _reports_where_it_stopped(checkpoint):

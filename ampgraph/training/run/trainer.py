@@ -43,6 +43,8 @@ class Trainer:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
         distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
             alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
+        cuda_graph: each step is launched as one CUDA graph, for a step built with ``batch``. The state takes twice its
+            memory, and every step waits for its loss.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
@@ -59,6 +61,7 @@ class Trainer:
         threads: int = 0,
         accumulate: int = 1,
         distributed: str | ProcessGroup | None = AUTO,
+        cuda_graph: bool = False,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -68,7 +71,7 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
-        self.group = ALONE
+        self.group, self._cuda_graph = ALONE, cuda_graph
         self._binding = self._opened(device, strict, int(threads), distributed)
         if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
             raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
@@ -84,7 +87,8 @@ class Trainer:
     def _opened(
         self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
     ) -> Binding | AccumulatingBinding:
-        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        step, parts, graph = self.training_step, self.accumulate, self._cuda_graph
+        opened, self.group = open_binding(step, device, strict, threads, parts, distributed, graph)
         return opened
 
     @property

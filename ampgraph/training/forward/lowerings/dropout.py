@@ -82,11 +82,19 @@ def _dropped(b: Builder, node: ir.Node, step: ir.Value, key: int) -> list[ir.Val
         rest = b.op("Max", b.op("Sub", b.constant(np.array(1.0)), wide), b.constant(np.array(1 / HALF)))
         factor = b.op("Cast", b.op("Reciprocal", rest), to=int(x.dtype or ir.DataType.FLOAT))
         b.typed(factor, x.dtype or ir.DataType.FLOAT)
-    size = b.op("Reshape", b.op("Size", x), b.ints())
+    size = _size(b, x)
     keep = b.op("Reshape", _at_least(b, border, size, step, key), b.shape(x), allowzero=1)
     b.typed(keep, BOOL, *(x.shape or ()))
     scaled = b.typed(b.op("Mul", x, factor), x)
     return [b.typed(b.op("Where", keep, scaled, b.number(0, x)), x), keep]
+
+
+def _size(b: Builder, x: ir.Value) -> ir.Value:
+    """The number of elements, a number of the file where it is known: no int64 arithmetic when the step runs."""
+    if x.shape is not None and x.shape.is_static():
+        sizes = [dim for dim in x.shape if isinstance(dim, int)]
+        return b.constant(np.array(np.prod(sizes, dtype=np.int64), np.int64))
+    return b.op("Reshape", b.op("Size", x), b.ints())
 
 
 def _at_least(b: Builder, border: ir.Value, size: ir.Value, step: ir.Value, key: int) -> ir.Value:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....core.errors import AmpError
 from ....runtime.devices import choose
 from ...step.training_step import TrainingStep
 from ..accumulation import AccumulatingBinding
 from ..binding import Binding
+from ..captured import CapturedBinding
 from .alone import Group
 from .torch_group import TorchGroup, join
 
@@ -22,11 +24,17 @@ def open_binding(
     threads: int,
     parts: int,
     distributed: str | ProcessGroup | None,
+    cuda_graph: bool = False,
 ) -> tuple[Binding | AccumulatingBinding, Group]:
     """The binding, and the processes that share its steps. Raises what these raise, and AmpError AMP501, AMP325 and
     AMP509 for the processes."""
     chosen, _ = choose("cpu" if strict else device)
     group = join(distributed, "cuda" if chosen == "tensorrt" else chosen)
+    if cuda_graph and (strict or parts > 1 or isinstance(group, TorchGroup)):
+        hint = "leave cuda_graph away, or train in one process, without strict and accumulate"
+        raise AmpError("AMP325", "a CUDA graph is of a whole step on one device", hint=hint)
+    if cuda_graph:
+        return CapturedBinding(step, device, threads), group
     if isinstance(group, TorchGroup):
         from .parallel_binding import ParallelBinding
 
