@@ -68,12 +68,12 @@ def test_low_models_are_not_fused_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "fused", "taken"), [("cuda", "BiasSoftmax", True), ("cpu", "BiasSoftmax", False), ("cpu", "Gelu", True)]
+    ("target", "fused", "taken"), [("cuda", "BiasSoftmax", False), ("cuda", "BiasGelu", True), ("cpu", "Gelu", True)]
 )
 def test_only_what_the_target_runs_is_taken(
     monkeypatch: pytest.MonkeyPatch, target: str, fused: str, taken: bool
 ) -> None:
-    """BiasSoftmax has no kernel on the CPU: a session of another provider may have made it."""
+    """BiasSoftmax has no kernel on the CPU: what holds it could not be checked."""
     made = ModelProto()
     made.CopyFrom(PRODUCT)
     made.graph.node.add(op_type=fused, domain="com.microsoft")
