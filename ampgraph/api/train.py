@@ -95,6 +95,7 @@ def train(
     distributed: str | ProcessGroup | None = "auto",
     communicate: str = "float32",
     shard_optimizer: bool = False,
+    cuda_graph: bool = False,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Trained:
@@ -120,7 +121,7 @@ def train(
         plot: a picture of the loss curve, by matplotlib.
         html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
         log: a .csv file with these of every step.
-        distributed, communicate, shard_optimizer: as `ampgraph.Trainer` takes them.
+        distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
 
     Raises:
@@ -130,7 +131,8 @@ def train(
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(
-        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer
+        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer,
+        cuda_graph,
     )  # fmt: skip
     _check_places(group, step, plot, html, log)
     wanted = (html is not None or log is not None) and group.first
@@ -180,12 +182,12 @@ def _opened(
 
         trainer = Trainer(
             step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed,
-            communicate=communicate, shard_optimizer=shard_optimizer,
+            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
         )  # fmt: skip
         return trainer, trainer.group
     for option, given in (
         ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
-        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
+        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer), ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")

@@ -20,6 +20,7 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
+from ..forward.fixed_batch import fix_batch
 from ..forward.lowerings.batch_norm import lower_batch_norm
 from ..forward.lowerings.dropout import lower_dropout
 from ..forward.lowerings.losses import lower_losses
@@ -239,8 +240,10 @@ def begin(
     gradients: Mapping[str, str] | None,
     seed: str | None,
     groups: Groups,
+    batch: int | None = None,
 ) -> JointGraph:
-    """The graph, its loss found, and what is trained."""
+    """The graph, its loss found, and what is trained. ``batch``: its size, where the step is for one alone; the forward
+    graph that is packed beside it stays open."""
     backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
     losses = _losses(backward, losses, policy)
     parts = forward if backward is None else forward_part(forward, backward)
@@ -250,7 +253,11 @@ def begin(
         refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, backward is not None)
-    return JointGraph(forward, Read(losses, backward, pack(parts), frozen, buffers, of_names))
+    read = Read(losses, backward, pack(parts), frozen, buffers, of_names)
+    if batch is not None:
+        fix_batch(forward, batch)
+        infer(forward)
+    return JointGraph(forward, read)
 
 
 def _losses(
