@@ -18,6 +18,7 @@ from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
 from .cancelling import Cancelling
+from .factors import shrinks
 from .offsets import scores_with_positions
 from .probabilities import Probabilities
 from .raw import Raw, raw
@@ -135,6 +136,7 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("squares", _square),
         ("sums_squares", _square),
         ("multiplies", _square),
+        ("scalings", _shrunk),
         ("logarithms", _spectrum),
         ("logarithms", _probability),
         ("divides", _spectrum),
@@ -241,6 +243,16 @@ def _square(sight: Sight, op: Op) -> Spoilt:
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
     return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op]
+
+
+def _shrunk(sight: Sight, op: Op) -> Spoilt:
+    """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
+    if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
+        return None
+    factor = shrinks(sight.context, op)
+    if factor is None:
+        return None
+    return Why("tiny", f"constants multiply by {factor:.1g} up to here: float16 keeps few digits of what is left"), [op]
 
 
 def _spectrum(sight: Sight, op: Op) -> Spoilt:
