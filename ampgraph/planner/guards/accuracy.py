@@ -113,11 +113,23 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             why, ops = spoilt
             if context.guards_hold:
                 holds = [Hold(tuple(other.slots.values()), ACCURACY, why) for other in ops]
+                holds += [Hold((unit,), ACCURACY, why) for unit in _crossed(context, ops)]
                 found.append(Ruling(holds, Note(why.rule, describe(flow, op), why.text)))
                 sources += [Source(other.id, why, False) for other in ops]
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))
     return Fragile(found, sources, warnings)
+
+
+def _crossed(context: Context, ops: Collection[Op]) -> list[int]:
+    """What hands values over a border of a body or a function, from one of some operators to another."""
+    flow, borders, ids = context.flow, context.borders, {op.id for op in ops}
+    found: dict[int, None] = {}
+    for formal in (v for op in ops for v in op.inputs if v in borders.before):
+        passed = sorted(borders.origins(formal))
+        if any(flow.values[v].producer in ids for v in passed):
+            found.update((unit, None) for v in passed if (unit := flow.values[v].unit) != NONE)
+    return list(found)
 
 
 def _is_safe_inside(context: Context, regions: Regions, op: Op) -> bool:
