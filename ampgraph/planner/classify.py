@@ -11,6 +11,7 @@ from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .gradients import tied_to_forward
 from .guards.masks import broken_mask
 from .opsets import freed_at
 
@@ -68,6 +69,7 @@ def _first(context: Context) -> list[Tie | Hold]:
     breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
     for op in context.flow.ops:
+        first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
             broken = [*_broken(context, op, breakable), *_broken_before(context, op), *broken_mask(context, op)]
             first += [*_ties(context, op), *broken]
@@ -83,7 +85,8 @@ def _verdicts(context: Context) -> list[Verdict]:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
         like_gray = _like_gray(context, owner) if owner else ""
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray)
+        follows = owner is not None and owner.follows != NONE
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
         if key not in known:
             known[key] = _verdict(context, unit, owner, like_gray)
         verdicts.append(known[key])
@@ -169,6 +172,8 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
         return valid
     if op is None or unit.border:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
+    if op.follows != NONE:
+        return Verdict(FREE, CUT, Why("gradient", "takes the type of its forward operator"))
     listing = context.listing(op)
     if listing is None:
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
@@ -247,7 +252,8 @@ def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
 def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
     unlisted: dict[str, int] = {}
     for op in flow.ops:
-        if op.slots and (op.kind in flow.unknown_kinds or (not classes[op.id] and not _is_border(flow, op))):
+        listed = bool(classes[op.id]) or _is_border(flow, op)
+        if op.slots and not op.held and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []
     for kind, count in sorted(unlisted.items()):
