@@ -179,7 +179,7 @@ class _Finite:
         self.overflow = overflow
 
     def asnumpy(self) -> Array:
-        return np.logical_not(self.overflow.asnumpy())
+        return np.asarray(np.logical_not(self.overflow.asnumpy()))
 
 
 def _number(value: Any) -> Any:
