@@ -78,8 +78,9 @@ def _rates_and_refusals(trainer: MindirTrainer, data: Arrays) -> None:
     ):
         with pytest.raises(AmpError, match=f"{code}.*{told}"):
             fit(trainer, data, validate, options)
+    wide: Arrays = {**data, "inputs1": data["inputs1"] + 2**40}
     with pytest.raises(AmpError, match=r"AMP503.*beyond int32"):
-        trainer.feeds.dataset({**data, "inputs1": data["inputs1"] + 2**40})
+        trainer.feeds.dataset(dict(wide))
     before = state(trainer)
     with pytest.raises(AmpError, match=r"AMP405.*scale_sense"):
         trainer.load_state({**before, "scale_sense": np.zeros(3, np.float32)})
