@@ -118,6 +118,10 @@ class NodeEditor(Editor, Protocol):
         """``value`` is read at the given uses, in the place of what was read there."""
         ...
 
+    def rename(self, value: Value, ending: str) -> None:
+        """Gives a value that holds other numbers now a name of its own, which ends so or in what is left of it."""
+        ...
+
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:

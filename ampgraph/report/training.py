@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -96,9 +97,10 @@ def step_lines(report: StepReport) -> list[str]:
         ("result", report.output),
         ("options", f"level {message.get('level')}, {message.get('dtype')}, target {message.get('target')}"),
         ("loss", str(message.get("loss"))),
-        ("optimizer", str(message.get("optimizer"))),
+        *_numbered("optimizer", str(message.get("optimizer")).split("; ")),
         ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
         ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
+        *((name.replace("_", " "), str(message[name])) for name in ("clip_value", "ema", "penalty") if name in message),
         ("trained", f"{plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
         ("", _first(report.parameters)),
     ]
@@ -109,6 +111,10 @@ def step_lines(report: StepReport) -> list[str]:
         rows.append((part, _counted(report.nodes[part], report.heavy[part])))
     rows.append(("inputs", ", ".join(report.inputs)))
     return in_rows(rows)
+
+
+def _numbered(name: str, lines: list[str]) -> list[tuple[str, str]]:
+    return [(name if not number else "", line) for number, line in enumerate(lines)]
 
 
 def _first(names: list[str]) -> str:
@@ -146,3 +152,20 @@ def history_dict(history: History) -> JsonObject:
         "skipped": int((~history.finite).sum()),
         "dropped_samples": history.dropped,
     }
+
+
+def closing_lines(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+    """What `train` says at its end."""
+    lines = []
+    if history.dropped:
+        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
+    if resume:
+        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
+        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
+    if checkpoint is None:
+        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
+    else:
+        from ..training.run.fitting import FILE
+
+        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
+    return [*lines, f"loss curve   {plot}"] if plot is not None else lines

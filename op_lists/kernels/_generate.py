@@ -52,6 +52,7 @@ HEADS: dict[str, dict[str, Any]] = {
             "RMSNormalization": "the LayerNormalization kernel without a mean: accumulates in float32",
             "SimplifiedLayerNormalization": "the LayerNormalization kernel without a mean: accumulates in float32",
             "Softmax": "accumulates in float32",
+            "com.microsoft::BiasSoftmax": "accumulates in float32; its bias is added low on long rows",
             "com.microsoft::GroupNorm": "sums and squares are float32",
             "com.microsoft::SkipGroupNorm": "sums and squares are float32",
             "com.microsoft::SkipLayerNormalization": "mean and deviation are accumulated in float32",
@@ -73,6 +74,8 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "GeluFusion: Erf, the half first or last",
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
+                "float32_alone": ["bfloat16"],
+                "wide_operators": ["Add", "Div", "Erf", "Mul", "Pow", "Tanh"],
             },
             "LayerNormalization": {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
@@ -114,11 +117,12 @@ HEADS: dict[str, dict[str, Any]] = {
 
 COMMENTS = {
     "cuda": """
-# BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
-# nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
-# `fine`, or all nodes.
+# Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
+# if not set) has another value than `fine`, or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`: written so by us.
+# the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
+# (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
+# and consists of `wide_operators` becomes one kernel.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """

@@ -140,6 +140,30 @@ def test_scatter_elements(dims, axis, reduction):
     )
 
 
+@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_largest_of_what_is_scattered(reduction, tied):
+    """Equal ones share the gradient, as by torch; numerical differences have none there."""
+    x, updates, index = (
+        normal(4, 3),
+        normal(5, 3, seed=1),
+        np.array([[0, 1, -1], [0, 1, 1], [3, 2, 1], [3] * 3, [0] * 3]),
+    )
+    if tied:
+        x, updates = np.round(x), np.round(updates)
+
+    def function(x, i, u):
+        return x.scatter_reduce(0, i % 4, u, f"a{reduction}")
+
+    check(
+        f"g (float[A,B] x, int64[L,M] i, float[L,M] u) => (float[A,B] y) "
+        f'{{ y = ScatterElements <axis = 0, reduction = "{reduction}"> (x, i, u) }}',
+        {"x": x, "i": index, "u": updates},
+        function,
+        differences=not tied,
+    )
+
+
 @pytest.mark.parametrize("reduction", ["none", "add"])
 @pytest.mark.parametrize("index", [[[0], [-1]], [[0, 1], [-1, -2]]], ids=str)
 def test_scatter_nd(reduction, index):

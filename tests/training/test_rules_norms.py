@@ -253,3 +253,16 @@ def test_batch_normalization_in_training_mode_is_lowered_first():
     graph = ir.from_proto(onnx.shape_inference.infer_shapes(model)).graph
     with pytest.raises(Exception, match="AMP210.*lower_batch_norm"):
         differentiate(graph, graph.outputs[0], [graph.inputs[0]])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("shape", "size"), [((2, 6, 3, 2), 5), ((1, 7, 3, 1), 3)])
+def test_local_response_normalization(shape, size, dynamic):
+    """onnx's own evaluator takes other channels, so torch alone is the reference; ONNX Runtime knows odd sizes."""
+    check(
+        f"g (float[{dims(shape, dynamic)}] x) => (float[{dims(shape, dynamic)}] y) "
+        f"{{ y = LRN <size = {size}, alpha = 0.3, beta = 0.6, bias = 1.5> (x) }}",
+        {"x": 2 * normal(*shape)},
+        lambda x: F.local_response_norm(x, size, 0.3, 0.6, 1.5),
+        differences=False,
+    )

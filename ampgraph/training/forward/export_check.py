@@ -31,8 +31,8 @@ SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
 
 
-def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model) -> None:
-    """Compares the graph and the module.
+def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
+    """Compares the graph and the module by its ``own`` first outputs.
 
     Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
     operators without a gradient rule, weights that do not fit into one message, and an environment without ONNX
@@ -42,6 +42,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     if weights > onnx_io.INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
     graph = _in_evaluation_mode(model)
+    del graph.outputs[own:]
     feeds = _feeds(graph, args)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
     wanted, slopes, sums = _evaluated(module, args, trained)
@@ -53,7 +54,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     for name, here, there in zip(found, found.values(), wanted, strict=True):
         message = _difference(here, there)
         if message:
-            hint = f"torch's exporter left something out: F.cross_entropy's label_smoothing is one thing; {UNCHECKED}"
+            hint = f"torch's exporter left something out, or forward() computes something else each time; {UNCHECKED}"
             raise AmpError("AMP214", f"output '{name}' {message} by the module", hint=hint)
     gradients = _gradients(graph, list(trained), feeds, sums)
     if gradients is not None:

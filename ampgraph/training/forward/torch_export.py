@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,11 +24,14 @@ from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
+from .buffers import give_out
 from .export_check import check_export
 from .export_hints import quiet_logs, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
+from .sync_norms import refuse_synchronised
 from .torch_marks import detached_apart, mark_padding
+from .tracing import refuse_old_forms, traced_ways
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +42,8 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file. ``parameters`` are those that a step trains; ``str`` of it is the path."""
+    """A forward graph in a file. ``outputs`` are the module's; ``parameters`` are those that a step trains; ``str`` of it
+    is the path."""
 
     path: str
     inputs: list[str]
@@ -60,6 +64,7 @@ def export_for_training(
     *,
     dynamic_batch: bool = True,
     check: bool = True,
+    unroll: bool = False,
 ) -> ExportedForward:
     """Writes a torch module as ``path``, a forward graph for `ampgraph.build_training_step`.
 
@@ -76,41 +81,51 @@ def export_for_training(
         dynamic_batch: the first axis of every tensor in ``args`` may have any size; examples need two rows or more.
         check: run graph and module on the examples, both in evaluation mode, and refuse an export whose outputs or
             gradients differ: torch.no_grad(), hooks and some arguments are not part of a graph.
+        unroll: LSTM and GRU as so many steps as the examples have, each in operators of its own, in place of the one
+            operator of ONNX.
 
     Returns what was written: the path, names of inputs, outputs and trained parameters.
 
     Raises:
         AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
-            float32, or of which the exporter leaves something out, AMP501 without torch or onnxscript.
+            float32, or of which the exporter leaves something out, or SyncBatchNorm, AMP501 without
+            torch or onnxscript.
     """
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     _refuse_low(torch, parameters)
-    model = _exported(torch, module, args, dynamic_batch)
+    refuse_old_forms(module)
+    model = _exported(torch, module, args, dynamic_batch, unroll)
+    refuse_synchronised(model.graph)
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
-    _optimize(model, parameters)
+    own = len(model.graph.outputs)
+    _optimize(model, {*parameters, *give_out(module, model)})
     _list_trained(model, parameters)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
     if check:
-        check_export(module, args, model)
+        check_export(module, args, model, own)
     OnnxGraph(model).save(path)
-    inputs, outputs = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    sides = (model.graph.inputs, model.graph.outputs[:own])
+    inputs, outputs = ([value.name or "" for value in values] for values in sides)
     return ExportedForward(os.fspath(path), inputs, outputs, parameter_names(model))
 
 
-def _exported(torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool) -> ir.Model:
+def _exported(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
+) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
+    from .decompositions.table import decomposed
+
     shapes = _dynamic(torch, args) if dynamic_batch else None
     # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
-    with _training_mode(module), torch.no_grad(), quiet_logs(), warnings.catch_warnings():
+    with _training_mode(module), torch.no_grad(), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
-            program = torch.onnx.export(
-                module, tuple(args), dynamo=True, optimize=False, dynamic_shapes=shapes, verbose=False
-            )
+            traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
+            program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
@@ -197,15 +212,15 @@ def _train_dropout(graph: ir.Graph) -> None:
             node.replace_input_with(2, b.constant(np.array(True)))
 
 
-def _optimize(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """onnxscript's optimizer, which cannot touch what is an input."""
+def _optimize(model: ir.Model, states: Collection[str]) -> None:
+    """onnxscript's optimizer, which cannot touch what is an input: running statistics, and ``states``."""
     import onnxscript.optimizer
 
     graph = model.graph
     norms = [node for node in graph if node.op_type == "BatchNormalization"]
     running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
     held = []
-    for name in [name for name in graph.initializers if name in parameters or name in running]:
+    for name in [name for name in graph.initializers if name in states or name in running]:
         value = graph.initializers.pop(name)
         held.append((value, value.const_value))
         value.const_value = None

@@ -6,15 +6,17 @@ gradients of all its outputs are complete. Gradients have the type and the shape
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ...core.dataflow import HELD
 from ...core.errors import AmpError
+from ...core.names import FreshNames
 from . import rules  # noqa: F401
 from .broadcast import sum_to
 from .builder import Builder
+from .control import bodies, read_inside, through_bodies
 from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -43,7 +45,7 @@ def depends(graph: ir.Graph, loss: ir.Value) -> set[ir.Value]:
     found = {loss}
     for node in reversed(list(graph)):
         if DETACHED not in node.metadata_props and any(value in found for value in node.outputs):
-            inputs = [value for value in (*node.inputs, *_read_inside(node)) if value is not None]
+            inputs = [value for value in (*node.inputs, *read_inside(node)) if value is not None]
             found.update(value for value in inputs if value.dtype is None or value.dtype in FLOATS)
     return found
 
@@ -63,18 +65,12 @@ class _Differentiation:
         for node in self.nodes:
             if DETACHED in node.metadata_props:
                 continue
-            if any(value in active for value in (*node.inputs, *_read_inside(node)) if value is not None):
+            if any(value in active for value in (*node.inputs, *read_inside(node)) if value is not None):
                 active.update(out for out in node.outputs if out.dtype is None or out.dtype in FLOATS)
         return active
 
     def run(self, loss: ir.Value, seed: ir.Value | None) -> list[ir.Value]:
-        b = self.builder
-        self.pending[loss] = [b.number(1, loss) if seed is None else seed]
-        for node in reversed(self.nodes):
-            gradients = [self._complete(value) for value in node.outputs]
-            if any(gradient is not None for gradient in gradients):
-                self._step(node, gradients)
-        found = [self._complete(value) for value in self.wanted]
+        found = self.sweep([(loss, self.builder.number(1, loss) if seed is None else seed)])
         missing = [value.name for value, gradient in zip(self.wanted, found, strict=True) if gradient is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -87,6 +83,16 @@ class _Differentiation:
         self._drop_unused(set(made))
         return made
 
+    def sweep(self, seeds: Sequence[tuple[ir.Value, ir.Value]]) -> list[ir.Value | None]:
+        """The gradients of what is wanted, from those of some values; None where nothing flows back."""
+        for value, gradient in seeds:
+            self.pending.setdefault(value, []).append(gradient)
+        for node in reversed(self.nodes):
+            gradients = [self._complete(value) for value in node.outputs]
+            if any(gradient is not None for gradient in gradients):
+                self._step(node, gradients)
+        return [self._complete(value) for value in self.wanted]
+
     def _drop_unused(self, kept: set[ir.Value]) -> None:
         """Removes what the rules made for operands that need no gradient: the data's, frozen weights'."""
         for node in reversed(list(self.graph)[len(self.nodes) :]):
@@ -97,10 +103,9 @@ class _Differentiation:
     def _step(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
         rule = rule_of(node)
         needed = [value is not None and value in self.active for value in node.inputs]
-        if any(value in self.active for value in _read_inside(node)):
-            message = f"nothing flows back through the branches or the body of {kind_of(node)}"
-            hint = "compute both branches and choose by torch.where, unroll the loop, or freeze what is in front of it"
-            raise AmpError("AMP210", message, where=place_of(node), hint=hint)
+        if bodies(node):
+            self._step_through_bodies(node, gradients)
+            return
         if not any(needed):
             return
         if rule is None:
@@ -122,6 +127,15 @@ class _Differentiation:
             elif n not in rule.constant and (value.dtype is None or value.dtype in FLOATS):
                 raise _without_rule(node, f"no gradient for input {n} of {kind_of(node)}, '{value.name}'")
 
+    def _step_through_bodies(self, node: ir.Node, gradients: list[ir.Value | None]) -> None:
+        self.builder.scope = node.name or node.op_type
+        try:
+            found = through_bodies(self.builder, node, gradients, self.active, _inside)
+        except Unsupported as error:
+            raise _without_rule(node, str(error)) from error
+        for value, gradient in found:
+            self.pending.setdefault(value, []).append(gradient)
+
     def _add(self, node: ir.Node, rule: GradientRule, value: ir.Value, gradient: ir.Value) -> None:
         if rule.broadcasts:
             gradient = sum_to(self.builder, gradient, value, node.outputs[0])
@@ -142,21 +156,20 @@ class _Differentiation:
         return total
 
 
+def _inside(
+    graph: ir.Graph, seeds: list[tuple[ir.Value, ir.Value]], wanted: Sequence[ir.Value], fresh: FreshNames
+) -> list[ir.Value | None]:
+    """`control.Inside`: names are those of the graph around too."""
+    body = _Differentiation(graph, wanted)
+    body.builder.fresh = fresh
+    found = body.sweep(seeds)
+    body._drop_unused({value for value in found if value is not None})
+    return found
+
+
 def _without_rule(node: ir.Node, message: str) -> AmpError:
     hint = (
         "export it written out in simpler operators, freeze what is in front of it, or register a rule: "
         f'@ampgraph.gradient("{kind_of(node)}")'
     )
     return AmpError("AMP210", message, where=place_of(node), hint=hint)
-
-
-def _read_inside(node: ir.Node) -> Iterator[ir.Value]:
-    """What the bodies of a node read, values from outside among it."""
-    for attribute in node.attributes.values():
-        bodies = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else []
-        bodies += attribute.value if attribute.type == ir.AttributeType.GRAPHS else []
-        for body in bodies:
-            yield from body.outputs
-            for inner in body:
-                yield from (value for value in inner.inputs if value is not None)
-                yield from _read_inside(inner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -27,6 +27,13 @@ HALF_DONE = "an earlier step stopped half-way, and part of the state was written
 NOT_TAKEN = "the last state was not taken to the device whole"
 
 
+class Readable(Protocol):
+    """Where a state is read, tensor by tensor."""
+
+    def get(self, name: str) -> Array: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+
 class Binding:
     """One session and the state in it: `put` the state, `run` steps, `get` a tensor back."""
 
@@ -47,10 +54,15 @@ class Binding:
         self._turn = 0
         self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
-        names = (self.layout.loss, self.layout.finite, self.layout.norm)
+        names = (self.layout.loss, self.layout.finite, self.layout.norm, *(output for _, output in self.layout.parts))
         self._results = [name for name in names if name]
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
+
+    @property
+    def turn(self) -> int:
+        """Changes with every step that was done."""
+        return self._turn
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +173,14 @@ class Binding:
                 self._torn = ""  # one came before it
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
+
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
+
+    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """The same: all of a batch is this process's own."""
+        return self.run(batch)
 
     def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""

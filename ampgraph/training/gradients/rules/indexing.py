@@ -120,14 +120,31 @@ def product(b: Builder, sizes: Sequence[Value]) -> Value:
 
 @gradient("ScatterElements")
 def scatter_elements(b: Builder, node: ir.Node, g: Value) -> tuple[Value, None, Value]:
-    """What was overwritten has no gradient; what was added to keeps it."""
+    """What was overwritten has no gradient; what was added to keeps it; a maximum goes to those that are it."""
     x, indices, updates = node.inputs
-    assert x is not None and updates is not None
+    assert x is not None and updates is not None and indices is not None
     axis = b.axis(node, x, 0)
+    if attribute(node, "reduction", "none") in ("max", "min"):
+        return _extreme(b, node, g, axis)
     second = b.op("GatherElements", g, indices, axis=axis)
     if _adds(node):
         return g, None, second
     return b.op("ScatterElements", g, indices, b.zeros(updates), axis=axis), None, second
+
+
+def _extreme(b: Builder, node: ir.Node, g: Value, axis: int) -> tuple[Value, None, Value]:
+    """Shared evenly among all that are equal to the result, as by torch's scatter_reduce."""
+    x, indices, updates = node.inputs
+    y = node.outputs[0]
+    assert x is not None and updates is not None and indices is not None
+    kind = int(x.dtype or ir.DataType.FLOAT)
+    own = b.typed(b.op("Cast", b.op("Equal", x, y), to=kind), x)
+    there = b.op("GatherElements", y, indices, axis=axis)
+    brought = b.typed(b.op("Cast", b.op("Equal", updates, there), to=kind), updates)
+    equal = b.op("Add", own, _added(b, x, indices, brought, axis))
+    share = b.op("Div", g, b.op("Max", equal, b.number(1, x)))
+    back = b.op("GatherElements", share, indices, axis=axis)
+    return b.op("Mul", own, share), None, b.op("Mul", brought, back)
 
 
 @gradient("ScatterND")

@@ -125,6 +125,31 @@ def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -
         return _lowered(b, node, [dx, dscale, dbias, dmean, b.op("Mul", half, slope)])
 
 
+@gradient("LRN")
+def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Value | None]:
+    """y = x s^-beta with s = bias + alpha / size times the squares of the channels around."""
+    size, beta = int(attribute(node, "size")), float(attribute(node, "beta", 0.75))
+    factor, before = float(attribute(node, "alpha", 1e-4)) / size, (size - 1) // 2
+    with b.float32(KEEP):
+        [x] = _raised(b, node)
+        assert x is not None
+        g = _raise(b, g, x)
+        squares = _around(b, b.op("Mul", x, x), before, size)
+        level = b.op("Add", b.op("Mul", squares, b.number(factor, x)), b.number(float(attribute(node, "bias", 1.0)), x))
+        power = b.op("Pow", level, b.number(-beta, x))
+        share = b.op("Div", b.op("Mul", b.op("Mul", g, x), power), level)
+        others = b.op("Mul", _around(b, share, size - 1 - before, size), b.number(-2 * beta * factor, x))
+        return _lowered(b, node, [b.op("Add", b.op("Mul", g, power), b.op("Mul", x, others))])
+
+
+def _around(b: Builder, x: Value, before: int, size: int) -> Value:
+    """The sum over ``size`` channels, from ``before`` channels in front of each: an average pool over the channels."""
+    rows = b.op("Unsqueeze", b.op("Reshape", x, b.ints(0, 0, -1)), b.ints(1))
+    padded = b.op("Pad", rows, b.ints(0, 0, before, 0, 0, 0, size - 1 - before, 0))
+    means = b.op("AveragePool", padded, kernel_shape=[size, 1])
+    return b.op("Mul", b.reshaped(means, x), b.number(size, x))
+
+
 def _wide(x: Value) -> ir.DataType:
     """What a gradient is computed in: the forward computes low data in float32 too."""
     return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT

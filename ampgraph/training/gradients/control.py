@@ -1,0 +1,261 @@
+"""If, Loop and Scan backwards: a node of the same kind whose bodies compute their forward again, and then go back.
+
+The gradient of an If is an If on the same condition. Loop and Scan give out the states that each step found, and their
+gradient is a Scan over these from the end: it carries the gradients of the states, and sums of those of values that
+the body reads from around. Nothing but these states is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ...core.errors import AmpError
+from ...core.names import FreshNames
+from ...oplists.traits import has
+from .builder import INT64, Builder
+from .registry import Unsupported, attribute, kind_of, place_of
+
+Value = ir.Value
+Pairs = list[tuple[Value, Value]]
+Inside = Callable[[ir.Graph, Pairs, Sequence[Value], FreshNames], list["Value | None"]]
+"""Differentiates a body: its graph, outputs and their gradients, what is wanted; None where nothing flows back."""
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+SUMMED = "the sum over all steps of what they bring to one value"
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """The graphs inside of a node."""
+    found: list[ir.Graph] = []
+    for given in node.attributes.values():
+        if given.type == ir.AttributeType.GRAPH:
+            found.append(given.as_graph())
+        elif given.type == ir.AttributeType.GRAPHS:
+            found.extend(given.as_graphs())
+    return found
+
+
+def read_inside(node: ir.Node) -> Iterator[Value]:
+    """What the bodies of a node read, values from around among it."""
+    for body in bodies(node):
+        yield from body.outputs
+        for inner in body:
+            yield from (value for value in inner.inputs if value is not None)
+            yield from read_inside(inner)
+
+
+def through_bodies(
+    b: Builder, node: ir.Node, gradients: Sequence[Value | None], active: Collection[Value], inside: Inside
+) -> Pairs:
+    """Values of this graph that an If, a Loop or a Scan reads, and the gradients that it brings them.
+
+    Raises AmpError AMP210 for another node with bodies, and for bodies that cannot be computed again; Unsupported for
+    a form that has no gradient here.
+    """
+    around = [value for value in dict.fromkeys(read_inside(node)) if value in active and _is_around(value, node)]
+    if not around and not any(value in active for value in node.inputs if value is not None):
+        return []
+    kinds = {"If": _branches, "Loop": _loop, "Scan": _scan}
+    if kind_of(node) not in kinds:
+        raise _refused(node, f"nothing flows back through the body of {kind_of(node)}")
+    for inner in _all_inside(node):
+        if inner.op_type == "Dropout" or has(kind_of(inner), "random"):
+            raise _refused(node, f"{inner.op_type} inside of {node.op_type} would draw other numbers on the way back")
+        if inner.op_type == "BatchNormalization":
+            raise _refused(node, f"{inner.op_type} inside of {node.op_type} has no batch of its own to train by")
+    return kinds[kind_of(node)](_Way(b, node, gradients, active, around, inside))
+
+
+def _refused(node: ir.Node, message: str) -> AmpError:
+    hint = "move it out of the body, compute both branches and choose by torch.where, or unroll the loop"
+    return AmpError("AMP210", message, where=place_of(node), hint=hint)
+
+
+def _all_inside(node: ir.Node) -> Iterator[ir.Node]:
+    for body in bodies(node):
+        for inner in body:
+            yield inner
+            yield from _all_inside(inner)
+
+
+def _is_around(value: Value, node: ir.Node) -> bool:
+    """Whether a value that a body reads is none of the bodies' own."""
+    own = {out for inner in _all_inside(node) for out in inner.outputs}
+    for body in (*bodies(node), *(deep for inner in _all_inside(node) for deep in bodies(inner))):
+        own.update(body.inputs)
+        own.update(body.initializers.values())
+    return value not in own
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One node on the way back. ``around``: the active values that its bodies read from this graph."""
+
+    b: Builder
+    node: ir.Node
+    gradients: Sequence[Value | None]
+    active: Collection[Value]
+    around: list[Value]
+    inside: Inside
+
+    def copy(self, body: ir.Graph) -> ir.Graph:
+        """The body once more, under new names."""
+        graph = body.clone(allow_outer_scope_values=True)
+        _rename(graph, self.b.fresh)
+        return graph
+
+    def builder(self, graph: ir.Graph) -> Builder:
+        inner = Builder(graph, self.b.prefix)
+        inner.fresh, inner.scope = self.b.fresh, self.b.scope
+        return inner
+
+    def input(self, like: Value, graph: ir.Graph) -> Value:
+        value = Value(name=self.b.fresh(f"{self.b.prefix}/row"), type=like.type, shape=like.shape)
+        graph.inputs.append(value)
+        return value
+
+
+def _rename(graph: ir.Graph, fresh: FreshNames) -> None:
+    for name, value in list(graph.initializers.items()):
+        graph.initializers.pop(name)
+        value.name = fresh(name)
+        graph.initializers[value.name] = value
+    for value in graph.inputs:
+        value.name = fresh(value.name or "row")
+    for node in graph:
+        node.name = fresh(node.name or node.op_type)
+        for value in node.outputs:
+            value.name = fresh(value.name) if value.name else value.name
+        for body in bodies(node):
+            _rename(body, fresh)
+
+
+def _end(b: Builder, found: Value | None, like: Value) -> None:
+    """An output of a body: a gradient, zeros where nothing flows back."""
+    end = b.op("Identity", b.zeros(like) if found is None else found)
+    end.type, end.shape = like.type, like.shape
+    b.graph.outputs.append(end)
+
+
+def _branches(way: _Way) -> Pairs:
+    made = {}
+    for name in ("then_branch", "else_branch"):
+        graph = way.copy(way.node.attributes[name].as_graph())
+        seeds = [(end, g) for end, g in zip(graph.outputs, way.gradients, strict=True) if g is not None]
+        found = way.inside(graph, seeds, way.around, way.b.fresh)
+        graph.outputs.clear()
+        inner = way.builder(graph)
+        for slope, value in zip(found, way.around, strict=True):
+            _end(inner, slope, value)
+        made[name] = graph
+    results = way.b.ops("If", len(way.around), way.node.inputs[0], **made)
+    return [(value, way.b.typed(result, value)) for value, result in zip(way.around, results, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A Loop or a Scan: its body, values that it carries and goes through, by place among its inputs and outputs."""
+
+    body: ir.Graph
+    states: list[Value]  # the first ones, of the graph around
+    rows: list[Value]  # of the graph around
+    skipped: int  # inputs of the body in front of the states: Loop's number and condition
+    first: int  # output of the body that is the first next state: behind Loop's condition
+
+
+def _scan(way: _Way) -> Pairs:
+    node = way.node
+    names = ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
+    if any(any(attribute(node, name, ())) for name in names):
+        raise Unsupported("Scan has a gradient here where all axes are the first and all directions forward")
+    count = len(node.inputs) - int(attribute(node, "num_scan_inputs"))
+    given = [value for value in node.inputs if value is not None]
+    body = node.attributes["body"].as_graph()
+    return _back(way, _Steps(body, given[:count], given[count:], 0, 0))
+
+
+def _loop(way: _Way) -> Pairs:
+    states = [value for value in way.node.inputs[2:] if value is not None]
+    if not states:
+        raise Unsupported("Loop has a gradient here where it carries a value")
+    return _back(way, _Steps(way.node.attributes["body"].as_graph(), states, [], 2, 1))
+
+
+def _back(way: _Way, steps: _Steps) -> Pairs:
+    b, graph, count = way.b, way.copy(steps.body), len(steps.states)
+    saved = _keep(way, steps)
+    inner, given = way.builder(graph), list(graph.inputs)
+    olds, rows = given[steps.skipped : steps.skipped + count], given[steps.skipped + count :]
+    ends = list(graph.outputs)[steps.first :]
+    graph.inputs.clear()
+    graph.outputs.clear()
+    floats = [n for n in range(count) if steps.states[n].dtype in FLOATS]
+    carried = [way.input(olds[n], graph) for n in floats]
+    sums = [way.input(value, graph) for value in way.around]
+    graph.inputs.extend([*olds, *rows])
+    through = [*saved, *steps.rows]
+    if steps.skipped:
+        through.append(_numbers(b, saved[0]))
+        graph.inputs.append(given[0])
+        given[1].replace_all_uses_with(inner.constant(np.array(True)))
+    outs = [(end, g) for end, g in zip(ends[count:], way.gradients[count:], strict=False) if g is not None]
+    seeds = [(ends[n], slope) for n, slope in zip(floats, carried, strict=True)]
+    seeds += [(end, way.input(end, graph)) for end, _ in outs]
+    through += [g for _, g in outs]
+    active = [n for n, row in enumerate(steps.rows) if row in way.active]
+    wanted = [*(olds[n] for n in floats), *way.around, *(rows[n] for n in active)]
+    found = way.inside(graph, seeds, wanted, b.fresh)
+    for number, (slope, value) in enumerate(zip(found, wanted, strict=True)):
+        at = number - len(floats)
+        if 0 <= at < len(sums):
+            with inner.float32(SUMMED):
+                slope = sums[at] if slope is None else inner.op("Add", sums[at], slope)
+        _end(inner, slope, value)
+    last = [b.zeros(steps.states[n]) if way.gradients[n] is None else way.gradients[n] for n in floats]
+    made = b.ops(
+        "Scan",
+        len(wanted),
+        *last,
+        *(b.zeros(value) for value in way.around),
+        *through,
+        body=graph,
+        num_scan_inputs=len(through),
+        scan_input_directions=[1] * len(through),
+        scan_output_directions=[1] * len(active) or None,
+    )
+    targets = [*(steps.states[n] for n in floats), *way.around, *(steps.rows[n] for n in active)]
+    pairs = [(value, b.typed(result, value)) for value, result in zip(targets, made, strict=True)]
+    return [(value, slope) for value, slope in pairs if value in way.active]
+
+
+def _keep(way: _Way, steps: _Steps) -> list[Value]:
+    """What each step found as its states, stacked: further outputs of the node."""
+    inner, node = way.builder(steps.body), way.node
+    saved = []
+    for number, state in enumerate(steps.states):
+        old = steps.body.inputs[steps.skipped + number]
+        if old.dtype is None:
+            old.type, old.shape = state.type, state.shape
+        end = inner.typed(inner.op("Identity", old), old)
+        steps.body.outputs.append(end)
+        node.resize_outputs(len(node.outputs) + 1)
+        made = node.outputs[-1]
+        made.name, made.type = way.b.fresh(f"{way.b.prefix}/states"), old.type
+        made.shape = None if old.shape is None else ir.Shape([None, *old.shape])
+        saved.append(made)
+    for name in ("scan_output_axes", "scan_output_directions"):
+        if name in node.attributes:
+            given = [*node.attributes[name].as_ints(), *[0] * len(saved)]
+            node.attributes[name] = ir.AttrInt64s(name, given)
+    return saved
+
+
+def _numbers(b: Builder, saved: Value) -> Value:
+    """The numbers of the steps that there were."""
+    count = b.op("Gather", b.op("Shape", saved), b.constant(np.array(0, np.int64)))
+    zero, one = (b.constant(np.array(number, np.int64)) for number in (0, 1))
+    return b.typed(b.op("Range", zero, count, one), INT64, None)
