@@ -175,6 +175,7 @@ def _opened(
     distributed: str | ProcessGroup | None,
     communicate: str,
     shard_optimizer: bool,
+    cuda_graph: bool,
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
     """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
     if not is_mindir(step):
@@ -187,7 +188,8 @@ def _opened(
         return trainer, trainer.group
     for option, given in (
         ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
-        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer), ("--cuda-graph", cuda_graph),
+        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
+        ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
