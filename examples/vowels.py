@@ -1,4 +1,4 @@
-"""An LSTM on recordings of vowels: which of nine speakers is it? UCI's Japanese Vowels, 270 and 370 series of 12 numbers.
+"""An LSTM on recordings of vowels: which of nine speakers is it? UCI's Japanese Vowels, 640 series of 12 numbers.
 
     .venv/bin/python examples/vowels.py [WHEEL]
 

@@ -221,8 +221,8 @@ def train(
             with _reports_where_it_stopped(checkpoint):
                 history: History = trainer.fit(
                     normalized(data, normalize, scale), validate=held_out, epochs=epochs, batch_size=batch_size,
-                    lr_schedule=parse_schedules(lr_schedule or ()), checkpoint=checkpoint, checkpoint_every=checkpoint_every,
-                    resume=resume, seed=seed, last_batch=last_batch,
+                    lr_schedule=parse_schedules(lr_schedule or ()), seed=seed, last_batch=last_batch,
+                    checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
                     on_step=lambda count, total, result: bar.part("training", count, total),
                     on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
                 )  # fmt: skip
