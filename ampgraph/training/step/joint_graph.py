@@ -30,6 +30,7 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
+from .flat_update import longest_run
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
@@ -184,7 +185,7 @@ class JointGraph:
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(update)
+        updated = self._update(update, longest_run(options.get("target")))
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -205,7 +206,7 @@ class JointGraph:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
-    def _update(self, update: UpdateOptions) -> Updated:
+    def _update(self, update: UpdateOptions, longest: int) -> Updated:
         """Commits all state; the gradients are read, and no outputs any more."""
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
@@ -213,7 +214,8 @@ class JointGraph:
         del self.graph.outputs[1 : len(made) + 1 - len(parts)]
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
-        updated = add_update(self.states, self.parameters, gradients, self.groups, self.scale, update, running)
+        parameters, groups = self.parameters, self.groups
+        updated = add_update(self.states, parameters, gradients, groups, self.scale, update, running, longest)
         if self.iteration is not None:
             self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
