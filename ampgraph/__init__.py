@@ -46,6 +46,7 @@ __all__ = [
     "overlay",
     "plan",
     "run",
+    "train",
     "tune",
     "verify",
 ]
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from .api.mixlist import export_mixlist
     from .api.plan import apply, plan
     from .api.run import run
+    from .api.train import train
     from .api.tune import tune
     from .api.verify import verify
     from .api.weights import export_weights
@@ -129,6 +131,7 @@ else:  # type checkers do not see this: by it any name would pass
         "overlay": "report.overlay",
         "plan": "api.plan",
         "run": "api.run",
+        "train": "api.train",
         "tune": "api.tune",
         "verify": "api.verify",
     }

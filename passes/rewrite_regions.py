@@ -12,7 +12,7 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import FOLDS, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
+from ..core.plan import FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, {})
 
 
+def _write_gelu(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    approximate = "tanh" if item.kind == GELU_BY_TANH else "none"
+    editor.replace(item.scope, item.nodes, GELU, item.inputs, {"approximate": approximate})
+
+
 def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     """The inner product reads x where it read the half, the outer one the half where it read x."""
     reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
@@ -85,6 +90,8 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     HALF_LAST: _halve_last,
+    GELU: _write_gelu,
+    GELU_BY_TANH: _write_gelu,
 }
 
 

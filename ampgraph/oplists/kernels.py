@@ -84,6 +84,10 @@ class Fused:
     """We write a factor of a half last."""
     quotient: bool = False
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
+    float32_alone: frozenset[str] = frozenset()
+    """Low types in which it is not known, so that it costs less in float32 between Casts."""
+    wide_operators: frozenset[str] = frozenset()
+    """What it may consist of there."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,8 @@ def _broken(entry: Mapping[str, object]) -> Broken:
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
     half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient)
+    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_operators"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient, alone, wide)
 
 
 @cache

@@ -12,6 +12,7 @@ from .decisions import HIGH, VALIDITY, Hold, Tie
 from .options import Options
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
+WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
 def beside_fusion(context: Context, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
@@ -29,6 +30,21 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     if side == HIGH:
         return [Hold(tuple(sources), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
     return [Tie((units[0], *sources))]
+
+
+def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether the target makes one kernel of a region in float32 alone, where nobody else reads what is inside it."""
+    form = options.kernels.fuses.get(region.kind)
+    if form is None or options.dtype not in form.float32_alone or not region.complete:
+        return False
+    traits, ids = options.lists.traits, {op.id for op in region.ops}
+    roles = {op.role for op in region.ops if op.slots}
+    made = (v for op in region.ops if op is not region.result for v in op.outputs)
+    return (
+        roles <= form.wide_operators
+        and len([op for op in region.ops if op.slots and not traits.has(op.role, "constants")]) > WIDE_NODES
+        and all(use.op in ids for v in made for use in flow.uses[v])
+    )
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -152,3 +153,20 @@ def history_dict(history: History) -> JsonObject:
         "skipped": int((~history.finite).sum()),
         "dropped_samples": history.dropped,
     }
+
+
+def closing_lines(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+    """What `train` says at its end."""
+    lines = []
+    if history.dropped:
+        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
+    if resume:
+        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
+        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
+    if checkpoint is None:
+        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
+    else:
+        from ..training.run.fitting import FILE
+
+        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
+    return [*lines, f"loss curve   {plot}"] if plot is not None else lines

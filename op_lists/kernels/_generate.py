@@ -74,6 +74,8 @@ HEADS: dict[str, dict[str, Any]] = {
                 "why": "GeluFusion: Erf, the half first or last",
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
+                "float32_alone": ["bfloat16"],
+                "wide_operators": ["Add", "Div", "Erf", "Mul", "Pow", "Tanh"],
             },
             "LayerNormalization": {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
@@ -118,7 +120,9 @@ COMMENTS = {
 # Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
 # if not set) has another value than `fine`, or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`: written so by us.
+# the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
+# (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
+# and consists of `wide_operators` becomes one kernel.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """

@@ -18,8 +18,8 @@ from ampgraph.cli.app import app
 from ampgraph.core.recipe import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = {  # what the command line calls otherwise; `train` is Trainer.fit, `demo` three verbs
-    "build-step": "build_training_step", "train": "Trainer", "demo": "convert",
+COMMANDS = {  # what the command line calls otherwise; `demo` is three verbs
+    "build-step": "build_training_step", "demo": "convert",
 }  # fmt: skip
 VERBS = ("build_training_step", "convert", "explain", "explain_all", "inspect", "lists", "plan", "tune")
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -237,6 +238,7 @@ def changed(words, **options):
     return words
 
 
+LOSS_FILE = str(Path(__file__).parents[2] / "models" / "digits_cnn_loss.mindir")
 REFUSED = {
     "a loss that is none": (changed(BUILD, loss="crossentropy"), "AMP213", "did you mean 'cross_entropy'"),
     "a loss that is no scalar": (changed(BUILD, loss="scores"), "AMP213", "no float32 scalar"),
@@ -261,6 +263,8 @@ REFUSED = {
     "a plan of a step": (["convert", "step.onnx", "--dry-run"], "AMP205", "ampgraph train"),
     "train of a forward graph": (["train", "forward.onnx", *TRAIN[2:]], "AMP206", "build-step"),
     "train of no model": (["train", "train.npz", *TRAIN[2:]], "AMP102", "train.npz"),
+    "train of forward and loss": (["train", LOSS_FILE, *TRAIN[2:]], "AMP205", "TrainOneStepWithLossScaleCell"),
+    "a strict run of MindSpore": (["train", LOSS_FILE, *TRAIN[2:], "--strict"], "AMP325", ".mindir"),
     "no data": (changed(TRAIN, data="none.npz"), "AMP101", "none.npz"),
     "data without labels": (changed(TRAIN, data="unlabelled.npz"), "AMP503", "'labels'"),
     "labels out of range": (changed(TRAIN, data="label.npz"), "AMP503", "label 3"),

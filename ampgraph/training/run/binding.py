@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -25,6 +25,13 @@ from .flat_buffer import BufferPart, GraphSession, bind_given
 BFLOAT16 = "bfloat16"
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
 NOT_TAKEN = "the last state was not taken to the device whole"
+
+
+class Readable(Protocol):
+    """Where a state is read, tensor by tensor."""
+
+    def get(self, name: str) -> Array: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
 
 
 class Binding:
@@ -166,6 +173,10 @@ class Binding:
                 self._torn = ""  # one came before it
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
+
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
 
     def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """The same: all of a batch is this process's own."""

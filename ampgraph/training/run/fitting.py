@@ -29,7 +29,7 @@ from .dataset import TrainingData
 from .fit_options import FitOptions
 from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
-from .parallel.alone import ALONE, Group
+from .parallel.alone import ALONE, Ranks
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -102,7 +102,7 @@ def fit(
     options: FitOptions,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
-    group: Group = ALONE,
+    group: Ranks = ALONE,
 ) -> History:
     """Trains; the last samples of an epoch that fill no batch are left out of it. ``group``: the processes that share
     every batch; rank 0 of them alone reads and writes checkpoints.
@@ -128,7 +128,7 @@ class _Run:
         data: TrainingData,
         validate: TrainingData | None,
         options: FitOptions,
-        group: Group,
+        group: Ranks,
     ) -> None:
         """Checks all that is given; nothing is changed yet."""
         self.trainer, self.group = trainer, group
@@ -181,13 +181,17 @@ class _Run:
         if self.tables is not None:
             self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
-        self._check_ranks()
 
     def _check_ranks(self) -> None:
         """Raises AmpError AMP509 where the ranks do not hold the same state, bit for bit."""
         if self.group.world > 1:
             hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
             self.group.refuse_difference(files.digest_of(self.trainer.late_state()), "other bits in its state", hint)
+
+    def _check_batch(self, batch: Mapping[str, Array]) -> None:
+        """Raises AmpError AMP509 where ranks are about to train other samples: one batch of each epoch or more."""
+        hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
+        self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
 
     def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
@@ -208,6 +212,8 @@ class _Run:
             for batch in self.data.shuffled(
                 options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
             ):
+                if self.group.world > 1 and not self.waiting:
+                    self._check_batch(batch)
                 result = self.trainer.step_checked(self._padded(batch))
                 self.batch += 1
                 self.waiting.append(result)

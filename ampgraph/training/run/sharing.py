@@ -13,7 +13,7 @@ from ...core.errors import AmpError
 from ...runtime.onnxruntime_session import OrtTensor
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep
-from .binding import Binding
+from .binding import Binding, Readable
 from .evaluation import trained_model
 from .flat_buffer import BufferPart
 
@@ -41,6 +41,10 @@ class SharedBinding:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.holder(name).shape(name)
+
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
 
     def holder(self, name: str) -> Binding:
         """Whose value of a name counts."""
@@ -72,7 +76,8 @@ def joined(
 ) -> tuple[SharedBinding, SharedBinding]:
     """Both bindings, sharing the state of the same names, whose values are those of ``other``.
 
-    Raises AmpError AMP325 for a trainer that accumulates, and for two devices; AMP405 for steps without a common
+    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps
+    without a common
     state, for state that differs in type or shape, and for what one step trains and is a constant of the other.
     """
     theirs = other.own if isinstance(other, SharedBinding) else other

@@ -24,6 +24,7 @@ from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
+from .parallel.options import ParallelOptions
 from .parallel.torch_group import AUTO
 from .sharing import SharedBinding, joined
 from .step_inputs import StepInputs
@@ -46,12 +47,14 @@ class Trainer:
             alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
         share: a trainer whose parameters and running statistics of the same names are this one's too, now and later:
             steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
+        communicate: the type in which processes send their gradients: float32, float16 or bfloat16.
+        shard_optimizer: each process keeps the optimizer's state of its part of the parameters alone (ZeRO-1).
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads``, ``accumulate`` and ``distributed``, AMP325 and AMP405 for what cannot be shared, AMP501 and
-            AMP509 for the other processes, AMP502 where the device has no kernel for the step, AMP504 where it has no
-            room for the state.
+            ``threads``, ``accumulate``, ``distributed`` and the last two, AMP325 and AMP405 for what cannot be shared,
+            AMP501 and AMP509 for the other processes, AMP502 where the device has no kernel for the step, AMP504 where
+            it has no room for the state.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Trainer:
         accumulate: int = 1,
         distributed: str | ProcessGroup | None = AUTO,
         share: Trainer | None = None,
+        communicate: str = "float32",
+        shard_optimizer: bool = False,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -74,7 +79,8 @@ class Trainer:
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
         self.group = ALONE
-        opened = self._opened(device, strict, int(threads), distributed)
+        options = ParallelOptions(communicate, shard_optimizer)
+        opened = self._opened(device, strict, int(threads), distributed, options)
         self._binding: Binding | AccumulatingBinding | SharedBinding = opened
         if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
             raise AmpError(
@@ -96,9 +102,15 @@ class Trainer:
         self._evaluator: Evaluator | None = None
 
     def _opened(
-        self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
+        self,
+        device: str,
+        strict: bool,
+        threads: int,
+        distributed: str | ProcessGroup | None,
+        options: ParallelOptions,
     ) -> Binding | AccumulatingBinding:
-        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        parts = self.accumulate
+        opened, self.group = open_binding(self.training_step, device, strict, threads, parts, distributed, options)
         return opened
 
     @property
@@ -193,7 +205,7 @@ class Trainer:
 
     def late_state(self) -> dict[str, files.Late]:
         """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
-        held = self._binding
+        held = self._binding.readable()
         return {
             name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
             for name, (dtype, _) in self._types.items()
