@@ -142,13 +142,17 @@ def train(
                 listener(done, total, result)
 
     history = fit(trainer, given, held_out, options, heard, on_epoch, group)
-    texts = [None if path is None else os.fspath(path) for path in (checkpoint, plot, html)]
     found = Trained(
-        os.fspath(step), trainer.device, strict, *texts, resume, group.rank, group.world, history, trainer, told
-    )
+        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
+        group.world, history, trainer, told,
+    )  # fmt: skip
     if group.first:
         _write(found, log)
     return found
+
+
+def _text(path: PathLike | None) -> str | None:
+    return None if path is None else os.fspath(path)
 
 
 def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[str] | None) -> TrainingData:
