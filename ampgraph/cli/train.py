@@ -159,8 +159,7 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
-        from ..training.step.groups import group_words
-        from ..training.step.loss_terms import parse_losses
+        from ..training.step import groups, loss_terms
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -169,8 +168,8 @@ def build_step(
         bar.stage("building the step")
         step = build_training_step(
             model,
-            loss=parse_losses(loss or ()),
-            optimizer=group_words(optimizer),
+            loss=loss_terms.parse_losses(loss or ()),
+            optimizer=groups.group_words(optimizer),
             recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
@@ -182,8 +181,8 @@ def build_step(
             seed=seed_input,
             batch=batch,
         )
-        bar.stage("writing")
         report = describe_step(step, model, output)
+        bar.stage("writing")
         step.save(output)
         done()
     show_json(report.to_dict()) if as_json else show(step_lines(report))

@@ -42,8 +42,8 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file. ``outputs`` are the module's; ``parameters`` are those that a step trains; ``str`` of it
-    is the path."""
+    """A forward graph in a file. ``outputs`` are the module's; ``parameters`` are those that a step trains; ``str``
+    of it is the path."""
 
     path: str
     inputs: list[str]

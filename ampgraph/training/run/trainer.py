@@ -92,6 +92,9 @@ class Trainer:
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
         if share is not None:
+            if not isinstance(share, Trainer):
+                message = f"share={share!r} is no trainer"
+                raise AmpError("AMP325", message, hint="open the other step first: share=ampgraph.Trainer(other)")
             self._binding, share._binding = joined(
                 self.training_step, self._binding, share.training_step, share._binding
             )
