@@ -122,7 +122,7 @@ class Aligned(nn.Module):
 
 
 def penalty(function: Callable[[nn.Module, Tensor], Tensor], name: str) -> None:
-    case(f"Gradient penalty by {name}", lambda: (numbers(5, SIZE),), lambda: Penalised(function), refused="make_fx")
+    case(f"Gradient penalty by {name}", lambda: (numbers(5, SIZE),), lambda: Penalised(function))
 
 
 class Penalised(nn.Module):
@@ -153,3 +153,12 @@ def by_func(net: nn.Module, x: Tensor) -> Tensor:
 penalty(of_inputs, "torch.autograd.grad of inputs")
 penalty(of_weights, "torch.autograd.grad of weights")
 penalty(by_func, "torch.func.grad")
+
+
+def normed() -> nn.Module:
+    made = Penalised(of_inputs)
+    made.net = nn.Sequential(nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    return made
+
+
+case("Gradient penalty of a network with BatchNorm", lambda: (numbers(5, SIZE),), normed, refused="make_fx")
