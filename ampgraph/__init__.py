@@ -12,8 +12,10 @@ __all__ = [
     "AmpError",
     "DynamicLossScale",
     "Explanation",
+    "GradientPenalty",
     "Inspection",
     "ListRow",
+    "Normalized",
     "Plan",
     "PrecisionWarning",
     "Ranges",
@@ -36,6 +38,8 @@ __all__ = [
     "explain",
     "explain_all",
     "export_for_training",
+    "export_mixlist",
+    "export_weights",
     "gradient",
     "inspect",
     "lists",
@@ -55,10 +59,12 @@ if TYPE_CHECKING:
     from .api.explain import explain, explain_all
     from .api.inspect import inspect
     from .api.lists import lists
+    from .api.mixlist import export_mixlist
     from .api.plan import apply, plan
     from .api.run import run
     from .api.tune import tune
     from .api.verify import verify
+    from .api.weights import export_weights
     from .core.errors import AmpError
     from .core.plan import Plan
     from .core.ranges import Ranges
@@ -74,9 +80,11 @@ if TYPE_CHECKING:
     from .report.verification import Verification
     from .training.forward.torch_export import export_for_training
     from .training.gradients.user_rules import gradient
+    from .training.run.normalized import Normalized
     from .training.run.trainer import Trainer
     from .training.step.loss_scale import DynamicLossScale, StaticLossScale
     from .training.step.optimizers import SGD, Adam, AdamW
+    from .training.step.penalty import GradientPenalty
     from .training.step.training_step import TrainingStep
 else:  # type checkers do not see this: by it any name would pass
     import importlib
@@ -87,8 +95,10 @@ else:  # type checkers do not see this: by it any name would pass
         "AmpError": "core.errors",
         "DynamicLossScale": "training.step.loss_scale",
         "Explanation": "report.explain",
+        "GradientPenalty": "training.step.penalty",
         "Inspection": "report.inspect",
         "ListRow": "oplists.rows",
+        "Normalized": "training.run.normalized",
         "Plan": "core.plan",
         "PrecisionWarning": "core.verdict",
         "Ranges": "core.ranges",
@@ -111,6 +121,8 @@ else:  # type checkers do not see this: by it any name would pass
         "explain": "api.explain",
         "explain_all": "api.explain",
         "export_for_training": "training.forward.torch_export",
+        "export_mixlist": "api.mixlist",
+        "export_weights": "api.weights",
         "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",
         "lists": "api.lists",

@@ -38,7 +38,8 @@ class RewriteRegions:
                 hint = "make a plan for this model, or take its rewrites out"
                 kind = self.rewrites[0].kind
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
-            for item in self.rewrites:
+            # first what only changes who reads what: operators in the place of others make values of their own
+            for item in sorted(self.rewrites, key=lambda one: one.kind != HALF_LAST):
                 _check(item, editor, flow)
                 _WRITE.get(item.kind, _write)(item, editor, flow)
         graph.remember(self)
@@ -64,6 +65,11 @@ def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
     for (index, _), (place, _), (_, value) in zip(_pairs(item), reads, reversed(reads), strict=True):
         editor.give(flow.values[value], [(item.scope, index, place)])
+    inner = editor.op(item.scope, item.nodes[0])
+    if inner is not None:
+        editor.rename(
+            flow.values[inner.outputs[0]], "doubled"
+        )  # whoever compares values by name compares what they hold
 
 
 def _pairs(item: Rewrite) -> list[tuple[int, str]]:

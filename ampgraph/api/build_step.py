@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
@@ -17,10 +15,14 @@ from ..planner.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
 from ..training.forward.read import read_forward
+from ..training.step.groups import Groups, groups_of
 from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
-from ..training.step.optimizers import Optimizer, as_optimizer, spelled
+from ..training.step.loss_terms import loss_terms, spelled
+from ..training.step.optimizers import Optimizer
+from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep
+from ..training.step.update_options import UpdateOptions
 from . import pipeline
 from .keywords import recipe_for, takes_recipe
 from .kinds import Model, PathLike
@@ -30,17 +32,31 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 DEFAULT = "default"
+OptimizerLike = str | Optimizer
+OptimizerRow = str | tuple[str, OptimizerLike | None]
+"""A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
+_OF_FORWARD = "ranges are of the forward graph alone"
+MEANINGLESS = {
+    "io": "the inputs and outputs of a step keep their types",
+    "freeze_weights": "what is not to be trained is named by freeze",
+    "ranges": _OF_FORWARD,
+    "range_margin": _OF_FORWARD,
+}
+"""Fields of a recipe that a training step has no place for, and why."""
 
 
 @takes_recipe
 def build_training_step(
     model: Model,
     *,
-    loss: str | None = None,
-    optimizer: str | Optimizer,
+    loss: str | Mapping[str, float] | Sequence[str] | None = None,
+    optimizer: OptimizerLike | Sequence[OptimizerRow],
     recipe: Recipe | str | None = None,
     loss_scale: str | LossScale | None = DEFAULT,
     clip_norm: float | None = None,
+    clip_value: float | None = None,
+    ema: float | None = None,
+    penalty: GradientPenalty | str | None = None,
     freeze: str | Sequence[str] = (),
     output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
@@ -53,13 +69,20 @@ def build_training_step(
         model: what `ampgraph.convert` takes, in float32 and with its weights.
         loss: ``cross_entropy`` (of the first output, with an input ``labels`` of class numbers), ``mse`` (with an input
             ``labels`` like the first output), or the name of an output that is a float scalar. A graph with gradients
-            has its loss: by default its only float scalar output.
-        optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``.
+            has its loss: by default its only float scalar output. Several are added up by their weights,
+            ``{"a": 1.0, "b": 0.5}``, and reported as ``StepResult.parts``.
+        optimizer: `SGD`, `Adam` or `AdamW`, or their command-line form, ``sgd:lr=0.1,momentum=0.9``. Or groups of
+            parameters, ``[("*.bias", AdamW(weight_decay=0)), ("*", AdamW())]``, the first pattern that matches a name
+            wins; in the place of an optimizer ``frozen`` for what is not trained, ``shared`` for what is not trained
+            here, but by another step with which a `Trainer` shares it.
         recipe: an `ampgraph.Recipe`, or the short text of one. It holds for forward and backward. Parameters and all
             other state are float32, but for O3, which stores parameters low.
         loss_scale: a policy of `ampgraph.training.step.loss_scale`, its command-line form, or None for neither scale
             nor skipped steps. By default dynamic at O1, O2 and auto with float16, else None.
         clip_norm: the largest L2 norm of all unscaled gradients together.
+        clip_value: the largest absolute value of a number of an unscaled gradient.
+        ema: the decay of a running average of the weights, which is kept beside them and can be exported.
+        penalty: a `GradientPenalty` that is added to the loss, or its command-line form, ``of=parameters,power=1``.
         freeze: name patterns of parameters that are not trained. One that matches the running mean or variance of a
             BatchNormalization leaves that node in the form of inference: it computes with these statistics, which stay
             as they are; where the graph has its backward they only stay.
@@ -73,32 +96,35 @@ def build_training_step(
     Raises:
         AmpError: AMP205 for a model that is a training step already, AMP210 an operator without gradient rule, AMP211
             a parameter without gradient, AMP212 a shape that is not known, AMP213 a loss that is none, AMP215 for
-            gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe and ``freeze``, AMP320 for
-            the loss scale, AMP322 for optimizer and clip_norm.
+            gradients, seeds and buffers that do not fit, AMP301 to AMP305 for the recipe, ``freeze`` and the
+            patterns of groups, AMP320 for the loss scale, AMP322 for optimizers, clipping and ema.
     """
     wanted = _for_training(recipe_for(build_training_step, recipe, fields))
     options = resolve(wanted, "ONNX")
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
-    chosen, clip_norm = as_optimizer(optimizer), _clip(clip_norm)
+    groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
+    losses, extra = loss_terms(loss), as_penalty(penalty)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        joint = begin(read_forward(_moved(model, wanted)), loss, policy, freeze, gradients, seed)
-        joint.differentiate(policy)
+        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups)
+        joint.differentiate(policy, extra)
         _lower_precision(joint, options)
-        step = _finished(joint, options, chosen, policy, clip_norm)
+        step = _finished(joint, options, groups, policy, update)
     if output is not None:
         step.save(output)
     return step
 
 
 def _finished(
-    joint: JointGraph, options: Options, optimizer: Optimizer, policy: LossScale | None, clip_norm: float | None
+    joint: JointGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
     """The step, with what it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
-    built |= {"loss": joint.named, "clip_norm": clip_norm, "optimizer": spelled(optimizer)}
+    built |= {"loss": spelled(joint.losses), "clip_norm": update.clip_norm, "optimizer": str(groups)}
+    built |= {name: value for name in ("clip_value", "ema") if (value := getattr(update, name)) is not None}
+    built |= {"penalty": str(joint.penalty)} if joint.penalty is not None else {}
     built |= {"loss_scale": "none" if policy is None else str(policy)}
-    return joint.finish(optimizer, clip_norm, built)
+    return joint.finish(update, built)
 
 
 def _for_training(recipe: Recipe) -> Recipe:
@@ -107,9 +133,8 @@ def _for_training(recipe: Recipe) -> Recipe:
         hint = "leave --policy away, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
     for name in recipe.set():
-        if name in ("io", "ranges", "range_margin"):
-            hint = "leave it away: the inputs and outputs of a step keep their types"
-            hint = hint if name == "io" else "leave it away: ranges are of the forward graph alone"
+        if name in MEANINGLESS:
+            hint = f"leave it away: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
     return recipe
 
@@ -127,7 +152,8 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
     if options.level.name == "O0":
         return
     graph = OnnxGraph(joint.model)
-    stored = frozenset(v.name or "" for v in joint.parameters) if options.level.name == "O3" else frozenset()
+    held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
+    stored = frozenset(value.name or "" for value in held)
     graph.prepare()
     plan, flow = pipeline.settled_plan(graph, options, stored)
     pipeline.applied(graph, plan, flow)
@@ -143,12 +169,3 @@ def _policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale 
         hint = f"static:{given} for a scale that stays" if is_number(given) else "ampgraph.DynamicLossScale()"
         raise AmpError("AMP320", f"loss_scale={given!r} is neither a policy nor the text of one", hint=hint)
     return given
-
-
-def _clip(given: float | None) -> float | None:
-    if given is None:
-        return None
-    with np.errstate(over="ignore"):
-        if not is_number(given) or not np.float32(given) > 0:
-            raise AmpError("AMP322", f"clip_norm={given!r} is not a positive number", hint="for example 1.0")
-    return float(given)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import AmpError, is_number, nearest
-from ..core.graph import LOW, Graph
+from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
 from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
 from ..numerics.metrics.custom import Function, address_of
@@ -99,6 +99,8 @@ def check(
 
 def beyond(graph: Graph) -> str:
     """Why a result is not checked, empty if it can be."""
+    if isinstance(graph, StepGraph) and graph.is_step():
+        return "it is a training step, of which every run changes the parameters"
     runtime = RUNTIMES[graph.format]
     if importlib.util.find_spec(runtime) is None:
         return f"{runtime} is not installed"

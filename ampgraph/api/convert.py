@@ -19,6 +19,7 @@ from .check import Checking
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .measuring import Measuring
+from .pictures import picture_conversion, refuse_page
 from .repair import convert_and_repair
 from .steps import Job
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..numerics.metrics.custom import Function
+
+
+OF_READING = ("opset", "freeze_weights")
+"""What a plan does not say: how the model is read."""
 
 
 class ConvertOptions(OtherFields, total=False):
@@ -41,6 +46,8 @@ class ConvertOptions(OtherFields, total=False):
     repair: bool
     metric: str | Function | None
     metadata: bool
+    html: PathLike | None
+    optimize: bool | str
     progress: Progress | None
 
 
@@ -78,6 +85,8 @@ def convert(
     repair: bool = False,
     metric: str | Function | None = None,
     metadata: bool = True,
+    html: PathLike | None = None,
+    optimize: bool | str = False,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> object:
@@ -87,7 +96,7 @@ def convert(
         model: a path (.onnx or .mindir), onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
         level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one: ``"O2,float16,fp32=op:Pow"``.
-        plan: apply this plan instead of making one; it says all but the opset.
+        plan: apply this plan instead of making one; it says all but the opset and ``freeze_weights``.
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
             passes the limit of the low type stays float32.
         output: write the result there, whole or not at all, and return the path.
@@ -103,6 +112,9 @@ def convert(
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
+        html: write a page there, whole or not at all: the graph of the result by layers, precision as colour, reasons.
+        optimize: ONNX Runtime's own offline optimisation for the target comes first, where it saves nodes: its fused
+            operators are part of the result. True, or the Python of an environment that has onnxruntime.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -119,11 +131,14 @@ def convert(
         _refuse_beside_plan(wanted, given, data)
     _of_right_kinds(plan, output, passes, progress)
     place = None if output is None else Path(output)
+    refuse_page(html, model, output, data)
     job = Job(
         model, wanted, plan, Measuring(data), place, passes=tuple(passes), check_passes=check_passes,
-        checking=Checking(check, tolerance, repair, metric), metadata=metadata,
+        checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
+        optimize=optimize,
     )  # fmt: skip
     done = convert_and_repair(job, progress or silent)
+    picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
     return done.model() if output is None else output
 
@@ -148,9 +163,10 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
 
 
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
-    """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it, be it the plan's own word."""
+    """A plan says all but how the model is read. Raises AmpError AMP404 for what is given beside it, be it the plan's
+    own word."""
     words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
-    found = [name for name in (*OPTIONS, KEEP_IO) if name != "opset" and (name in words or name in recipe.set())]
+    found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []
     if found:
         hint = "make the plan with it, or leave plan= away"

@@ -43,10 +43,13 @@ class FaultSearch:
     runs: int = RUNS  # in which few nodes are low, at most
     seconds: float = SECONDS
     left: float | None = None  # of the error, with what is named in float32
+    seen: bool = False  # the errors of all nodes are wanted, whether one is to be named or not
+    errors: dict[str, float] = field(default_factory=dict)  # of what each node makes, by its name
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
-        if not self.count or not (missed or self.asked):
+        named = self.count > 0 and bool(missed or self.asked)
+        if not named and not self.seen:
             return
         judged = [output.judged_errors for output in self.outputs if output.counts] or [self.outputs[0].errors]
         errors = [max(of_output[i] for of_output in judged) for i in range(len(judged[0]))]
@@ -60,19 +63,24 @@ class FaultSearch:
                 chosen, ours, theirs = self.kept
             expected = self.pair.expected(ours)
             count = None if progress is None else functools.partial(progress, "looking at nodes")
-            self._inquire(self.pair, (ours, theirs, expected), count)
+            self._inquire(self.pair, (ours, theirs, expected), named, count)
             self.traced = chosen
         except AmpError as error:  # the comparison stands without it
             self.notes.append(f"nodes could not be looked at: {error.message}")
         if self.traced is not None and self.born is None and any(output.astray for output in self.outputs):
             self.notes.append(f"in the run that shows every value, sample {chosen} stays finite at every node")
 
-    def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], progress: Count | None) -> None:
+    def _inquire(self, pair: OnnxPair, run: tuple[Feeds, Feeds, Feeds], named: bool, progress: Count | None) -> None:
         from ..numerics.trace.suspects import Inquest
 
         ours, theirs, expected = run
         tracer = pair.tracer()
-        inquest = Inquest(tracer.run(ours, theirs, progress), tracer.weights)
+        trace = tracer.run(ours, theirs, progress)
+        inquest = Inquest(trace, tracer.weights)
+        for site in trace.sites:
+            self.errors[site.label] = max((trace.error(name) or 0.0 for name in site.outputs), default=0.0)
+        if not named:
+            return
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
         least = 0.0 if self.asked else WORTH * self.tolerance
         measured = self.born is None and pair.strict and self.runs > 0

@@ -13,7 +13,8 @@ from ..planner.resolve import lists_of
 from ..report.inspect import Inspection
 from ..report.inspect import inspect as inspected
 from .keywords import recipe_for, takes_recipe
-from .kinds import Model
+from .kinds import Model, PathLike
+from .pictures import picture_inspection, refuse_page
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,6 +29,7 @@ def inspect(
     recipe: Recipe | str | None = None,
     fusions: bool = True,
     runtime: str = "",
+    html: PathLike | None = None,
     progress: Callable[[str], None] | None = None,
     **fields: Unpack[RecipeFields],
 ) -> Inspection:
@@ -41,6 +43,7 @@ def inspect(
         fusions: ask ONNX Runtime what it makes of both on the recipe's target: fused operators, placement, copies and
             Casts left. Opens a session of each in a process of its own; runs nothing.
         runtime: the Python of an environment whose onnxruntime has the target's provider; this one if empty.
+        html: write a page there, whole or not at all: the graph by layers, precision as colour, reasons the file says.
         progress: hears what is done next.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -49,4 +52,7 @@ def inspect(
     """
     wanted = recipe_for(inspect, recipe, fields)
     provider = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"]).provider if fusions else ""
-    return inspected(model, against, lists=lists_of(wanted), provider=provider, runtime=runtime, progress=progress)
+    refuse_page(html, model, against)
+    found = inspected(model, against, lists=lists_of(wanted), provider=provider, runtime=runtime, progress=progress)
+    picture_inspection(html, model, found)
+    return found

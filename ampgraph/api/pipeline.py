@@ -8,10 +8,11 @@ from dataclasses import replace
 from ..core.annotations import pinned_in
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
-from ..core.graph import DescribedGraph, Graph
+from ..core.graph import DescribedGraph, Graph, StepGraph
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan, Rewrite
 from ..passes.pipeline import default_pipeline
+from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
 from ..planner.guards.weights import exceeds
 from ..planner.options import Options, largest
@@ -103,6 +104,7 @@ def applied(
 
     ``given``: somebody else made the plan, so that its faults are not ours. ``passes``: the user's, behind ours.
     ``describe``: the file says what was done."""
-    pipeline = default_pipeline(plan, flow, more=passes, given=given, describe=describe)
+    portable = (PortableChecks(),) if plan.target == "cpu" and isinstance(graph, StepGraph) else ()
+    pipeline = default_pipeline(plan, flow, more=(*portable, *passes), given=given, describe=describe)
     changes = run(pipeline, graph, check=check)
     return not plan.changes_nothing or any(change.count for change in changes)

@@ -50,6 +50,8 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
     """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
     count, limit = missed.samples, missed.tolerance or 0.0
+    if job.optimize:
+        return None  # its names are of the model as it is given
     if BUDGET * count * missed.seconds > SECONDS:
         return None
     data, metric = job.measuring.data, job.checking.metric or "l2"

@@ -29,6 +29,7 @@ from .bench import Bench, loaded
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, Model, PathLike, path_of
 from .measuring import Measuring
+from .pictures import picture_tuning, refuse_page
 from .sensitivity import sensitivity_of
 from .steps import interface
 
@@ -52,6 +53,7 @@ def tune(
     seed: int = 0,
     output: PathLike | None = None,
     sensitivity: bool = False,
+    html: PathLike | None = None,
     progress: Progress | None = None,
     **fields: Unpack[OtherFields],
 ) -> Tuning:
@@ -74,6 +76,8 @@ def tune(
         samples: how many samples at most; 8 where they are generated.
         output: write the tuned model there, whole or not at all, if the tolerance is met.
         sensitivity: measure as well which nodes matter how much; 18 runs more. ``Tuning.sensitivity`` has the table.
+        html: write a page there, whole or not at all: the graph, the candidates by error and cost, each node's part of
+            the error where ``sensitivity`` is asked for.
         progress: hears of progress: what is done, how much of it, of how much.
         **fields: of the recipe; each replaces the recipe's own:
 
@@ -84,6 +88,7 @@ def tune(
     _check(model, tolerance)
     metric_of(metric)  # a mistake is reported before anything is read
     source = path_of(model)
+    refuse_page(html, model, data, output, wanted.ranges, wanted.lists)
     with quiet_collector(), faults_reported(source), tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         options = resolve(wanted, "ONNX")
         graph = loaded(model, wanted)
@@ -95,7 +100,9 @@ def tune(
         judge = Judge(metric_of(metric, roles_of(graph.dataflow())), Path(scratch))
         options = Measuring().steer(options, graph)
         bench = Bench(model, options, low_io, drawn, judge, Path(scratch), progress)
-        return _searched(bench, tolerance, output, sensitivity)
+        found = _searched(bench, tolerance, output, sensitivity)
+    picture_tuning(html, model, found)
+    return found
 
 
 def _check(model: Model, tolerance: float) -> None:

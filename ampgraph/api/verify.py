@@ -22,8 +22,9 @@ from ..numerics.metrics.vanishing import vanishing
 from ..report.verification import Verification
 from .decoding import Run, decoding_of
 from .fault_search import FaultSearch
-from .kinds import Data, Feeds, Model, path_of
+from .kinds import Data, Feeds, Model, PathLike, path_of
 from .pairs import Pair, paired
+from .pictures import picture_verification, refuse_page
 
 if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples
@@ -47,6 +48,7 @@ def verify(
     nodes: int | None = None,
     steps: int | None = None,
     cache: Sequence[str] = (),
+    html: PathLike | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Runs two models on the same samples and compares them.
@@ -70,6 +72,8 @@ def verify(
             which is empty then. Every step must meet the tolerance.
         cache: which outputs are fed back, as ``IN=OUT`` with a ``*`` on both sides or none; found by their names if not
             given.
+        html: write a page there, whole or not at all: the graph by layers, coloured by the error behind each node in
+            the worst sample.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
@@ -80,6 +84,7 @@ def verify(
     _of_right_kinds(dims, device, cache, progress)
     metric_of(metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
+    refuse_page(html, reference, model, data)
     with quiet_collector(), faults_reported(*paths):
         from ..numerics.inputs.samples import load_samples
 
@@ -95,17 +100,19 @@ def verify(
         small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
         job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept, job.metric = None if decoding is None else decoding.worst, measure
+        job.kept, job.metric, job.seen = None if decoding is None else decoding.worst, measure, html is not None
         job.look(drawn, progress)
         by_step = () if decoding is None else decoding.by_step(outputs)
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
-        names = [str(path) if path is not None else "in memory" for path in paths]
-        return Verification(
+        names = ["in memory" if path is None else str(path) for path in paths]
+        found = Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
             job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
-            pair.quantized(), job.left,
+            pair.quantized(), job.left, job.errors,
         )  # fmt: skip
+    picture_verification(html, model, found)
+    return found
 
 
 def chaotic(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from ..core.metric_names import metrics_help
 from ..core.recipe import Given, flags, recipe_of
 from .completion import completes
-from .options import JsonOption, ModelArgument, recipe_options
+from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .pipes import PIPE, piped
 from .terminal import done, progress, show, show_json, signals_wait
+
+if TYPE_CHECKING:
+    from ..report.summary import Summary
 
 OutputOption = Annotated[
     str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
@@ -65,6 +69,19 @@ MetadataOption = Annotated[
     ),
 ]
 
+OptimizeOption = Annotated[
+    bool,
+    typer.Option("--optimize", help="ONNX Runtime's own fusions for the target first, where they save nodes."),
+]
+RuntimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        metavar="PYTHON",
+        help="Of --optimize: the python of an environment whose onnxruntime has the target.",
+    ),
+]
+
 
 @recipe_options()
 def convert(
@@ -83,6 +100,9 @@ def convert(
     repair: RepairOption = False,
     metric: CheckMetricOption = None,
     metadata: MetadataOption = True,
+    html: HtmlOption = None,
+    optimize: OptimizeOption = False,
+    runtime: RuntimeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -91,6 +111,7 @@ def convert(
     ampgraph convert model.onnx --level auto -o fast.onnx
     ampgraph convert model.onnx --dtype bfloat16 --fp32 'scope:decoder.*' --fp32 op:Pow
     ampgraph convert model.onnx --data samples/ --ranges-out ranges.json
+    ampgraph convert model.onnx --optimize --runtime gpu-environment/bin/python
     ampgraph convert model.onnx --dry-run --json
     ampgraph convert - -o - < model.onnx > model.O2.onnx     (the report goes to stderr)
 
@@ -101,31 +122,57 @@ def convert(
         from dataclasses import replace
 
         from ..api.check import Checking
+        from ..api.convert import OF_READING
         from ..api.measuring import Measuring
+        from ..api.pictures import picture_conversion, refuse_page
         from ..api.repair import convert_and_repair
         from ..api.steps import Job
-        from ..core.errors import AmpError
-        from ..report.text import summary_lines
 
     measuring = Measuring(data, samples, ranges_out)
-    given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
-    if plan_in and given:
-        hint = "leave it away, or leave --plan-in away"
-        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
+    _refuse_beside_plan(plan_in, given)
     checking = Checking(check, tolerance, repair, metric)
     with piped(model, output, dry_run) as pipe, progress() as bar:
         job = Job(
             pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
             dry_run=dry_run, report=True, option="-o", checking=checking, metadata=metadata,
+            optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
-        summary = convert_and_repair(job, bar.part).summary
+        refuse_page(html, model, output, data, plan_in, plan_out)
+        result = convert_and_repair(job, bar.part)
+        summary = result.summary
+        picture_conversion(html, result.graph, summary, result.choices)
         pipe.deliver()
         done()
     assert summary is not None  # the job asks for one
     if PIPE in (model, output):
         summary = replace(summary, model=model, output=summary.output and (output or PIPE))
-    to = sys.stdout if pipe.result is None else sys.stderr
+    _tell(summary, sys.stdout if pipe.result is None else sys.stderr, as_json)
+
+
+def _tell(summary: Summary, to: TextIO, as_json: bool) -> None:
+    """Prints the report, and ends with 1 where the check is missed."""
+    from ..report.text import summary_lines
+
     show_json(summary.to_dict(), to) if as_json else show(summary_lines(summary), to)
     if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
         sys.stdout.flush()
         sys.exit(1)
+
+
+def _refuse_beside_plan(plan_in: str | None, given: Sequence[str]) -> None:
+    """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it."""
+    from ..core.errors import AmpError
+
+    if plan_in and given:
+        hint = "leave it away, or leave --plan-in away"
+        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+
+
+def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
+    """Whether the runtime optimises first, or by whose Python. Raises AmpError AMP404 for one without a task."""
+    from ..core.errors import AmpError
+
+    if runtime and not optimize:
+        raise AmpError("AMP404", "--runtime says who does --optimize, which is not given", hint="add --optimize")
+    return optimize and (runtime or True)

@@ -17,6 +17,10 @@ from .completion import completes
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The .onnx or .mindir file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+HtmlOption = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write a page to look at: the graph by layers, precisions, reasons."),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension in generated samples; repeatable."),
@@ -74,5 +78,6 @@ def _parameter(name: str) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=bool | None)
     option = OPTIONS[name]
     kind = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
-    shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help, autocompletion=completes(name))
+    metavar = option.metavar or None  # a flag takes no word
+    shown = typer.Option(None, option.flag, metavar=metavar, help=option.help, autocompletion=completes(name))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=kind | None)

@@ -9,7 +9,7 @@ import typer
 
 from ..core.recipe import Given, recipe_of
 from .completion import completes
-from .options import JsonOption, ModelArgument, recipe_options
+from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .terminal import progress, show, show_json, signals_wait
 
 
@@ -34,6 +34,7 @@ def inspect(
             "--model-explorer", metavar="FILE", help="Write node data of Model Explorer: precision by colour."
         ),
     ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show nodes, weights and casts by precision, by layer, and against the original.
@@ -54,7 +55,7 @@ def inspect(
         bar.stage("reading")
         with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
             pass
-        found = look(model, against, recipe=recipe_of(None, fields), runtime=runtime, progress=bar.stage)
+        found = look(model, against, recipe=recipe_of(None, fields), runtime=runtime, html=html, progress=bar.stage)
     show_json(found.to_dict()) if as_json else show(inspection_lines(found))
 
 

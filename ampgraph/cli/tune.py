@@ -11,7 +11,7 @@ import typer
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of
 from ..core.recipe import Given, recipe_of
-from .options import DataOption, JsonOption, MetricOption, SamplesOption, SeedOption, recipe_options
+from .options import DataOption, HtmlOption, JsonOption, MetricOption, SamplesOption, SeedOption, recipe_options
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -36,6 +36,7 @@ def tune(
             "--sensitivity", metavar="FILE.json|FILE.csv", help="Write which nodes matter how much; 18 runs more."
         ),
     ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find as little float32 as meets a tolerance, by at most 20 strict runs over the samples.
@@ -57,7 +58,7 @@ def tune(
     with progress() as bar:
         found = find(
             model, recipe=recipe_of(None, fields), data=data, tolerance=tolerance, metric=metric, samples=samples,
-            seed=seed, output=output, sensitivity=sensitivity is not None, progress=bar.part,
+            seed=seed, output=output, sensitivity=sensitivity is not None, html=html, progress=bar.part,
         )  # fmt: skip
         if sensitivity is not None and found.sensitivity is not None:
             table = found.sensitivity

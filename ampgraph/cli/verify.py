@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from ..core.recipe_values import dims
-from .options import DataOption, DeviceOption, DimOption, JsonOption, MetricOption, SamplesOption, SeedOption
+from .options import (
+    DataOption,
+    DeviceOption,
+    DimOption,
+    HtmlOption,
+    JsonOption,
+    MetricOption,
+    SamplesOption,
+    SeedOption,
+)
 from .terminal import done, progress, show, show_json, signals_wait
 
 
@@ -43,6 +52,7 @@ def verify(
             "--cache", metavar="IN=OUT", help="An output to feed back, 'past_*=present_*'; found if not given."
         ),
     ] = None,
+    html: HtmlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a model still computes what its reference does, and which nodes are to blame if not.
@@ -62,7 +72,7 @@ def verify(
     with progress() as bar:
         found = compare(
             reference, model, data=data, samples=samples, tolerance=tolerance, metric=metric, device=device,
-            seed=seed, dims=dict(dims(dim)), nodes=nodes, steps=steps, cache=cache or (), progress=bar.part,
+            seed=seed, dims=dict(dims(dim)), nodes=nodes, steps=steps, cache=cache or (), html=html, progress=bar.part,
         )  # fmt: skip
         done()
     show_json(found.to_dict()) if as_json else show(verification_lines(found))

@@ -39,6 +39,11 @@ def verbose() -> bool:
     return _volume.get() is Volume.VERBOSE
 
 
+def hush() -> None:
+    """From here on nothing is said but errors."""
+    _volume.set(Volume.QUIET)
+
+
 def with_volume(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command both flags. Raises AmpError AMP301 where a user gives both."""
     signature = inspect.signature(command, eval_str=True)

@@ -26,6 +26,19 @@ def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
     return said | ({f"{head}.fp32": json.dumps(plan.pinned, ensure_ascii=False)} if plan.pinned else {})
 
 
+def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Reasons by the names of nodes, as a file before IR version 10 says them; what is no such table says nothing."""
+    try:
+        table = json.loads(metadata.get(NODES, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    found: dict[str, str] = {}
+    for reasons in table.values() if isinstance(table, dict) else ():
+        for reason, names in reasons.items() if isinstance(reasons, dict) else ():
+            found |= {name: reason for name in names if isinstance(name, str)} if isinstance(names, list) else {}
+    return found
+
+
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
     """The patterns of what earlier conversions held in float32; what is no list of texts says nothing."""
     found: list[str] = []

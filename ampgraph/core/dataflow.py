@@ -74,6 +74,8 @@ class Op:
     role: str = ""
     held: str = ""  # why it computes in float32 whatever a list says
     adds_branches: bool = False
+    follows: int = NONE  # in a file that has gradients: the forward operator whose gradient it computes
+    adds_for: int = NONE  # and the value whose gradients it adds
 
     def __post_init__(self) -> None:
         self.role = self.role or self.kind

@@ -65,6 +65,7 @@ CODES = {
     "AMP506": "Too many steps in a row overflowed.",
     "AMP507": "The result misses the check that was required, or could not be checked.",
     "AMP508": "The Python of another environment cannot be asked.",
+    "AMP509": "The processes that share a training differ, or one is gone.",
     "AMP900": "Something failed that should not.",
     "AMP901": "The result would be invalid, so nothing was written.",
 }

@@ -118,6 +118,10 @@ class NodeEditor(Editor, Protocol):
         """``value`` is read at the given uses, in the place of what was read there."""
         ...
 
+    def rename(self, value: Value, ending: str) -> None:
+        """Gives a value that holds other numbers now a name of its own, which ends so or in what is left of it."""
+        ...
+
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
@@ -217,7 +221,7 @@ class Graph(Protocol):
         ...
 
     def refuse_training(self) -> None:
-        """Raises AmpError AMP205 for a graph that updates its own weights: it is not for `convert`."""
+        """Raises AmpError AMP205 for a graph that updates its own weights in a way that `convert` does not know."""
         ...
 
     def dataflow(self, low: str = "float16", low_io: frozenset[str] = frozenset()) -> Dataflow:
@@ -268,6 +272,20 @@ class DescribedGraph(Protocol):
 
     def metadata(self) -> Mapping[str, str]:
         """What the file says, by key."""
+        ...
+
+
+@runtime_checkable
+class StepGraph(Protocol):
+    """A graph of a format whose files may hold a whole training step."""
+
+    def is_step(self) -> bool:
+        """Whether it holds one, so that each run changes its parameters."""
+        ...
+
+    def check_gradients(self) -> int:
+        """Looks for overflow in the gradients themselves instead of a register of the device's; how many are looked at,
+        0 where no register is asked. Raises AmpError AMP205 for a check of unknown form."""
         ...
 
 

@@ -6,6 +6,7 @@ import sys
 
 PACKAGES = {
     "cpu": ("onnxruntime>=1.22",),
+    "distributed": ("torch>=2.6",),
     "gpu": ("onnxruntime-gpu>=1.22",),
     "mindspore": ("mindspore==2.10.0",),
     "plot": ("matplotlib>=3.7",),

@@ -20,6 +20,8 @@ class MindsporeRules:
     white_operators: frozenset[str]
     python_operators: frozenset[str]
     helper_cells: frozenset[str]
+    unreached_containers: frozenset[str]
+    unreached_inside: frozenset[str]
     black_cells: Cells
     layers: frozenset[str]
     containers: frozenset[str]
@@ -43,6 +45,8 @@ def load_mindspore_rules() -> MindsporeRules:
         white_operators=frozenset(data["O1"]["white_operators"]),
         python_operators=frozenset(data["O1"]["python_operators"]),
         helper_cells=frozenset(data["O1"]["helper_cells"]),
+        unreached_containers=frozenset(data["O1"]["unreached_containers"]),
+        unreached_inside=frozenset(data["O1"]["unreached_inside"]),
         black_cells={name: frozenset(made) for name, made in data["O2"]["black_cells"].items()},
         layers=frozenset(data["O3"]["layers"]),
         containers=frozenset(data["O3"]["containers"]),

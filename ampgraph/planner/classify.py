@@ -68,12 +68,23 @@ def _first(context: Context) -> list[Tie | Hold]:
     breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
     for op in context.flow.ops:
+        if op.follows != NONE:
+            first += _following(context.flow, op)
         if op.slots:
             broken = [*_broken(context, op, breakable), *_broken_before(context, op), *broken_mask(context, op)]
             first += [*_ties(context, op), *broken]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
     return first
+
+
+def _following(flow: Dataflow, op: Op) -> Iterator[Tie]:
+    """A gradient has the type of its forward operator, slot by slot; one slot stands for all where names differ."""
+    forward = flow.ops[op.follows].slots
+    for slot, unit in op.slots.items():
+        owner = forward.get(slot, next(iter(forward.values()), NONE) if len(op.slots) == 1 else NONE)
+        if owner != NONE and not flow.units[unit].fixed and not flow.units[owner].fixed:
+            yield Tie((owner, unit))
 
 
 def _verdicts(context: Context) -> list[Verdict]:
@@ -83,7 +94,8 @@ def _verdicts(context: Context) -> list[Verdict]:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
         like_gray = _like_gray(context, owner) if owner else ""
-        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray)
+        follows = owner is not None and owner.follows != NONE
+        key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
         if key not in known:
             known[key] = _verdict(context, unit, owner, like_gray)
         verdicts.append(known[key])
@@ -169,6 +181,8 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
         return valid
     if op is None or unit.border:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
+    if op.follows != NONE:
+        return Verdict(FREE, CUT, Why("gradient", "takes the type of its forward operator"))
     listing = context.listing(op)
     if listing is None:
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
@@ -247,7 +261,8 @@ def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
 def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
     unlisted: dict[str, int] = {}
     for op in flow.ops:
-        if op.slots and (op.kind in flow.unknown_kinds or (not classes[op.id] and not _is_border(flow, op))):
+        listed = bool(classes[op.id]) or _is_border(flow, op)
+        if op.slots and not op.held and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []
     for kind, count in sorted(unlisted.items()):

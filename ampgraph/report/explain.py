@@ -159,8 +159,9 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
         result = rewrite.inputs[0] if rewrite.name == "cast" else result
         for index in rewrite.nodes:
             op = ops[scope, index]
+            place = f"{rewrite.scope}/{index}:{op.kind}"
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, name if rewrite.kind == HALF_LAST else result
+                names[name] = rewrite.what, place if rewrite.kind == HALF_LAST else result
     return names
 
 

@@ -47,13 +47,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A node and what was decided of it."""
+    """A node and what was decided of it; ``native``: the node of the format, which keeps through all edits."""
 
     kind: str
     role: str
     name: str
     dtype: str
     why: Why
+    native: object = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
-        chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why))
+        chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why, op.native))
     return Choices(chosen, given, other, dict(floats))
 
 

@@ -96,9 +96,10 @@ def step_lines(report: StepReport) -> list[str]:
         ("result", report.output),
         ("options", f"level {message.get('level')}, {message.get('dtype')}, target {message.get('target')}"),
         ("loss", str(message.get("loss"))),
-        ("optimizer", str(message.get("optimizer"))),
+        *_numbered("optimizer", str(message.get("optimizer")).split("; ")),
         ("loss scale", re.sub(r",\w+=none", "", str(message.get("loss_scale")))),
         ("clip norm", "none" if message.get("clip_norm") is None else str(message.get("clip_norm"))),
+        *((name.replace("_", " "), str(message[name])) for name in ("clip_value", "ema", "penalty") if name in message),
         ("trained", f"{plural(report.trained, 'parameter')}, {report.trained_numbers:,} numbers"),
         ("", _first(report.parameters)),
     ]
@@ -109,6 +110,10 @@ def step_lines(report: StepReport) -> list[str]:
         rows.append((part, _counted(report.nodes[part], report.heavy[part])))
     rows.append(("inputs", ", ".join(report.inputs)))
     return in_rows(rows)
+
+
+def _numbered(name: str, lines: list[str]) -> list[tuple[str, str]]:
+    return [(name if not number else "", line) for number, line in enumerate(lines)]
 
 
 def _first(names: list[str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ..core.json_types import JsonObject
@@ -63,6 +64,7 @@ class Verification(Shown):
     steps: tuple[StepError, ...] = ()
     quantized: QuantizedParts | None = None
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
+    errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
 
     @property
     def worst_step(self) -> StepError | None:

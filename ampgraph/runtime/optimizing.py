@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx
 
 from ..core.errors import AmpError
-from . import optimize_one
+from . import fuse_one, optimize_one
 from .optimized import Optimized, name_nodes, read_optimized
 
 Level = Literal["DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL"]
@@ -55,18 +56,45 @@ def optimized(
         AmpError: AMP508 for an interpreter that cannot be started.
     """
     proto, folder = _named(model, folder)
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        made, runtime, log = _opened(proto, provider, python, level, folder, Path(scratch))
+        return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
+
+
+def written_out(
+    model: onnx.ModelProto, provider: str, *, python: str = "", level: Level = "ENABLE_EXTENDED"
+) -> onnx.ModelProto:
+    """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        return onnx.load(_opened(_named(model, "")[0], provider, python, level, "", Path(scratch))[0])
+
+
+def _opened(
+    proto: onnx.ModelProto, provider: str, python: str, level: Level, folder: str, scratch: Path
+) -> tuple[Path, str, str]:
+    """The file that a session wrote of its graph, the runtime's name, and what it logged."""
     if proto.ByteSize() > SIZE_LIMIT:
         raise NotOptimized("it is over 2 GB in one piece")
-    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        given, made = Path(scratch, "model.onnx"), Path(scratch, "optimized.onnx")
-        given.write_bytes(proto.SerializeToString())
-        told, log = _ask(python, [str(given), str(made), _providers(provider), level, folder])
-        runtime = f"ONNX Runtime {told.get('runtime', '')}"
-        if "error" in told:
-            raise NotOptimized(f"{runtime}: {told['error']}", elsewhere=_absent(told, provider))
-        if provider not in told["providers"]:
-            raise NotOptimized(f"{runtime} cannot start {provider} here", elsewhere=True)
-        return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
+    given, made = scratch / "model.onnx", scratch / "optimized.onnx"
+    given.write_bytes(proto.SerializeToString())
+    told, log = _ask(python, optimize_one.__file__, [str(given), str(made), _providers(provider), level, folder])
+    runtime = f"ONNX Runtime {told.get('runtime', '')}"
+    if "error" in told:
+        raise NotOptimized(f"{runtime}: {told['error']}", elsewhere=_absent(told, provider))
+    if provider not in told["providers"]:
+        raise NotOptimized(f"{runtime} cannot start {provider} here", elsewhere=True)
+    return made, runtime, log
+
+
+def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python: str = "") -> list[Path]:
+    """The files that ONNX Runtime's transformers optimizer made of a file, by its fusions for some architectures.
+
+    Raises NotOptimized where that environment has no such optimizer, and as `optimized`.
+    """
+    told, _ = _ask(python, fuse_one.__file__, [str(model), str(folder), ",".join(architectures)])
+    if "error" in told:
+        raise NotOptimized(f"the transformers optimizer cannot be used: {told['error']}", elsewhere=True)
+    return [folder / f"{name}.onnx" for name in told["made"]]
 
 
 def _named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
@@ -89,9 +117,9 @@ def _absent(told: dict[str, Any], provider: str) -> bool:
     return provider not in told["available"]
 
 
-def _ask(python: str, words: list[str]) -> tuple[dict[str, Any], str]:
+def _ask(python: str, script: str, words: list[str]) -> tuple[dict[str, Any], str]:
     """What the child told, and what the runtime logged."""
-    words = [python or sys.executable, "-I", optimize_one.__file__, *words]
+    words = [python or sys.executable, "-I", script, *words]
     try:
         ended = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS

@@ -52,6 +52,7 @@ HEADS: dict[str, dict[str, Any]] = {
             "RMSNormalization": "the LayerNormalization kernel without a mean: accumulates in float32",
             "SimplifiedLayerNormalization": "the LayerNormalization kernel without a mean: accumulates in float32",
             "Softmax": "accumulates in float32",
+            "com.microsoft::BiasSoftmax": "accumulates in float32; its bias is added low on long rows",
             "com.microsoft::GroupNorm": "sums and squares are float32",
             "com.microsoft::SkipGroupNorm": "sums and squares are float32",
             "com.microsoft::SkipLayerNormalization": "mean and deviation are accumulated in float32",
@@ -114,9 +115,8 @@ HEADS: dict[str, dict[str, Any]] = {
 
 COMMENTS = {
     "cuda": """
-# BiasSoftmax is not in float32_inside: it adds its bias in the type of its data on long rows. Reductions are not:
-# nothing promises their accumulator. [broken]: nodes whose `attribute` (`default` if not set) has another value than
-# `fine`, or all nodes.
+# Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
+# if not set) has another value than `fine`, or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us.
 # An operator without an entry at an opset runs on the fallback provider in either type.

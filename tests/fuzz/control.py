@@ -62,7 +62,8 @@ def branch(body: Body, depth: int) -> None:
         array = sides[0].array(name)
         rank = [n for n in sides[1].made() if sides[1].array(n).dtype == array.dtype]
         other = shared.choice(rank) if rank and shared.chance(0.3) else sides[1].find(want_of(array))
-        others.append(other if shared.chance(0.5) and other in sides[1].made() else copied(sides[1], other))
+        whole = shared.chance(0.5) and other in sides[1].made() and other not in others  # ONNX Runtime writes one once
+        others.append(other if whole else copied(sides[1], other))
     if not all(others):
         return
     bodies = {"then_branch": sides[0].graph(results, "then"), "else_branch": sides[1].graph(others, "else")}

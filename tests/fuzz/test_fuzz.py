@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import AttributeProto, ModelProto
 
 from fuzz import checks
 from fuzz.checks import Way, distance, faults, look
@@ -37,6 +37,15 @@ def test_the_same_seed_gives_the_same_model() -> None:
     assert one is not None and other is not None
     assert one.model == other.model
     assert all((one.feeds[1][name] == value).all() for name, value in other.feeds[1].items())
+
+
+def test_a_body_lists_an_output_once() -> None:
+    """ONNX Runtime leaves one of two outputs of a branch that have the same name as its memory was."""
+    case = random_model(26387)
+    assert case is not None
+    bodies = [a.g for node in case.model.graph.node for a in node.attribute if a.type == AttributeProto.GRAPH]
+    listed = [[value.name for value in body.output] for body in bodies]
+    assert listed and all(len(names) == len(set(names)) for names in listed)
 
 
 def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

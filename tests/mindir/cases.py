@@ -26,7 +26,7 @@ CORNERS = (
     *("dynamic_block", "functions", "two_outputs", "ends_in_layernorm", "ends_in_batchnorm", "two_norms"),
     *("shared_weights", "raw_parameters", "matrix_products", "casts", "to_low", "to_exact", "branches", "early_return"),
     *("cells_in_lists", "low_norms", "promotion", "exact_values", "three_dimensions", "inputs"),
-    *("made_constants", "functions_of_parameters", "late_cells"),
+    *("made_constants", "functions_of_parameters", "late_cells", "nested_lists", "inheriting"),
 )
 NAMES = (*ESSENTIAL, *USUAL, *CORNERS)
 
@@ -40,7 +40,9 @@ REFUSED = {
 
 _MADE = "a float32 tensor made in the network is one more constant in the file; MindSpore casts the network's own only"
 _EXACT = "a cell that the user set to float32 looks like any other in the file"
+_SOURCE = "the rewriter of O1 goes by the source of the network's classes, of which a file has the names alone"
 UNDECIDABLE = {
+    ("inheriting", "O1"): _SOURCE,
     **{("to_exact", level): _EXACT for level in ("O1", "auto")},
     **{("made_constants", level): _MADE for level in ("O2", "O3")},
 }

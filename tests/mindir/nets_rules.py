@@ -200,6 +200,52 @@ class LateCells(nn.Cell):
         return x
 
 
+class NestedLists(nn.Cell):
+    """The rewriter of O1 follows a loop over a list, and into none that is in a list or a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        pairs = [nn.SequentialCell([Tabled(), nn.Dense(4, 4)]), nn.SequentialCell([nn.Dense(4, 4)])]
+        self.chains = nn.CellList(pairs)
+        self.stages = nn.CellList([nn.CellList([nn.Dense(4, 4), Tabled()]), nn.CellList([nn.Dense(4, 4)])])
+        self.named = nn.CellDict({"first": nn.Dense(4, 4), "second": nn.Dense(4, 4)})
+        self.last = nn.Dense(4, 4)
+
+    def construct(self, x):
+        for chain in self.chains:
+            x = chain(x)
+        for stage in self.stages:
+            for layer in stage:
+                x = layer(x)
+        for layer in self.named.values():
+            x = layer(x)
+        return self.last(x)
+
+
+class Source(nn.Cell):
+    """What the rewriter of O1 does not find in the source of a class."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.first, self.last = nn.CellList([nn.Dense(4, 4)]), nn.Dense(4, 4), nn.Dense(4, 4)
+
+    def begin(self, x):
+        return ops.relu(self.first(x))
+
+    def construct(self, x):
+        return self.last(self.begin(x))
+
+
+class Inheriting(Source):
+    """A method of another class, a cell by its index, and one in an expression: all float32 at O1."""
+
+    def construct(self, x):
+        layer = self.layers[0]
+        y = layer(self.begin(x))
+        y = self.layers[0](y) if self.first is not None else y
+        return self.last(y)
+
+
 CELLS = {
     "branches": (Branches, (normal(4, 4),)),
     "early_return": (EarlyReturn, (normal(4, 4),)),
@@ -213,5 +259,7 @@ CELLS = {
     "inputs": (Inputs, (normal(2, 4), normal(3), np.array([1], np.int32), normal(2, seed=1))),
     "made_constants": (MadeConstants, (normal(2, 6),)),
     "late_cells": (LateCells, (normal(4, 4),)),
+    "nested_lists": (NestedLists, (normal(4, 4),)),
+    "inheriting": (Inheriting, (normal(4, 4),)),
     "functions_of_parameters": (FunctionsOfParameters, (normal(2, 2, 4),)),
 }

@@ -6,11 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.step.groups import Group
 from ampgraph.training.step.optimizers import SGD
 from ampgraph.training.step.packed_forward import FORWARD, pack
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
 from ampgraph.training.step.training_step import KEY, StepLayout, TrainingStep
 from ampgraph.training.step.update import add_scale, add_update
+from ampgraph.training.step.update_options import UpdateOptions
 from present import present
 
 FLOAT, CLASSES = ir.DataType.FLOAT, 3
@@ -75,7 +77,8 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     if mean is not None:
         seen = b.op("ReduceMean", x, b.ints(0), keepdims=0)
         running = [(mean, b.op("Add", b.op("Mul", mean, b.number(0.9)), b.op("Mul", seen, b.number(0.1))))]
-    told = add_update(states, [weight, bias], [down, across], optimizer or SGD(0.1), scaled, clip, running)
+    groups = [Group("*", optimizer or SGD(0.1))] * 2
+    told = add_update(states, [weight, bias], [down, across], groups, scaled, UpdateOptions(clip), running)
     if iteration is not None:
         states.commit({iteration: b.op("Add", iteration, b.constant(np.array(1, np.int64)))})
     layout = StepLayout(

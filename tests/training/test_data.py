@@ -11,7 +11,7 @@ import torch
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
-from ampgraph.training.run import step_inputs
+from ampgraph.training.run import data_folder, dataset
 from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused
@@ -60,7 +60,7 @@ def fill(folder, kind):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["npy", "npy.gz", "npz", "idx", "idx.gz"])
+@pytest.mark.parametrize("kind", ["npy", "npy.gz", "npz", "npz.gz", "idx", "idx.gz"])
 def test_a_folder_trains_as_arrays_do(kind, tmp_path):
     folder = fill(tmp_path / "data", kind)
     state, history = trained(str(folder), validate=folder, checkpoint=tmp_path / "one")
@@ -68,7 +68,21 @@ def test_a_folder_trains_as_arrays_do(kind, tmp_path):
     assert state == same and history.losses.tobytes() == other.losses.tobytes()
     assert history.epochs[-1].validation == other.epochs[-1].validation
     found = Trainer(linear_step(), "cpu").feeds.dataset(folder)
-    assert kind == "npz" or all(isinstance(array, np.memmap) for array in found.arrays.values())
+    assert all(isinstance(array, np.memmap) for array in found.arrays.values())
+
+
+def test_a_large_npz_file_stays_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_folder, "LARGE", 1)
+    np.savez(tmp_path / "stored.npz", **DATA)
+    np.savez_compressed(tmp_path / "packed.npz", **DATA)
+    states = [trained(tmp_path / f"{name}.npz")[0] for name in ("stored", "packed")]
+    found = Trainer(linear_step(), "cpu").feeds.dataset(tmp_path / "stored.npz")
+    assert states == [trained(DATA)[0]] * 2 and isinstance(found.arrays["x"], np.memmap)
+    damaged = bytearray((tmp_path / "stored.npz").read_bytes())
+    damaged[300] ^= 1
+    (tmp_path / "stored.npz").write_bytes(damaged)
+    with pytest.raises(AmpError, match="AMP108.*CRC"):
+        trained(tmp_path / "stored.npz")
 
 
 @pytest.mark.slow
@@ -92,7 +106,7 @@ def test_sets_side_by_side_as_mnist_has_them(tmp_path):
 
 
 def test_files_are_looked_at_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_inputs, "ROWS", 8)
+    monkeypatch.setattr(dataset, "PIECE", 200)
     bad = {name: array.copy() for name, array in DATA.items()}
     bad["x"][41, 2] = np.nan
     for name, array in bad.items():

@@ -7,7 +7,9 @@ import pytest
 from onnx import checker, shape_inference
 
 from ampgraph.core.errors import AmpError
-from ampgraph.training.forward.lowerings.dropout import lower_dropout, random_numbers, stream_key
+from ampgraph.training.forward.lowerings.dropout import lower_dropout
+from ampgraph.training.forward.lowerings.masks import COLUMNS, kept
+from ampgraph.training.forward.lowerings.squares import random_numbers, stream_key
 from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.gradients.driver import differentiate
 from onnx_text import parse
@@ -41,6 +43,50 @@ def test_the_numbers_are_those_of_the_paper():
     for number in (0, 1, 70_000, 2**31 - 1):
         [found] = session.run(None, {"size": np.array(200), "step": np.array(number)})
         assert found.tolist() == [squares((number << 32) + index, key) for index in range(200)]
+
+
+def drawn(size: int, step: int, key: int) -> np.ndarray:
+    """What `masks` says of a vector, in numpy."""
+    rows = -(-size // COLUMNS)
+    words = np.array([squares((step << 32) + n, key) for n in range(2 * (rows + COLUMNS))], np.uint64)
+    low = (words + 2**31).astype(np.uint32)  # as int32 less 2^31
+    column, more = low[: 2 * COLUMNS].reshape(2, 1, COLUMNS)
+    factor, term = low[2 * COLUMNS :].reshape(2, rows, 1)
+    t = (factor * np.uint32(2) + np.uint32(1)) * column + term
+    return (t * (t + more * np.uint32(2) + np.uint32(1))).view(np.int32).reshape(-1)[:size]
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 1300])
+def test_masks_are_those_of_the_formula(size):
+    masks = []
+    for shape in (ir.Shape([size]), ir.Shape(["N"])):
+        x, step, border = ir.Value(name="x", shape=shape), scalar("step"), ir.Value(name="border", shape=ir.Shape([]))
+        x.type, border.type = ir.TensorType(ir.DataType.FLOAT), ir.TensorType(ir.DataType.INT32)
+        graph = ir.Graph([x, step, border], [], nodes=[], opset_imports={"": 18}, name="g")
+        graph.outputs.append(kept(Builder(graph), border, x, step, stream_key(3, 4)))
+        graph.outputs[0].type = ir.TensorType(ir.DataType.BOOL)
+        session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString())
+        feeds = {"x": np.zeros(size, np.float32), "step": np.array(5), "border": np.array(12345, np.int32)}
+        masks.append(session.run(None, feeds)[0])
+    wanted = drawn(size, 5, stream_key(3, 4)) >= 12345
+    assert np.array_equal(masks[0], wanted) and np.array_equal(masks[1], wanted)
+
+
+def test_corners_of_rectangles_are_independent():
+    """Words are shared by rows and by columns: no parity of 2 x 2 elements is more frequent for it."""
+    _, run = session_of("y = Dropout (x, q, t)")
+    signs = np.where(run(3, np.ones((640, 512), np.float32))[0] > 0, 1.0, -1.0)
+    for down, right in ((1, 1), (2, 3), (7, 64), (320, 256)):
+        corner = signs[:-down, :-right] * signs[down:, right:] * signs[:-down, right:] * signs[down:, :-right]
+        assert abs(corner.mean()) < 5 / np.sqrt(corner.size), (down, right)
+    for axis in (0, 1):  # three in a line, and rows and columns as a whole
+        three = (
+            np.take(signs, range(500), axis) * np.take(signs, range(5, 505), axis) * np.take(signs, range(9, 509), axis)
+        )
+        assert abs(three.mean()) < 5 / np.sqrt(three.size)
+        products = np.corrcoef(signs if axis else signs.T)
+        off = products[~np.eye(len(products), dtype=bool)] * np.sqrt(signs.shape[axis])
+        assert abs(off).max() < 6 and abs(off.std() - 1) < 0.05
 
 
 def test_keys_are_as_the_paper_wants_them():

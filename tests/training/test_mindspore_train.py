@@ -298,16 +298,6 @@ def test_files_that_cannot_be_trained_are_told(tmp_path: Path, make: Any, told: 
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("level", ["O0", "O2"])
-def test_a_whole_step_is_not_converted(tmp_path: Path, level: str) -> None:
-    path = tmp_path / "step.mindir"
-    nets.export(whole_step(), str(path))
-    with pytest.raises(AmpError, match=r"AMP205.*whole training step \(Momentum\)") as caught:
-        ampgraph.convert(path, level, output=tmp_path / "low.mindir")
-    assert "train_step" in caught.value.hint and [file.name for file in tmp_path.iterdir()] == ["step.mindir"]
-    assert ampgraph.inspect(path).to_dict()
-
-
 def test_feeds_that_do_not_fit_are_told(exported: Any) -> None:
     step = train_step(exported("mlp"), nets.momentum)
     x, y = data(False)[0]

@@ -18,6 +18,7 @@ from .stored import read_constants, read_parameters
 from .values import MindirValues
 from .view import Item, OperandPlace, Written
 from .weights import MindirFile
+from .whole_step import is_step, mark_step
 
 WRITTEN = "a parameter that is written keeps its type"
 
@@ -61,6 +62,8 @@ class _MindirReader:
             self._graph(self._functions.scopes[graph.name], dict(self._functions.formals[graph.name]))
         self._functions.close()
         self._memory.hold_shared()
+        if is_step(model):
+            mark_step(values.flow, model)
 
     def _graph(self, scope: Scope, names: dict[str, Item]) -> None:
         values = self._values

@@ -11,7 +11,6 @@ from . import view
 from .abstracts import retype_abstracts
 from .body import Body
 from .casts import MindirCasts
-from .schema import Message
 from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 
@@ -23,7 +22,7 @@ class MindirEditor:
 
     def __init__(self, file: MindirFile, flow: Dataflow, done: Callable[[], None]) -> None:
         self.file, self.model, self.flow = file, file.model, flow
-        names = _all_names(self.model)
+        names = view.all_names(self.model)
         fresh = FreshNames(names)
         self._bodies = {scope.id: Body(scope.native.graph, fresh) for scope in flow.scopes}
         self._scopes = {scope.path: scope.id for scope in flow.scopes}
@@ -141,14 +140,3 @@ class MindirEditor:
         for body in self._bodies.values():
             body.write()
         retype_abstracts(self.flow, self._types, view.primitives(self.model))
-
-
-def _all_names(model: Message) -> set[str]:
-    names = {primitive.name for primitive in model.primitives}
-    for graph in (model.graph, *model.functions):
-        names.add(graph.name)
-        names.update(item.name for item in (*graph.parameter, *graph.input, *graph.output))
-        for node in graph.node:
-            names.add(node.name)
-            names.update(node.output)
-    return names

@@ -17,10 +17,11 @@ from . import view
 from .check import check_structure
 from .dataflow import read_dataflow
 from .editor import MindirEditor
+from .float_status import check_finite, has_float_status
 from .schema import Message
-from .training import refuse_whole_step
 from .values import NUMBER
 from .weights import CHUNK, MindirFile, data_files, elements
+from .whole_step import is_step, refuse_unknown_step
 
 SMALL = 256  # bytes: constants up to here are part of the digest
 
@@ -43,7 +44,17 @@ class MindirGraph(EditableGraph):
         check_structure(self.file)
 
     def refuse_training(self) -> None:
-        refuse_whole_step(self.file.model)
+        refuse_unknown_step(self.file.model)
+
+    def is_step(self) -> bool:
+        return is_step(self.file.model)
+
+    def check_gradients(self) -> int:
+        """Finite checks in the place of the float status of Ascend; how many gradients are checked."""
+        count = check_finite(self.file.model) if has_float_status(self.file.model) else 0
+        if count:
+            self.edited()
+        return count
 
     def fault(self) -> str:
         """What MindSpore could not read in the model; an empty string for a valid one."""

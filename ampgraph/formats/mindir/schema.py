@@ -86,6 +86,7 @@ ELEMENT_TYPES = {
     17: "float64",
 }
 """Tensor.data_type -> element type."""
+TENSOR_OF_BOOL = 9
 
 ELEMENT_NUMBERS = {"float32": 1, "float16": 10, "bfloat16": 16}
 TYPE_IDS = {"float16": 42, "float32": 43, "float64": 44, "bfloat16": 45}

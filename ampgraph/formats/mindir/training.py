@@ -4,6 +4,7 @@ which operators MindSpore 2.10 differentiates only where Python calls them, not 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ...core.errors import AmpError
 from . import view
@@ -26,19 +27,31 @@ def refuse_whole_step(model: Message, where: str = "") -> None:
     found = _sign(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
-        hint = "export forward and loss alone, in training mode; ampgraph.training.mindspore.train_step trains it"
+        hint = (
+            "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or the step "
+            "that nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), ...) makes, for convert and train"
+        )
         raise AmpError("AMP205", message, where=where, hint=hint)
 
 
 def written_parameters(model: Message) -> set[str]:
     """The names of the parameters that the graph itself writes."""
+    return {tensor.ref_key or tensor.name for tensor in _written(model, WRITES)}
+
+
+def assigned_parameters(model: Message) -> set[str]:
+    """What the graph calls the parameters that it assigns: a loss scale, counters."""
+    return {tensor.name for tensor in _written(model, {"Assign": (0,), "AssignAdd": (0,), "AssignSub": (0,)})}
+
+
+def _written(model: Message, writers: Mapping[str, tuple[int, ...]]) -> list[Message]:
+    """The parameters that some operators write, by the places of their operands."""
     known = view.primitives(model)
-    names = {tensor.name: tensor.ref_key or tensor.name for tensor in model.graph.parameter}
     found: set[str] = set()
     for node in model.graph.node:
-        places = WRITES.get(view.kind_of(node, known), ())
-        found |= {names[node.input[i]] for i in places if i < len(node.input) and node.input[i] in names}
-    return found
+        places = writers.get(view.kind_of(node, known), ())
+        found |= {node.input[i] for i in places if i < len(node.input)}
+    return [tensor for tensor in model.graph.parameter if tensor.name in found]
 
 
 def _sign(model: Message) -> str:

@@ -85,6 +85,18 @@ def graphs(model: Message) -> list[Message]:
     return [model.graph, *model.functions]
 
 
+def all_names(model: Message) -> set[str]:
+    """Every name that a model uses."""
+    names = {primitive.name for primitive in model.primitives}
+    for graph in graphs(model):
+        names.add(graph.name)
+        names.update(item.name for item in (*graph.parameter, *graph.input, *graph.output))
+        for node in graph.node:
+            names.add(node.name)
+            names.update(node.output)
+    return names
+
+
 def primitives(model: Message) -> dict[str, Message]:
     """Primitives by the name that nodes refer to."""
     return {primitive.name: primitive for primitive in model.primitives}

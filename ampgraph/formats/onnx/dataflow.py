@@ -11,8 +11,9 @@ from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
 from .origins import Origins
-from .schemas import first_opset_admitting, kind_of, opset_of_ir
+from .schemas import ONNX_DOMAINS, first_opset_admitting, kind_of, opset_of_ir
 from .shapes import OnnxShapes
+from .types import DTYPES
 from .values import Environment, OnnxValues
 from .weights import OnnxWeights
 
@@ -22,12 +23,16 @@ MAX_OPS = 4_000_000  # functions called from functions multiply
 
 def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
-    flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, OnnxShapes(model))
+    shapes = OnnxShapes(model)
+    flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values).read(model.graph)
+    foreign = (op for op in flow.ops if op.scope == 0 and op.native.domain not in ONNX_DOMAINS)
+    results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
+    shapes.typed = {value.name: value.dtype for value in results if value.dtype in DTYPES and not value.container}
     _refuse_without_cast(values, low)
     return flow
 

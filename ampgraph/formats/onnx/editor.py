@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
 from ...oplists.traits import has
 from . import norm_tensors
-from .casts import Casts, copy_layer, type_attribute
+from .casts import Casts, copy_layer
 from .clip_bounds import write_bounds
 from .factors import round_factor
 from .folds import fold
 from .given_casts import drop_casts
 from .handles import Handles
+from .named_types import name_type
 from .placing import Placing
 from .readers import Readers
-from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT
+from .slots import FOLLOWS_INPUT
 from .stored import change_weight, drop_constant
 from .types import DTYPES, attributes_of, with_element
 from .variants import Variants
-from .weights import RoundedTensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,30 +63,13 @@ class OnnxEditor:
         if native.producer() is not None or self.flow.scopes[value.scope].kind != "function":
             native.type = with_element(native.type, DTYPES[dtype], value.container)  # a formal has none in a file
         if value.producer != NONE:
-            self._name_type(self.flow.ops[value.producer], dtype)
+            name_type(self.handles, self.flow, self.flow.ops[value.producer], dtype)
 
     def keep_type(self, op: Op, dtype: str) -> None:
         """Pins an output type that would otherwise follow an input that changes."""
         if op.kind in FOLLOWS_INPUT:
             self._edited = True
-            self._name_type(op, dtype, pin=True)
-
-    def _name_type(self, op: Op, dtype: str, pin: bool = False) -> None:
-        """Changes the attribute that names the type of an operator's output, where it has one."""
-        node = self.handles.node(op)
-        if op.kind == "ConstantOfShape":
-            given = self.flow.attribute(op, "value")
-            fill = np.asarray(given if given is not None else [0.0], np.float32)
-            node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
-        elif op.kind == "Optional" and "type" in node.attributes:
-            given = node.attributes["type"].value
-            kind = with_element(given.type, DTYPES[dtype])
-            node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, given.shape))
-        elif op.kind in DTYPE_ATTRIBUTES:
-            name = DTYPE_ATTRIBUTES[op.kind]
-            follows = op.kind in ("DequantizeLinear", "QuantizeLinear")  # a scale, which has a decision of its own
-            if not follows or pin or self.flow.attribute(op, name):
-                node.attributes[name] = type_attribute(name, dtype, self.flow.opset)
+            name_type(self.handles, self.flow, op, dtype, pin=True)
 
     # -- values -----------------------------------------------------------------------------------------------------
 
@@ -121,6 +103,11 @@ class OnnxEditor:
         """``value`` is read at the given uses, in the place of what was read there."""
         self._edited = True
         self._readers.give(self.handles.value(value), uses)
+
+    def rename(self, value: Value, ending: str) -> None:
+        """A value that holds other numbers now has a name of its own. See `NodeEditor.rename`."""
+        self._edited = True
+        self.handles.value(value).name = self.handles.fresh(f"{value.name}_{ending}")
 
     def expose(self, value: Value) -> str:
         """Makes a value of the main graph an output of the model; the name under which it comes out."""

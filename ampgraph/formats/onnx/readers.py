@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from ...core.dataflow import Value
+from ...core.dataflow import Dataflow, Value
 from ...core.graph import UseKey
 from .handles import Handles
 from .repairs import doubted_shapes
@@ -18,7 +18,9 @@ class Readers:
 
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
-        self._outputs = [value.name for value in handles.model.graph.outputs]
+        self._outputs = {
+            scope: [value.name for value in handles.graph(scope).outputs] for scope in _named(handles.flow)
+        }
 
     def give(self, result: ir.Value, uses: Iterable[UseKey]) -> None:
         """``result`` is read at the given uses from now on."""
@@ -31,16 +33,23 @@ class Readers:
 
     def _give_output(self, scope: int, position: int, result: ir.Value) -> None:
         graph = self._handles.graph(scope)
-        if scope == 0:
-            result = self._as_output(graph, position, result)
+        if scope in self._outputs:
+            result = self._as_output(graph, self._outputs[scope][position], position, result)
         elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
             # no runtime takes a value from outside as the result of a body, nor one for two of a function
             result = self._identity(graph, result, result.shape)
+        if scope != 0 and isinstance(graph, ir.Graph):
+            self._describe(result, graph.outputs[position])
         graph.outputs[position] = result
 
-    def _as_output(self, graph: ir.Graph | ir.Function, position: int, result: ir.Value) -> ir.Value:
-        """``result`` with the name and the declared shape of an output of the model."""
-        old, name = graph.outputs[position], self._outputs[position]
+    def _describe(self, result: ir.Value, old: ir.Value) -> None:
+        """What the file says of an output of a body is said of the value in its place."""
+        result.type = self._handles.type_of(result)
+        result.shape = result.shape or old.shape
+
+    def _as_output(self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value) -> ir.Value:
+        """``result`` with the name and the declared shape of an output that is known by its name."""
+        old = graph.outputs[position]
         if result.name == name:
             return result  # an output that is listed twice
         if result.is_graph_input() or result.is_graph_output():  # it has a name of its own
@@ -70,10 +79,12 @@ class Readers:
         if any(output is target for output in graph.outputs):
             if not is_made_in(graph, source) or source.is_graph_output():
                 return False
-            if scope == 0:
+            if scope in self._outputs:
                 name, source.shape = target.name, target.shape
                 target.name = self._handles.fresh(f"{name}_given")
                 source.name = name
+            else:
+                self._describe(source, target)
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(op, safe=True)
         return True
@@ -91,8 +102,15 @@ class Readers:
             native = self._identity(graph, native, native.shape)
         native.type = self._handles.type_of(native) or ir.TensorType(DTYPES[value.dtype])
         graph.outputs.append(native)
-        self._outputs.append(native.name)
+        self._outputs[0].append(native.name)
         return native.name or ""
+
+
+def _named(flow: Dataflow) -> list[int]:
+    """Scopes whose outputs are known by their names: the model, and bodies of operators that are not ONNX's own, as the
+    decoder of a BeamSearch is."""
+    bodies = [scope for scope in flow.scopes if scope.kind == "body"]
+    return [0, *(scope.id for scope in bodies if "::" in flow.ops[scope.op].kind)]
 
 
 def is_made_in(graph: ir.Graph | ir.Function, value: ir.Value) -> bool:

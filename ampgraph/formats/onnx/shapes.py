@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
 
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
+from .types import DTYPES
 from .weights import stored_tensor
 from .wire import node_bytes
 
@@ -19,10 +21,15 @@ MOST_NODES = 2000  # of a model whose annotated shapes are compared with those t
 
 
 class OnnxShapes:
-    """Callable for Dataflow: the shape of a value, or None."""
+    """Callable for Dataflow: the shape of a value, or None.
+
+    Attributes:
+        typed: element types of what operators give that onnx has no schema for, without which its inference ends there.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
+        self.typed: dict[str, str] = {}
         self._inferred: dict[str, onnx.TypeProto.Tensor] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
@@ -36,7 +43,7 @@ class OnnxShapes:
         if value.container:
             return None
         if self._inferred is None:
-            self._inferred = infer(self.model)
+            self._inferred = infer(self.model, typed=self.typed)
         found = self._inferred.get(value.name) if value.scope == 0 else None
         return None if found is None else _shape(found)
 
@@ -64,11 +71,16 @@ def _differ(one: Shape, other: Shape) -> bool:
     return len(one) != len(other) or any(a != b for a, b in fixed)
 
 
-def infer(model: ir.Model, doubted: bool = False) -> dict[str, onnx.TypeProto.Tensor]:
+def infer(
+    model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, onnx.TypeProto.Tensor]:
     """Types with a shape of the main graph's values by onnx's inference, without weights; empty where it fails.
 
-    ``doubted``: what the file says of the model's outputs is not believed either."""
+    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name."""
     proto = weightless(model)
+    given = {value.name for value in proto.graph.output}
+    for name in sorted(typed.keys() - given):
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, DTYPES[typed[name]].value, None))
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
     try:
@@ -95,7 +107,11 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
     proto.graph.name = "shapes"
     listed = {value.name for value in model.graph.inputs}
     for value in model.graph.inputs:
-        proto.graph.input.append(value_info(value))
+        info = proto.graph.input.add()
+        info.CopyFrom(value_info(value))
+        for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+            if dim.dim_value < 0:  # an unknown one, on which onnx's rules fail
+                dim.ClearField("dim_value")
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None:

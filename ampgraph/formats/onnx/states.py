@@ -34,12 +34,21 @@ class States:
         return value
 
     def commit(self, after: Mapping[ir.Value, ir.Value], when: ir.Value | None = None) -> dict[str, str]:
-        """Each next value, or the old one again where ``when`` is false, is an output of its own."""
+        """Each next value, or the old one again where ``when`` is false, is an output of its own.
+
+        A runtime copies through an Identity what somebody else reads too: an output takes the value itself, if it may.
+        """
         found: dict[str, str] = {}
         for old, new in after.items():
             chosen = new if when is None else self._op("Where", when, new, old)
-            output = self._op("Identity", chosen)
+            output = chosen if _may_be_named(chosen) else self._op("Identity", chosen)
             output.name, output.type, output.shape = self._fresh(f"next/{old.name}"), old.type, old.shape
             self.graph.outputs.append(output)
             found[old.name or ""] = output.name
         return found
+
+
+def _may_be_named(value: ir.Value) -> bool:
+    """Whether nobody else has named a value; what an Identity gives on may be a gradient too."""
+    node = value.producer()
+    return node is not None and node.op_type != "Identity" and not value.is_graph_output()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.graph import LOW
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import VALIDITY, Hold
 from ..stages import Settled
 
+ALL = (FLOAT32, *LOW)
 
-def is_mask(context: Context, value: int) -> bool:
-    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone."""
+
+def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,)) -> bool:
+    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, and through
+    conversions to some types."""
     flow, traits = context.flow, context.traits
     work, seen, ended = [value], set[int](), False
     while work:
@@ -26,16 +30,16 @@ def is_mask(context: Context, value: int) -> bool:
             op = flow.ops[use.op]
             if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
                 ended = True
-            elif traits.at(op.role, "mask_path", use.index) and _stays_float32(context, op):
+            elif traits.at(op.role, "mask_path", use.index) and _stays(context, op, types):
                 work += op.outputs
             else:
                 return False
     return ended
 
 
-def _stays_float32(context: Context, op: Op) -> bool:
+def _stays(context: Context, op: Op, types: tuple[str, ...]) -> bool:
     """Whether an operator is no conversion to another type."""
-    return not context.traits.has(op.role, "conversions") or context.flow.values[op.outputs[0]].dtype == FLOAT32
+    return not context.traits.has(op.role, "conversions") or context.flow.values[op.outputs[0]].dtype in types
 
 
 def broken_mask(context: Context, op: Op) -> list[Hold]:
@@ -47,7 +51,7 @@ def broken_mask(context: Context, op: Op) -> list[Hold]:
         return []
     numbers = [number for v in op.inputs if v != NONE and (number := context.flow.scalar(v)) is not None]
     limit = -context.options.largest  # beyond it the product is float32 for its constant's sake
-    if not any(limit <= number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0]):
+    if not any(limit <= number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0], ALL):
         return []
     if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
         return []

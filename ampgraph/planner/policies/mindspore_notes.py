@@ -6,6 +6,7 @@ only where the two types are really in question.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,12 +19,15 @@ from .mindspore_rules import O3, Rules
 
 LOW_TYPES = ("float16", "bfloat16")
 TOPIC = "mindspore"
+CLASSES = 3
+"""How many classes of a network a note names."""
+OWN_CLASS = "the network's own class"
 
 
 def notes(rules: Rules) -> list[Note]:
     """All notes on a model whose units are settled."""
     level = rules.options.level.name
-    found = list(_given_low(rules, level)) if level != "O1" else []
+    found = list(_given_low(rules, level)) if level != "O1" else list(_by_source(rules))
     if level in ("O1", "O2"):
         found += _unplaced(rules, level)
     if isinstance(rules, O3):
@@ -35,6 +39,35 @@ def notes(rules: Rules) -> list[Note]:
 
 def _name(op: Op) -> str:
     return op.name or op.kind
+
+
+def _by_source(rules: Rules) -> Iterator[Note]:
+    """What is low at O1, where MindSpore rewrites the source of the network's classes: a file has their names alone."""
+    low = [op for op in rules.flow.ops if any(map(rules.is_low, op.slots.values())) and not rules.converts(op)]
+    if not low:
+        return
+    kinds, classes = (Counter(words).most_common() for words in ([op.kind for op in low], _classes(rules, low)))
+    told = [kind for kind, _ in classes[:CLASSES]]
+    told += [f"{len(classes) - CLASSES} more"] if len(classes) > CLASSES else []
+    text = (
+        f"{len(low)} low by their scopes; MindSpore's O1 goes by the source of {_listed([*told, OWN_CLASS])}, which no "
+        "file holds: float32 is what it calls in an inherited method, by an index or in 'a if b else c'"
+    )
+    yield Note(TOPIC, ", ".join(f"{count} {kind}" for kind, count in kinds), text)
+
+
+def _classes(rules: Rules, ops: list[Op]) -> Iterator[str]:
+    """The class that each operator, or the layer that makes it, is called in; the network's own has no name."""
+    for op in ops:
+        kinds = [kind for _, kind in rules.cells[op.id] if kind not in rules.rules.containers]
+        while kinds and (kinds[-1] == op.kind or kinds[-1] in rules.rules.layers):
+            kinds.pop()
+        yield from kinds[-1:]
+
+
+def _listed(words: list[str]) -> str:
+    """Words as a sentence has them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _unplaced(rules: Rules, level: str) -> Iterator[Note]:

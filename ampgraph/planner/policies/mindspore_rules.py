@@ -7,6 +7,7 @@ mindspore/train/amp.py of 2.10, and exports at every level.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -101,7 +102,17 @@ class O1(Rules):
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         if self.converts(op):
             return self.widest(op, unit) if slot == "T1" else "a conversion of the file"
+        if self._unreached(op):
+            return "in a list of lists or a dictionary, where O1 does not look"
         return "" if self._white(op) else "neither a white operator nor in a white cell"
+
+    def _unreached(self, op: Op) -> bool:
+        """Whether the rewriter that O1 is has no way to the cell around an operator."""
+        kinds = [kind for _, kind in self.cells[op.id]]
+        nested = any(
+            outer in self.rules.containers and inner in self.rules.unreached_inside for outer, inner in pairwise(kinds)
+        )
+        return nested or not self.rules.unreached_containers.isdisjoint(kinds)
 
     def _white(self, op: Op) -> bool:
         rules = self.rules

@@ -29,6 +29,7 @@ from .export_check import check_export
 from .export_hints import quiet_logs, takes_gradients, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
+from .sync_norms import refuse_synchronised
 from .torch_marks import detached_apart, mark_padding
 from .tracing import refuse_old_forms, traced_ways
 
@@ -89,13 +90,15 @@ def export_for_training(
 
     Raises:
         AmpError: AMP105 where the file cannot be written, AMP214 for a module that torch cannot export, that is not
-            float32, or of which the exporter leaves something out, AMP501 without torch or onnxscript.
+            float32, or of which the exporter leaves something out, or SyncBatchNorm, AMP501 without
+            torch or onnxscript.
     """
     torch = _torch()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     _refuse_low(torch, parameters)
     refuse_old_forms(module)
     model = _exported(torch, module, args, dynamic_batch, unroll)
+    refuse_synchronised(model.graph)
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)

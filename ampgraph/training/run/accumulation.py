@@ -6,7 +6,8 @@ it would in the whole batch, and float16 overflows where it would there. Without
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,38 @@ from .step_inputs import IGNORED
 ITERATION = "step/iteration"
 
 
+@dataclass(frozen=True)
+class MicroBatch:
+    """A micro-batch: its number among all of them, and its share in the mean over the batch."""
+
+    number: int
+    batch: Mapping[str, Array]
+    share: float
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What micro-batches left beside their gradients: the part of the loss that is theirs, new running statistics, and
+    by what the sum of the gradients is still to be weighted where there is no loss scale."""
+
+    loss: float
+    moved: dict[str, OrtTensor]
+    unweighted: float
+
+
 class AccumulatingBinding:
     """`Binding` for a step that is cut in two; a batch is shared among ``parts`` micro-batches."""
 
     def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int) -> None:
         """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
-        self.layout, self.parts = step.layout, parts
+        self.layout, self.parts, self.all_parts = step.layout, parts, parts
         self._cut: CutStep = cut(step)
         self._update = Binding(self._cut.update, device, strict, threads)
         self.device, self.memory = self._update.device, self._update.memory
         _, providers = choose("cpu" if strict else device)
         self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, strict, threads)
         self._binding: Any = self._gradients.io_binding()
-        self.total = FlatBuffer(self._cut.summed, self.memory)
+        self.total = self._buffer()
         self._adding: _Sum | None = None
         if parts > 1:
             self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
@@ -66,41 +86,47 @@ class AccumulatingBinding:
         if self.parts == 1:
             loss, moved = self._part(batch, state, self.total)
         else:
-            loss, moved = self._all_parts(batch, state)
-        given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, self._cut.loss: loss}
-        given |= {self._cut.moved[name]: value for name, value in moved.items()}
+            done = self._summed(shared(batch, self.parts, self.layout), state)
+            loss, moved = device_value(np.array(done.loss, np.float32), self.memory), done.moved
+        given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, self._cut.loss: loss, **moved}
         return self._update.run({}, given)
 
-    def _all_parts(
-        self, batch: Mapping[str, Array], state: dict[str, OrtTensor]
-    ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
-        assert self._adding is not None
+    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """The same: all of a batch is this process's own."""
+        return self.run(batch)
+
+    def _buffer(self) -> FlatBuffer:
+        return FlatBuffer(self._cut.summed, self.memory)
+
+    def _summed(self, pieces: list[MicroBatch], state: dict[str, OrtTensor]) -> Summed:
+        """The gradients of micro-batches in ``total``."""
         losses, before = 0.0, 0.0
         moved: dict[str, OrtTensor] = {}
-        for number, (part, share) in enumerate(shared(batch, self.parts, self.layout)):
-            first = before == 0
-            self._of_part(state, number, share)
-            loss, moved = self._part(part, state, self.total if first else self._adding.now)
-            state |= moved
-            if not first:
-                self._adding.run(before, share)
-            before = share if first else 1.0
-            losses += share * float(as_numpy(loss))
-        return device_value(np.array(losses, np.float32), self.memory), moved
+        old = {new: name for name, new in self._cut.moved.items()}
+        for piece in pieces:
+            self._of_piece(state, piece)
+            into = self.total if self._adding is None or not before else self._adding.now
+            loss, moved = self._part(piece.batch, state, into)
+            state |= {old[name]: value for name, value in moved.items()}
+            if self._adding is not None and before:
+                self._adding.run(before, piece.share)
+            before = 1.0 if before else piece.share
+            losses += piece.share * float(as_numpy(loss))
+        return Summed(losses, moved, before)
 
-    def _of_part(self, state: dict[str, OrtTensor], number: int, share: float) -> None:
+    def _of_piece(self, state: dict[str, OrtTensor], piece: MicroBatch) -> None:
         """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
         if name := self.layout.scale:
             whole = self._update.get(name)
-            state[name] = device_value(whole * whole.dtype.type(share), self.memory)
+            state[name] = device_value(whole * whole.dtype.type(piece.share), self.memory)
         if name := self._iteration:
             whole = self._update.get(name)
-            state[name] = device_value(whole * self.parts + number, self.memory)
+            state[name] = device_value(whole * self.all_parts + piece.number, self.memory)
 
     def _part(
         self, batch: Mapping[str, Array], state: Mapping[str, OrtTensor], into: FlatBuffer
     ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
-        """The loss and the new running statistics of a micro-batch; its gradients go into a buffer."""
+        """The loss of a micro-batch, and by their names its new running statistics; its gradients go into a buffer."""
         binding, held = self._binding, {name: device_value(array, "cpu") for name, array in batch.items()}
         for name, value in (*held.items(), *((e.name, state[e.name]) for e in self._cut.gradients.layout.states)):
             bind_given(binding, name, value)
@@ -112,7 +138,7 @@ class AccumulatingBinding:
         _run(self._gradients, binding, self.device)
         found = binding.get_outputs_as_ortvaluevector()
         value = import_onnxruntime().OrtValue
-        moved = zip(self._cut.moved, list(found)[1 + len(into.parts) :], strict=True)
+        moved = zip(self._cut.moved.values(), list(found)[1 + len(into.parts) :], strict=True)
         return value(found[0]), {name: value(new) for name, new in moved}
 
 
@@ -165,27 +191,50 @@ def _run(session: Any, binding: Any, device: str) -> None:
         raise stopped(error, device, torn=False) from error
 
 
-def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> Iterator[tuple[dict[str, Array], float]]:
+def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> list[MicroBatch]:
     """The micro-batches, of sizes that differ by one at most, and the share of each in the mean over the batch.
 
     A share counts the labels that count, where the loss is cross entropy of the input ``labels``; otherwise samples.
     Micro-batches without any are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for
     inputs that differ in their number of samples.
     """
-    sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
-    count = min(sizes.values())
-    if len(set(sizes.values())) > 1:
-        message = f"inputs with {', '.join(map(str, sizes.values()))} samples cannot be shared among micro-batches"
-        raise AmpError("AMP503", message, hint="the first axis of every input must count the samples")
+    weights, rows = counted(batch, layout)
+    weights = weights if weights.any() else rows
+    return weighed(batch, parts, weights, float(weights.sum()))
+
+
+def weighed(batch: Mapping[str, Array], parts: int, weights: Array, whole: float, first: int = 0) -> list[MicroBatch]:
+    """Micro-batches with the shares that their weights are of ``whole``, numbered from ``first``."""
+    count = len(weights)
     if count < parts:
         message = f"a batch of {count} is too small for {parts} micro-batches"
         raise AmpError("AMP503", message, hint="take larger batches, or a smaller --accumulate")
     borders = [number * count // parts for number in range(parts + 1)]
-    weights = np.ones(count)
-    labels = batch.get(layout.labels)
-    if labels is not None and labels.dtype.kind == "i" and (labels != IGNORED).any():
-        weights = (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64)
-    for start, end in zip(borders, borders[1:], strict=False):
-        share = float(weights[start:end].sum() / weights.sum())
+    found = []
+    for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False)):
+        share = float(weights[start:end].sum() / whole)
         if share:
-            yield {name: array[start:end] for name, array in batch.items()}, share
+            rows = {name: array[start:end] for name, array in batch.items()}
+            found.append(MicroBatch(first + number, rows, share))
+    return found
+
+
+def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:
+    """How many labels of each sample count, and a one for each sample; the same where no label may be left out.
+
+    Raises AmpError AMP503 for inputs that differ in their number of samples, and for labels left out of one part of a
+    loss only.
+    """
+    sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
+    if len(set(sizes.values())) > 1:
+        message = f"inputs with {', '.join(map(str, sizes.values()))} samples cannot be shared among micro-batches"
+        raise AmpError("AMP503", message, hint="the first axis of every input must count the samples")
+    count = min(sizes.values())
+    rows = np.ones(count)
+    labels = batch.get(layout.labels)
+    if labels is None or labels.dtype.kind != "i" or not count:
+        return rows, rows
+    if layout.parts and (labels == IGNORED).any():
+        message = f"label {IGNORED} in micro-batches of a loss that has other parts, which count every sample"
+        raise AmpError("AMP503", message, hint="leave these samples out, or train without --accumulate")
+    return (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64), rows

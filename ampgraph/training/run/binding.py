@@ -47,10 +47,15 @@ class Binding:
         self._turn = 0
         self._scale: OrtTensor | None = None
         self._scale_name = self.layout.scale
-        names = (self.layout.loss, self.layout.finite, self.layout.norm)
+        names = (self.layout.loss, self.layout.finite, self.layout.norm, *(output for _, output in self.layout.parts))
         self._results = [name for name in names if name]
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
+
+    @property
+    def turn(self) -> int:
+        """Changes with every step that was done."""
+        return self._turn
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +166,10 @@ class Binding:
                 self._torn = ""  # one came before it
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
+
+    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """The same: all of a batch is this process's own."""
+        return self.run(batch)
 
     def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """What a step made becomes what the next one reads; said twice, it is the same."""

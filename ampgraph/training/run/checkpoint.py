@@ -110,6 +110,15 @@ def digest(step: TrainingStep) -> str:
     return made.hexdigest()
 
 
+def digest_of(state: Mapping[str, Array | Late]) -> str:
+    """Changes with every bit of a state."""
+    made = hashlib.blake2b(digest_size=16)
+    for name, array in sorted(state.items()):
+        made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
+        made.update(_words(np.asarray(array)))
+    return made.hexdigest()
+
+
 def save(path: str | os.PathLike[str], checkpoint: Checkpoint[Array | Late]) -> None:
     """Raises AmpError AMP105 where it cannot be written; what stood at ``path`` before stays then."""
     path = Path(path)

@@ -12,6 +12,11 @@ from ...core.errors import AmpError
 from ...core.files import sweep
 
 
+def claim(file: Path, until: contextlib.ExitStack) -> None:
+    """`claimed`, to the end of an exit stack."""
+    until.enter_context(claimed(file))
+
+
 @contextlib.contextmanager
 def claimed(file: Path) -> Iterator[None]:
     """Makes the folder of a checkpoint, clears it of what killed trainings have left, and keeps others out of it.

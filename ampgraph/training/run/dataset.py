@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...core.arrays import Array
+from .normalized import Normalized
 
 Batches: TypeAlias = "Iterable[Mapping[str, ArrayLike] | Sequence[ArrayLike]]"
-TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Batches"
+TrainingData: TypeAlias = "str | os.PathLike[str] | Mapping[str, ArrayLike] | Dataset | Normalized | Batches"
 """A path of an .npz file or a folder, arrays by input name, or what gives batches every time that it is iterated."""
 Prepare: TypeAlias = "Callable[[Mapping[str, Array]], dict[str, Array]]"
+PIECE = 1 << 24  # bytes of the samples that are looked at together
 
 
 def unchanged(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -30,13 +32,20 @@ class Dataset:
     arrays: Mapping[str, Array]
     samples: int
     prepare: Prepare = unchanged
+    note: str = ""  # what `prepare` does beyond types and axes
+
+    def then(self, more: Prepare, note: str) -> Dataset:
+        """The same samples, and ``more`` done to their rows; ``note`` tells it from others."""
+        return replace(self, prepare=_both(self.prepare, more), note=f"{self.note}{note}\n")
 
     def digest(self) -> str:
-        """Changes with names, types, sizes and numbers."""
-        made = hashlib.blake2b(digest_size=16)
+        """Changes with names, types, sizes and numbers, and with what is done to them."""
+        made = hashlib.blake2b(self.note.encode(), digest_size=16)
         for name, array in sorted(self.arrays.items()):
             made.update(f"{name}:{array.dtype}:{list(array.shape)}\n".encode())
-            made.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            step = rows_at_once({name: array})
+            for start in range(0, len(array), step):
+                made.update(np.ascontiguousarray(array[start : start + step]).reshape(-1).view(np.uint8).data)
         return made.hexdigest()
 
     def shuffled(
@@ -65,7 +74,11 @@ class Stream(Dataset):
 
     def digest(self) -> str:
         """That of its size: another order is other data, and it may be shuffled."""
-        return f"stream of {self.samples}"
+        return f"stream of {self.samples}" + self.note
+
+    def then(self, more: Prepare, note: str) -> Dataset:
+        named = self.named
+        return replace(self, named=lambda given: more(named(given)), note=f"{self.note}{note}\n")
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
@@ -87,6 +100,16 @@ class Stream(Dataset):
                 held = [{name: array[end:] for name, array in rows.items()}] if end < count else []
         if held and not whole:
             yield {name: np.concatenate([part[name] for part in held]) for name in held[0]}
+
+
+def rows_at_once(arrays: Mapping[str, Array]) -> int:
+    """How many samples make a piece, counted as float32 at least."""
+    widths = [array[:1].size * max(array.dtype.itemsize, 4) for array in arrays.values() if len(array)]
+    return max(1, PIECE // max(sum(widths), 1))
+
+
+def _both(first: Prepare, then: Prepare) -> Prepare:
+    return lambda rows: then(first(rows))
 
 
 def _rows(part: Mapping[str, Array]) -> int:

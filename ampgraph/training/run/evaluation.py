@@ -12,33 +12,51 @@ from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...formats.onnx.graph import OnnxGraph
 from ...runtime.onnxruntime_session import OnnxSession
+from ..step.loss_terms import read_spelled
 from ..step.packed_forward import FORWARD, ORIGINAL, unpack
+from ..step.state_tensors import AVERAGE, EMA, GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep
 from .dataset import TrainingData
 from .step_inputs import IGNORED, StepInputs
 
+TAKEN = (PARAMETER, RUNNING, GIVEN)  # kinds of state that the forward graph holds under the same name
 
-def trained_model(step: TrainingStep, state: Mapping[str, Array]) -> ir.Model:
+
+def trained_model(step: TrainingStep, state: Mapping[str, Array], average: bool = False) -> ir.Model:
     """The forward model with trained weights and running statistics, for inference: no Dropout, no batch statistics.
 
-    Raises AmpError AMP206 for a step that holds no forward graph.
+    ``average``: with the running average of the weights. Raises AmpError AMP206 for a step that holds no forward graph,
+    or no average.
     """
     text = step.model.metadata_props.get(FORWARD)
     if text is None:
         hint = "build the step with ampgraph build-step from a forward graph"
         raise AmpError("AMP206", "holds no forward graph", hint=hint)
     stored = step.model.graph.initializers.values()
-    tensors = {v.name or "": v.const_value.numpy() for v in stored if v.const_value is not None}
-    tensors |= {name.removeprefix(ORIGINAL): array for name, array in tensors.items() if name.startswith(ORIGINAL)}
-    tensors |= {entry.name: state[entry.name] for entry in step.layout.of("parameter", "running")}
-    model = unpack(text, {name: _wide(array) for name, array in tensors.items()})
+    kept = {v.name or "": v.const_value.numpy() for v in stored if v.const_value is not None}
+    kept |= {name.removeprefix(ORIGINAL): array for name, array in kept.items() if name.startswith(ORIGINAL)}
+    tensors = {entry.name: state[entry.name] for entry in step.layout.of(*TAKEN)}
+    if average:
+        tensors |= _average(step, state)
+    model = unpack(text, _all_wide(tensors), _all_wide(kept))
     set_inference(model.graph)
     return model
 
 
-def save_trained(step: TrainingStep, state: Mapping[str, Array], path: str | os.PathLike[str]) -> None:
-    """Writes the forward model with trained weights, whole or not at all."""
-    OnnxGraph(trained_model(step, state)).save(path)
+def _average(step: TrainingStep, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The averages by the names of the parameters."""
+    entries = [entry.name for entry in step.layout.of(AVERAGE)]
+    if not entries:
+        hint = "build the step with an average: --ema 0.999"
+        raise AmpError("AMP206", "keeps no running average of the weights", hint=hint)
+    return {name.removeprefix(EMA): state[name] for name in entries}
+
+
+def save_trained(
+    step: TrainingStep, state: Mapping[str, Array], path: str | os.PathLike[str], average: bool = False
+) -> None:
+    """Writes the forward model with trained weights or their running average, whole or not at all."""
+    OnnxGraph(trained_model(step, state, average)).save(path)
 
 
 def set_inference(graph: ir.Graph) -> None:
@@ -49,6 +67,10 @@ def set_inference(graph: ir.Graph) -> None:
         if node.op_type == "BatchNormalization" and "training_mode" in node.attributes:
             node.attributes.pop("training_mode")
             node.resize_outputs(1)
+
+
+def _all_wide(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: _wide(array) for name, array in arrays.items()}
 
 
 def _wide(array: Array) -> Array:
@@ -63,31 +85,36 @@ class Evaluator:
         self.step, self.feeds = step, StepInputs(step)
         model = trained_model(step, step.initial_state)
         graph = model.graph
-        self.weights = [e.name for e in step.layout.of("parameter", "running") if e.name in graph.initializers]
+        self.weights = [e.name for e in step.layout.of(*TAKEN) if e.name in graph.initializers]
         for name in self.weights:
             value = graph.initializers.pop(name)
             value.const_value = None
             graph.inputs.append(value)
         labels = step.layout.labels
         self.fed = [name for name in self.feeds.ports if name != labels]
-        self.kind = str(step.layout.options.get("loss") or "")
+        self.terms = read_spelled(str(step.layout.options.get("loss") or ""))
         names = [value.name or "" for value in graph.outputs]
-        self.output = self.kind if self.kind in names else names[0]
+        self.outputs = {kind: kind if kind in names else names[0] for kind in self.terms}
         self.session = OnnxSession(ir.to_proto(model), device)
 
     def measure(self, state: Mapping[str, Array], data: TrainingData, batch_size: int = 256) -> dict[str, float]:
-        """``samples``, and what is known: ``loss``, and ``accuracy`` where labels are classes."""
+        """``samples``, and what is known: ``loss``, the weighted sum of several, without a gradient penalty, and
+        ``accuracy`` where labels are classes."""
         dataset = self.feeds.dataset(data)
         fixed = next((p.shape[0] for p in self.feeds.ports.values() if p.shape and isinstance(p.shape[0], int)), None)
         weights = {name: _wide(state[name]) for name in self.weights}
-        sums = _Sums(self.kind)
+        sums = {kind: _Sums(kind) for kind in self.terms}
+        asked = list(dict.fromkeys(self.outputs.values()))
         for batch in dataset.in_order(fixed or batch_size, whole=fixed is not None):
             feeds = {name: batch[name] for name in self.fed} | weights
-            result = self.session.run(feeds, outputs=[self.output])[self.output]
-            sums.add(result, batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
-        if not sums.samples:
+            results = self.session.run(feeds, outputs=asked)
+            for kind, one in sums.items():
+                one.add(results[self.outputs[kind]], batch.get(self.step.layout.labels), len(batch[self.fed[0]]))
+        if not all(one.samples for one in sums.values()):
             raise AmpError("AMP503", "there is not one whole batch to evaluate", hint=f"give {fixed} samples or more")
-        return sums.means()
+        means = {kind: one.means() for kind, one in sums.items()}
+        loss = sum(weight * means[kind]["loss"] for kind, weight in self.terms.items())
+        return {name: number for found in means.values() for name, number in found.items()} | {"loss": loss}
 
 
 class _Sums:

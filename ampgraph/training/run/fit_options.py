@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.arrays import Array
 from ...core.errors import AmpError, is_whole, nearest
-from .schedules import Schedule
+from .group_rates import Given
 
 LAST = ("drop", "keep", "pad")
 
@@ -21,7 +19,7 @@ class FitOptions:
 
     epochs: int
     batch_size: int
-    lr_schedule: str | Schedule | Sequence[float] | Array | None = None
+    lr_schedule: Given = None
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = 0
     resume: bool = False

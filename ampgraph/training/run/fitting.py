@@ -9,6 +9,7 @@ other data, another seed, batch size or schedule, and another number of epochs f
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,11 +24,12 @@ from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
 from . import checkpoint as files
-from .checkpoint_folder import claimed
+from .checkpoint_folder import claim
 from .dataset import TrainingData
 from .fit_options import FitOptions
+from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
-from .schedules import described, parse_schedule, rates
+from .parallel.alone import ALONE, Group
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -79,7 +81,7 @@ class Fittable(Protocol):
     def updates(self) -> int: ...
     @property
     def scale(self) -> float: ...
-    def set_rates(self, table: Sequence[float] | Array) -> None: ...
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None: ...
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[object]: ...
     def load_state(self, state: Mapping[str, Array]) -> None: ...
     def late_state(self) -> Mapping[str, files.Late]: ...
@@ -99,30 +101,40 @@ def fit(
     options: FitOptions,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
+    group: Group = ALONE,
 ) -> History:
-    """Trains; the last samples of an epoch that fill no batch are left out of it.
+    """Trains; the last samples of an epoch that fill no batch are left out of it. ``group``: the processes that share
+    every batch; rank 0 of them alone reads and writes checkpoints.
 
     ``on_step(done, total, result)`` is called after every step, ``on_epoch(epoch)`` after every epoch.
     Raises AmpError AMP324 for a schedule and AMP325 for numbers that make no sense, AMP503 for data that does not fit,
     AMP101, AMP108 and AMP405 for a checkpoint to go on from, AMP105 where one cannot be written, AMP504 where training
-    is lost. Ctrl-C takes effect between two steps.
+    is lost, AMP509 where ranks differ in what they are given or hold, or one is gone. Ctrl-C takes effect between two
+    steps.
     """
-    run = _Run(trainer, data, validate, options)
-    with contextlib.nullcontext() if run.file is None else claimed(run.file):
+    run = _Run(trainer, data, validate, options, group)
+    with contextlib.ExitStack() as held:
+        if run.file is not None:
+            group.from_first(functools.partial(claim, run.file, held))
         run.begin()
         return run.run(on_step, on_epoch)
 
 
 class _Run:
     def __init__(
-        self, trainer: Fittable, data: TrainingData, validate: TrainingData | None, options: FitOptions
+        self,
+        trainer: Fittable,
+        data: TrainingData,
+        validate: TrainingData | None,
+        options: FitOptions,
+        group: Group,
     ) -> None:
         """Checks all that is given; nothing is changed yet."""
-        self.trainer = trainer
+        self.trainer, self.group = trainer, group
         self.options = options = replace(options, batch_size=trainer.feeds.check_batch_size(options.batch_size))
         self.data = trainer.feeds.dataset(data)
         self.validate = None if validate is None else trainer.feeds.dataset(validate)
-        if self.validate is not None:
+        if self.validate is not None and group.first:
             trainer.prepare_evaluation()
         self.rest = self.data.samples % options.batch_size
         self.last = last_batches(options, trainer.feeds, self.rest) and bool(self.rest)
@@ -131,7 +143,7 @@ class _Run:
             message = f"{self.data.samples} samples do not fill one batch of {options.batch_size}"
             raise AmpError("AMP503", message, hint="take smaller batches")
         given = options.lr_schedule
-        self.table = None if given is None else rates(given, trainer.learning_rate, self.steps * options.epochs)
+        self.tables = scheduled(trainer.layout, trainer.learning_rate, given, self.steps * options.epochs)
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
@@ -145,14 +157,16 @@ class _Run:
             last_batch=options.last_batch,
             samples=self.data.samples,
             epochs=options.epochs,
-            lr_schedule=described(given),
+            lr_schedule=described_all(given),
             data="" if self.file is None else self.data.digest(),
         )
         self.epoch = self.batch = self.before = 0
+        given_alike = f"{trainer.digest} {self.place}"
+        group.refuse_difference(given_alike, "another step, other data or other options", "give all ranks the same")
 
     def begin(self) -> None:
         """Takes the state to start from and the learning rates."""
-        found = self._found()
+        found = self.group.from_first(self._found)
         if found is None:
             # a table counts from the first update of the state, which an earlier fit may have made
             self.place = replace(self.place, past=self.trainer.updates)
@@ -162,9 +176,16 @@ class _Run:
             self.finite = [bool(flag) for flag in found.history.get("finite", ())]
             self.epoch, self.batch, self.before = found.position.epoch, found.position.batch, len(self.losses)
             self.place = replace(self.place, past=found.position.past)
-        if self.table is not None:
-            self.trainer.set_rates(np.concatenate([np.repeat(self.table[:1], self.place.past), self.table]))
+        if self.tables is not None:
+            self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """Raises AmpError AMP509 where the ranks do not hold the same state, bit for bit."""
+        if self.group.world > 1:
+            hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
+            self.group.refuse_difference(files.digest_of(self.trainer.late_state()), "other bits in its state", hint)
 
     def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
@@ -197,6 +218,7 @@ class _Run:
             self._read()
             self.epoch, self.batch = self.epoch + 1, 0
             self._check_epoch(result.scale)
+            self._check_ranks()
             epochs.append(self._epoch_done(result.scale))
             self._save()
             if on_epoch is not None:
@@ -213,8 +235,11 @@ class _Run:
         losses, finite = self.losses[last], self.finite[last]
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
         mean = float(np.mean(usable)) if usable else float("nan")
-        found = {} if self.validate is None else self.trainer.evaluate(self.validate)
+        found = {} if self.validate is None else self.group.from_first(self._validated)
         return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found)
+
+    def _validated(self) -> dict[str, float]:
+        return {} if self.validate is None else self.trainer.evaluate(self.validate)
 
     def _read(self) -> None:
         """Copies the results of steps to the host. Raises AmpError AMP504 where training is lost."""
@@ -259,7 +284,8 @@ class _Run:
         self._read()
         place = replace(self.place, epoch=self.epoch, batch=self.batch)
         history = {"losses": np.array(self.losses, np.float32), "finite": np.array(self.finite, np.bool_)}
-        files.save(self.file, files.Checkpoint(self.trainer.digest, self.trainer.late_state(), place, history))
+        made = files.Checkpoint(self.trainer.digest, self.trainer.late_state(), place, history)
+        self.group.from_first(functools.partial(files.save, self.file, made))
 
 
 def _check_same(found: files.Position, mine: files.Position, where: str) -> None:
@@ -271,15 +297,11 @@ def _check_same(found: files.Position, mine: files.Position, where: str) -> None
         )
     for name in ("seed", "batch_size", "accumulate", "last_batch", "samples", "lr_schedule", "epochs"):
         other, given = getattr(found, name), getattr(mine, name)
-        if other != given and (name != "epochs" or _stretches(mine.lr_schedule)):
+        if other != given and (name != "epochs" or stretches(mine.lr_schedule)):
             message = f"is from a training with {name}={other}, not {given}"
-            why = f": {mine.lr_schedule.partition(':')[0]} ends with the last epoch" if name == "epochs" else ""
+            why = f": {stretches(mine.lr_schedule)} ends with the last epoch" if name == "epochs" else ""
             hint = f"give {name.replace('_', ' ')} {other} again{why}; or start anew in another folder"
             raise AmpError("AMP405", message, where=where, hint=hint)
     if found.data != mine.data:
         hint = "give the data that it was begun with, or start anew in another folder"
         raise AmpError("AMP405", "is from a training with other data", where=where, hint=hint)
-
-
-def _stretches(schedule: str) -> bool:
-    return schedule != "none" and not schedule.startswith("a table") and parse_schedule(schedule).stretches

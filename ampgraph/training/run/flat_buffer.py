@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import OrtTensor
 
@@ -54,19 +55,27 @@ class FlatBuffer:
     """``value`` is the whole buffer, a vector that torch.from_dlpack shares; ``parts`` are its tensors by name."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: str) -> None:
-        starts, end = {}, 0
+        starts: dict[str, int] = {}
+        end = 0
         for name, shape in shapes.items():
             starts[name] = end
             end += -(-math.prod(shape) // ALIGNED) * ALIGNED
         zeros = np.zeros(max(end, 1), np.float32)  # the gaps are added too: they must be numbers
-        ort = import_onnxruntime()
-        self.value: OrtTensor = ort.OrtValue.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
-        self.value.update_inplace(zeros)
+        self.starts = starts
+        self.value = self._held(zeros, memory)
         start = self.value.data_ptr()
         self.parts = {
             name: BufferPart(self.value, memory, tuple(shape), start + 4 * starts[name])
             for name, shape in shapes.items()
         }
+
+    def _held(self, zeros: Array, memory: str) -> OrtTensor:
+        """The buffer, in memory of ONNX Runtime."""
+        kind = import_onnxruntime().OrtValue
+        made: Any = kind.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
+        made.update_inplace(zeros)
+        value: OrtTensor = made
+        return value
 
 
 def bind_given(binding: IoBinding, name: str, value: OrtTensor | BufferPart) -> None:

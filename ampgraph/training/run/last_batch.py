@@ -14,8 +14,9 @@ from .step_inputs import IGNORED, StepInputs
 
 def last_batches(options: FitOptions, feeds: StepInputs, rest: int) -> bool:
     """Whether a last batch of ``rest`` samples is trained. Raises AmpError AMP325 where it cannot be as is said."""
-    if options.last_batch == "pad" and feeds.layout.options.get("loss") != "cross_entropy":
-        message = "only with cross_entropy, where a label can count for nothing, is a last batch padded"
+    layout = feeds.layout
+    if options.last_batch == "pad" and (layout.options.get("loss") != "cross_entropy" or layout.parts):
+        message = "only with cross_entropy alone, where a label can count for nothing, is a last batch padded"
         raise AmpError("AMP325", message, hint="--last-batch keep, or drop")
     if options.last_batch == "keep" and rest:
         if any(port.shape and isinstance(port.shape[0], int) for port in feeds.ports.values()):

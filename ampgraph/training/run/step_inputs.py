@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -15,10 +17,10 @@ from ...runtime.data import first_nan, load_inputs, refuse_missing
 from ...runtime.ports import Port, check_feeds, contradiction
 from ..forward.class_inputs import ClassInput
 from ..step.training_step import StepLayout, TrainingStep
-from .data_folder import is_folder, load_folder
-from .dataset import Dataset, Stream, TrainingData
+from .data_folder import load_folder, stays_on_disk
+from .dataset import Dataset, Stream, TrainingData, rows_at_once
+from .normalized import Normalized
 
-ROWS = 4096  # of mapped files that are looked at together
 IGNORED = -100  # a label that counts for nothing, as in torch.nn.functional.cross_entropy
 
 
@@ -43,8 +45,10 @@ class StepInputs:
         """
         if isinstance(data, Dataset):
             return data
+        if isinstance(data, Normalized):
+            return self.dataset(cast("TrainingData", data.data)).then(*data.rows(self.ports, self.layout.labels))
         where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
-        if where and is_folder(where):
+        if where and stays_on_disk(where):
             return self._mapped(load_folder(where, self.ports, self.layout.labels), where)
         if isinstance(data, Iterable) and not isinstance(data, (str, Mapping)):
             return self._stream(data)
@@ -54,6 +58,8 @@ class StepInputs:
             raise AmpError("AMP503", f"data is a {type(data).__name__}", hint=hint)
         count = self._count(arrays, where)
         try:
+            if any(_widens(self.ports[name], array) for name, array in arrays.items() if name in self.ports):
+                return self._mapped({name: np.asarray(array) for name, array in arrays.items()}, where)
             whole = self._whole(arrays)
             _refuse_nan(whole)
             return Dataset(whole, count)
@@ -65,7 +71,7 @@ class StepInputs:
         arrays = {name: array for name, array in arrays.items() if name in self.ports}
         made = Dataset(arrays, self._count(arrays, where), self._prepared)
         try:
-            for rows in made.in_order(ROWS, whole=False):
+            for rows in made.in_order(rows_at_once(arrays), whole=False):
                 _refuse_nan(rows)
         except AmpError as error:
             raise AmpError(error.code, error.message, where=where, hint=error.hint) from None
@@ -77,11 +83,9 @@ class StepInputs:
         for name, array in rows.items():
             port = self.ports[name]
             sizes = [size for size in port.shape[1:] if isinstance(size, int)]
-            if len(sizes) == len(port.shape) - 1 and np.prod(sizes) == np.prod(array.shape[1:]):
+            if len(sizes) == len(port.shape) - 1 and _only_flatter(sizes, array.shape[1:]):
                 array = array.reshape(len(array), *sizes)
-            made[name] = (
-                np.asarray(array, np.float32) if port.dtype == "float32" and array.dtype.kind in "iu" else array
-            )
+            made[name] = np.asarray(array, np.float32) if _widens(port, array) else array
             if made[name].dtype.byteorder == ">":
                 made[name] = made[name].astype(made[name].dtype.newbyteorder("="))
         return self._whole(made)
@@ -106,7 +110,7 @@ class StepInputs:
         if not isinstance(given, Mapping):
             hint = f"a dictionary or a row of {', '.join(self.ports)}"
             raise AmpError("AMP503", f"a batch of data is a {type(given).__name__}", hint=hint)
-        return self._whole({name: np.asarray(array) for name, array in given.items() if name in self.ports})
+        return self._prepared({name: np.asarray(array) for name, array in given.items() if name in self.ports})
 
     def _count(self, arrays: Mapping[str, ArrayLike], where: str) -> int:
         """How many samples there are. Raises AmpError AMP503 for arrays that are missing or differ in it."""
@@ -139,6 +143,12 @@ class StepInputs:
             message = f"a batch of {size} is too small for {self.parts} micro-batches"
             raise AmpError("AMP503", message, hint="take larger batches, or a smaller --accumulate")
         return int(size)
+
+
+def _only_flatter(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether one shape has some axes of the other merged: channels that come last are not channels that come first."""
+    ends = [{math.prod(sizes[: count + 1]) for count in range(len(sizes))} | {1} for sizes in (one, other)]
+    return math.prod(one) == math.prod(other) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
 
 def _refuse_nan(arrays: Mapping[str, Array]) -> None:
@@ -205,6 +215,12 @@ def _check_labels(labels: Array, row: ClassInput) -> None:
         classes = f"classes are 0 to {row.classes - 1}" if row.classes else "classes are 0 upwards"
         more = "" if row.ignored is None else f"; {row.ignored} leaves a place out of the loss"
         raise AmpError("AMP503", message, hint=classes + more)
+
+
+def _widens(port: Port, array: object) -> bool:
+    """Whether integers are given where float32 is taken, which holds each of them: pixels."""
+    small = isinstance(array, np.ndarray) and array.dtype.kind in "iu" and np.can_cast(array.dtype, np.float32)
+    return port.dtype == "float32" and small
 
 
 def _of_parts(port: Port, parts: int) -> Port:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.step_result import StepResult
-from ..step.training_step import TrainingStep
+from ..step.training_step import StepLayout, TrainingStep
 from . import checkpoint as files
 from .accumulation import AccumulatingBinding
 from .binding import Binding
@@ -20,8 +21,18 @@ from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
-from .schedules import Schedule, table_of
+from .group_rates import Given, state_of
+<<<<<<< HEAD
+from .parallel.alone import ALONE
+from .parallel.opening import open_binding
+from .parallel.torch_group import AUTO
+=======
+from .sharing import SharedBinding, joined
+>>>>>>> grads
 from .step_inputs import StepInputs
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Trainer:
@@ -34,11 +45,23 @@ class Trainer:
         threads: how many threads a step may take on the CPU; 0 for all.
         accumulate: how many micro-batches share the batch of one update. Their gradients are summed, and checked once:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
+<<<<<<< HEAD
+        distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
+            alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads`` and ``accumulate``, AMP502 where the device has no kernel for the step, AMP504 where it has no
-            room for the state.
+            ``threads``, ``accumulate`` and ``distributed``, AMP501 and AMP509 for the other processes, AMP502 where
+            the device has no kernel for the step, AMP504 where it has no room for the state.
+=======
+        share: a trainer whose parameters and running statistics of the same names are this one's too, now and later:
+            steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
+
+    Raises:
+        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for ``threads`` and
+            ``accumulate``, AMP325 and AMP405 for what cannot be shared, AMP502 where the device has no kernel for the
+            step, AMP504 where it has no room for the state.
+>>>>>>> grads
     """
 
     def __init__(
@@ -49,6 +72,11 @@ class Trainer:
         strict: bool = False,
         threads: int = 0,
         accumulate: int = 1,
+<<<<<<< HEAD
+        distributed: str | ProcessGroup | None = AUTO,
+=======
+        share: Trainer | None = None,
+>>>>>>> grads
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -58,20 +86,38 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
+<<<<<<< HEAD
+        self.group = ALONE
+        self._binding = self._opened(device, strict, int(threads), distributed)
+        if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
+            raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
+        self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
+        self._own_feeds = StepInputs(self.training_step, self.accumulate)
+=======
+        if self.accumulate > 1 and self.layout.whole_batch:
+            raise AmpError(
+                "AMP325", f"accumulate={accumulate}: {self.layout.whole_batch}", hint="leave accumulate away"
+            )
         self.feeds = StepInputs(self.training_step, self.accumulate)
         self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding = self._opened(device, strict, int(threads))
+        self._binding: Binding | AccumulatingBinding | SharedBinding = self._opened(device, strict, int(threads))
+>>>>>>> grads
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
+        if share is not None:
+            self._binding, share._binding = joined(
+                self.training_step, self._binding, share.training_step, share._binding
+            )
         self._digest = ""
         self._evaluator: Evaluator | None = None
 
-    def _opened(self, device: str, strict: bool, threads: int) -> Binding | AccumulatingBinding:
-        if self.accumulate == 1:
-            return Binding(self.training_step, device, strict, threads)
-        return AccumulatingBinding(self.training_step, device, strict, threads, self.accumulate)
+    def _opened(
+        self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
+    ) -> Binding | AccumulatingBinding:
+        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        return opened
 
     @property
     def device(self) -> str:
@@ -87,28 +133,25 @@ class Trainer:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def step(self, batch: Feeds) -> StepResult[OrtTensor]:
-        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``.
+        """One training step, whole or not at all. ``batch``: arrays by input name; labels under ``labels``. With other
+        processes each rank gives its own part of the batch.
 
-        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops.
+        Raises AmpError AMP503 for a batch that does not fit, before anything runs; AMP504 where the run stops, AMP509
+        where another process is gone.
         """
-        return self.step_checked(self.feeds.checked(batch))
+        return _result(self.layout, *self._binding.run_own(self._own_feeds.checked(batch)))
 
     def step_checked(self, batch: Mapping[str, Array]) -> StepResult[OrtTensor]:
-        """A step on arrays that `StepInputs` has checked."""
-        values, scale = self._binding.run(batch)
-        loss, finite, norm = self._names
-        return StepResult(as_numpy, values[loss], values.get(finite), scale, values.get(norm))
+        """A step on arrays that `StepInputs` has checked: the whole batch, on every rank."""
+        return _result(self.layout, *self._binding.run(batch))
 
-    def set_rates(self, table: Sequence[float] | Array) -> None:
-        """The learning rate of every update from the first on; the last one holds for all that follow.
+    def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
+        """The learning rate of every update from the first on; the last one holds for all that follow. For a step with
+        several groups of parameters: such a table by the pattern of a group.
 
-        Raises AmpError AMP324 for what is no row of numbers from 0.
+        Raises AmpError AMP324 for what is no row of numbers from 0, and for a group that is not there.
         """
-        rates, last = self.layout.rates, self.layout.last_rate
-        if not rates or not last:
-            raise AmpError("AMP324", "this step has no learning rate to schedule", hint="build it again")
-        table = table_of(table)
-        self._binding.replace({rates: table, last: np.array(len(table) - 1, np.int64)})
+        self._binding.replace(state_of(self.layout, table))
 
     @property
     def updates(self) -> int:
@@ -122,7 +165,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the step was built with, before any schedule."""
+        """The rate that the step was built with, that of its first group, before any schedule."""
         return self._rate
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -147,7 +190,7 @@ class Trainer:
         for name in state:
             if name not in self._types:
                 raise AmpError("AMP405", f"this step has no state '{name}'", hint=nearest(name, list(self._types)))
-        arrays = {}
+        arrays, tables = {}, {table for table, _ in self.layout.rate_tables}
         for name, (dtype, shape) in self._types.items():
             if name not in state:
                 raise AmpError("AMP405", f"the state has no '{name}'", hint="give all of trainer.state")
@@ -156,7 +199,7 @@ class Trainer:
             except ValueError as error:
                 message = f"state '{name}' is no array: {first_line(error)}"
                 raise AmpError("AMP405", message, hint=f"give {dtype} {list(shape)}") from error
-            fits = array.ndim == 1 and array.size if name == self.layout.rates else array.shape == shape
+            fits = array.ndim == 1 and array.size if name in tables else array.shape == shape
             if array.dtype != dtype or not fits:
                 message = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
                 raise AmpError("AMP405", message, hint="take the state of a trainer of the same step")
@@ -194,9 +237,9 @@ class Trainer:
             self._evaluator = Evaluator(self.training_step, self.device)
         return self._evaluator
 
-    def export_weights(self, path: str | os.PathLike[str]) -> None:
-        """Writes the forward model with the weights as they are now, for `ampgraph.convert`."""
-        save_trained(self.training_step, self.state, path)
+    def export_weights(self, path: str | os.PathLike[str], *, ema: bool = False) -> None:
+        """Writes the forward model with the weights as they are now, or their average, for `ampgraph.convert`."""
+        save_trained(self.training_step, self.state, path, average=ema)
 
     def fit(
         self,
@@ -205,7 +248,7 @@ class Trainer:
         epochs: int,
         batch_size: int,
         validate: TrainingData | None = None,
-        lr_schedule: str | Schedule | Sequence[float] | Array | None = None,
+        lr_schedule: Given = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,
         resume: bool = False,
@@ -216,4 +259,10 @@ class Trainer:
     ) -> History:
         """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
         options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
-        return fit(self, data, validate, options, on_step, on_epoch)
+        return fit(self, data, validate, options, on_step, on_epoch, self.group)
+
+
+def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:
+    parts = {name: values[output] for name, output in layout.parts if output in values}
+    finite, norm = values.get(layout.finite), values.get(layout.norm)
+    return StepResult(as_numpy, values[layout.loss], finite, scale, norm, parts)

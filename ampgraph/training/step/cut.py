@@ -150,7 +150,7 @@ def _gradients(model: ir.Model, layout: StepLayout, names: list[str]) -> Trainin
     _drop_unread(model)
     have = {value.name for value in graph.inputs}
     states = tuple(replace(entry, output="") for entry in layout.states if entry.name in have)
-    return TrainingStep(model, replace(layout, states=states, finite="", norm=""))
+    return TrainingStep(model, replace(layout, states=states, finite="", norm="", parts=()))
 
 
 def _update(model: ir.Model, layout: StepLayout, names: list[str]) -> tuple[TrainingStep, str]:
@@ -169,13 +169,17 @@ def _update(model: ir.Model, layout: StepLayout, names: list[str]) -> tuple[Trai
     loss.name, loss.type, loss.shape = layout.loss, given.type, given.shape
     graph.append(passed)
     graph.outputs[number] = loss
+    parts = {output for _, output in layout.parts}
+    for value in [value for value in graph.outputs if value.name in parts]:
+        graph.outputs.remove(value)
     states = {entry.name for entry in layout.states}
     _drop_unread(model, states)
     read = [value.name for value in graph.inputs if value.name in layout.inputs]
     if read:
         raise _uncut(f"its update reads input '{read[0]}'")
     inputs = (*names, given.name or "")
-    return TrainingStep(model, replace(layout, inputs=inputs, labels="", classes=0, class_inputs=())), inputs[-1]
+    told = replace(layout, inputs=inputs, labels="", classes=0, class_inputs=(), parts=())
+    return TrainingStep(model, told), inputs[-1]
 
 
 def _as_input(graph: ir.Graph, made: ir.Value, fresh: FreshNames) -> None:

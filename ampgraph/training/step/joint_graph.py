@@ -26,43 +26,55 @@ from ..forward.lowerings.losses import lower_losses
 from ..forward.lowerings.random_numbers import is_random, lower_random
 from ..forward.parameters import find_parameters, frozen_names
 from ..forward.read import infer
+from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .loss import LOSSES, add_loss, as_scalar
+from .groups import Group, Groups, distinct
+from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
-from .optimizers import Optimizer
 from .packed_forward import FORWARD, keep_originals, originals, pack
+from .penalty import GradientPenalty
+from .penalty_graph import PenaltyBuilder
 from .planner_marks import hold_norms, hold_seed, mark_branches
-from .state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
+from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
 from .update import Scale, Updated, add_scale, add_update
+from .update_options import UpdateOptions
 
 SEED = 0x5EED
+WHOLE = "its gradient penalty is of the whole batch, and no mean over the samples"
+PENALTY = "penalty"  # what that part of a loss is called
 
 
 @dataclass(frozen=True)
 class Read:
     """What was read of a graph before it is changed: names."""
 
-    loss: str
+    losses: Mapping[str, float]  # and the weight of each
     backward: ExportedBackward | None  # None for a forward graph
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
+    groups: dict[str, Group]  # of every parameter
 
 
 class JointGraph:
     """Forward, loss and gradients in one graph, on the way to a step."""
 
-    def __init__(self, model: ir.Model, read: Read, parameters: Sequence[ir.Value]) -> None:
+    def __init__(self, model: ir.Model, read: Read) -> None:
         self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
-        self.named, self.parameters = read.loss, list(parameters)
+        self.losses, stored = read.losses, model.graph.initializers
+        self.penalty: GradientPenalty | None = None
+        self.parameters = [stored[name] for name, group in read.groups.items() if group.optimizer is not None]
+        self.given = [stored[name] for name, group in read.groups.items() if group.shared]
+        self.groups = [group for group in read.groups.values() if group.optimizer is not None]
         self.scale: Scale | None = None
         self.stored = originals(self.graph)
         self.states = StateBuilder(Builder(self.graph, "step"))
         self.batch = [value for value in self.graph.inputs if value.name not in self.graph.initializers]
         if self.backward is not None:
             self.batch = [value for value in self.batch if value.name != self.backward.seed]
+        refuse_synchronised(self.graph, read.frozen)
         read_in = list(self.graph)
         self.running = lower_batch_norm(self.graph, exported_mode=self.backward is not None, frozen=read.frozen)
         self.iteration = self._dropout()
@@ -72,6 +84,8 @@ class JointGraph:
         self.labels, self.classes = "", 0
         self.class_inputs: tuple[ClassInput, ...] = ()
         self.exported_gradients: dict[str, ir.Value] = {}
+        self.outputs = {v.name or "": v for v in self.graph.outputs if v.name not in read.buffers.values()}
+        self.parts: dict[str, ir.Value] = {}
         self.loss = self._loss(read)
         infer(model)
         self.running += buffer_values(self.graph, read.buffers)
@@ -89,25 +103,47 @@ class JointGraph:
 
     def _loss(self, read: Read) -> ir.Value:
         """The scalar that is differentiated."""
-        b = self.states.builder
-        outputs = {v.name or "": v for v in self.graph.outputs if v.name not in read.buffers.values()}
-        if read.loss in outputs:
-            self.class_inputs = read_class_inputs(self.graph, outputs[read.loss])
+        for name in read.losses:
+            if name in self.outputs:
+                self.class_inputs += read_class_inputs(self.graph, self.outputs[name])
         lower_losses(self.graph)
+        b = self.states.builder
         if self.backward is not None:
             found, self.exported_gradients = self.backward.values(self.graph)
             return as_scalar(b, found)
-        outputs = {v.name or "": v for v in self.graph.outputs if v.name in outputs}
-        if read.loss in outputs:
-            return as_scalar(b, outputs[read.loss])
-        added = add_loss(b, read.loss, outputs)
+        self.outputs = {v.name or "": v for v in self.graph.outputs if v.name in self.outputs}
+        self.parts = {name: self._term(b, name) for name in read.losses}
+        return weighted(Builder(self.graph, "loss"), self.parts, read.losses)
+
+    def _term(self, b: Builder, name: str) -> ir.Value:
+        if name in self.outputs:
+            return as_scalar(b, self.outputs[name])
+        added = add_loss(b, name, self.outputs)
         self.batch.append(added.labels)
         self.labels, self.classes = added.labels.name or "", added.classes
         return added.value
 
-    def differentiate(self, policy: LossScale | None) -> None:
-        """Gradients and new running values, each an output behind the loss; the state so far."""
+    def _penalised(self, penalty: GradientPenalty) -> None:
+        """Adds a penalty to the loss; both are parts of it."""
+        if self.backward is not None:
+            message = "a gradient penalty needs gradients of its own, and the graph has its backward"
+            raise AmpError("AMP215", message, hint="build the step from the forward graph, or export the penalty in it")
+        maker = PenaltyBuilder(self.model, penalty, None if self.scale is None else self.scale.seed)
+        inputs = [value for value in self.batch if value.name != self.labels]
+        term = maker.value(self.loss, self.outputs, inputs, self.parameters)
+        b, whole = Builder(self.graph, "loss"), self.loss
+        name, whole.name = whole.name, b.fresh("loss/without_penalty")
+        self.loss = weighted(b, {"": whole, PENALTY: term}, {"": 1, PENALTY: penalty.weight})
+        self.loss.name = name
+        self.parts[PENALTY] = term
+        self.graph.outputs[0] = self.loss
+
+    def differentiate(self, policy: LossScale | None, penalty: GradientPenalty | None = None) -> None:
+        """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far."""
         self.scale = add_scale(self.states, policy)
+        self.penalty = penalty
+        if penalty is not None:
+            self._penalised(penalty)
         seed = None if self.scale is None else self.scale.seed
         if self.backward is None:
             found = differentiate(self.graph, self.loss, self.parameters, seed)
@@ -118,23 +154,36 @@ class JointGraph:
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
         self.graph.outputs.extend(_named_output(self.states.builder, value) for value in found)
         self.graph.outputs.extend(_named_output(self.states.builder, new) for _, new in self.running)
+        self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
         if seed is not None:
             hold_seed(self.graph, seed)
         for parameter in self.parameters:
             self.states.adopt(parameter, PARAMETER)
+        for value in self.given:
+            self.states.adopt(value, GIVEN)
         for old, _ in self.running:
             self.states.adopt(old, RUNNING)
 
+    def _report_parts(self) -> None:
+        """Outputs of their own, by a builder whose nodes are no update; a loss that is one whole has no parts."""
+        if list(self.parts.values()) == [self.loss]:
+            self.parts = {}
+        b = Builder(self.graph, "loss")
+        self.parts = {name: _named_output(b, value) for name, value in self.parts.items()}
+        for name, output in self.parts.items():
+            output.name = b.fresh(f"loss/{name}")
+        self.graph.outputs.extend(self.parts.values())
+
     def match_types(self) -> None:
         """The first values of parameters that are low now."""
-        for parameter in self.parameters:
+        for parameter in (*self.parameters, *self.given):
             _match_type(parameter)
 
-    def finish(self, optimizer: Optimizer, clip_norm: float | None, options: JsonObject) -> TrainingStep:
+    def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(optimizer, clip_norm)
+        updated = self._update(update)
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -144,6 +193,9 @@ class JointGraph:
             loss=self.loss_name(),
             finite=updated.finite,
             norm=updated.norm,
+            groups=self._rated(),
+            parts=self._told_parts(),
+            whole_batch=WHOLE if self.penalty is not None and not self.penalty.of_samples else "",
             options=options,
         )
         self.graph.sort()
@@ -152,17 +204,28 @@ class JointGraph:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
-    def _update(self, optimizer: Optimizer, clip_norm: float | None) -> Updated:
+    def _update(self, update: UpdateOptions) -> Updated:
         """Commits all state; the gradients are read, and no outputs any more."""
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
-        del self.graph.outputs[1:]
+        moved, parts = moved[: len(self.running)], moved[len(self.running) :]
+        del self.graph.outputs[1 : len(made) + 1 - len(parts)]
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
-        updated = add_update(self.states, self.parameters, gradients, optimizer, self.scale, clip_norm, running)
+        updated = add_update(self.states, self.parameters, gradients, self.groups, self.scale, update, running)
         if self.iteration is not None:
             self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
+
+    def _rated(self) -> tuple[tuple[str, float], ...]:
+        """Patterns and learning rates of the groups where there are several, in the order of their tables."""
+        rows = [(g.pattern, float(g.optimizer.lr)) for g in distinct(self.groups) if g.optimizer is not None]
+        return tuple(rows) if len(rows) > 1 else ()
+
+    def _told_parts(self) -> tuple[tuple[str, str], ...]:
+        """The parts of the loss and their outputs, which stand behind the loss."""
+        outputs = [value.name or "" for value in self.graph.outputs]
+        return tuple(zip(self.parts, outputs[1 : 1 + len(self.parts)], strict=True))
 
     def loss_name(self) -> str:
         return self.graph.outputs[0].name or ""
@@ -170,39 +233,46 @@ class JointGraph:
 
 def begin(
     forward: ir.Model,
-    loss: str | None,
+    losses: Mapping[str, float] | None,
     policy: LossScale | None,
     freeze: Sequence[str],
     gradients: Mapping[str, str] | None,
     seed: str | None,
+    groups: Groups,
 ) -> JointGraph:
     """The graph, its loss found, and what is trained."""
-    backward = read_exported_backward(forward, loss, gradients, seed)
-    loss = _loss_name(backward, loss, policy)
+    backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
+    losses = _losses(backward, losses, policy)
     parts = forward if backward is None else forward_part(forward, backward)
     names = [value.name or "" for value in find_parameters(parts, freeze)]
-    parameters = [forward.graph.initializers[name] for name in names]
+    of_names = dict(zip(names, groups.assigned(names), strict=True))
     if backward is not None:
-        refuse_copies(forward, parts, parameters)
+        refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, backward is not None)
-    return JointGraph(forward, Read(loss, backward, pack(parts), frozen, buffers), parameters)
+    return JointGraph(forward, Read(losses, backward, pack(parts), frozen, buffers, of_names))
 
 
-def _loss_name(backward: ExportedBackward | None, loss: str | None, policy: LossScale | None) -> str:
-    """What is differentiated. Raises AmpError AMP213 for nothing, AMP215 where the loss scale has no place."""
+def _losses(
+    backward: ExportedBackward | None, losses: Mapping[str, float] | None, policy: LossScale | None
+) -> Mapping[str, float]:
+    """What is differentiated, with weights. Raises AmpError AMP213 for nothing, AMP215 where the loss scale or weights
+    have no place."""
     if backward is None:
-        if loss is None:
+        if losses is None:
             hint = f"--loss {', '.join(LOSSES)}, or the name of an output that is a float32 scalar"
             raise AmpError("AMP213", "no loss is named, and no output is a parameter's gradient", hint=hint)
-        if not isinstance(loss, str):
-            raise AmpError("AMP213", f"loss={loss!r} is no name", hint=f"{', '.join(LOSSES)}, or that of an output")
-        return loss
+        return losses
+    if losses and (len(losses) > 1 or losses.get(backward.loss) != 1):
+        message = "the graph has its gradients: they are of one loss, which has no weight"
+        raise AmpError(
+            "AMP215", message, hint="weigh the losses in the module, or build the step from the forward graph"
+        )
     if policy is not None and not backward.seed:
         message = "the gradients start from no input: a loss scale behind them would protect nothing"
         hint = "export it with one, --seed-input names it; or --loss-scale none"
         raise AmpError("AMP215", message, hint=hint)
-    return backward.loss
+    return {backward.loss: 1.0}
 
 
 def _named_output(b: Builder, value: ir.Value) -> ir.Value:

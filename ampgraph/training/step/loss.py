@@ -13,6 +13,7 @@ from ..forward.read import FLOATS, described
 from ..gradients.builder import Builder
 
 LOSSES = ("cross_entropy", "mse")
+REASON = "the sum of losses"
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,17 @@ def as_scalar(b: Builder, value: ir.Value) -> ir.Value:
     if not dims:
         return value
     return b.typed(b.op("Reshape", value, b.ints()), ir.DataType.FLOAT)
+
+
+def weighted(b: Builder, terms: Mapping[str, ir.Value], weights: Mapping[str, float]) -> ir.Value:
+    """The weighted sum of scalars, in float32; one alone that counts whole is itself."""
+    with b.float32(REASON):
+        parts = [_times(b, value, weights[name]) for name, value in terms.items()]
+        total = parts[0]
+        for part in parts[1:]:
+            total = b.typed(b.op("Add", total, part), ir.DataType.FLOAT)
+    return total
+
+
+def _times(b: Builder, value: ir.Value, weight: float) -> ir.Value:
+    return value if weight == 1 else b.typed(b.op("Mul", value, b.number(weight)), ir.DataType.FLOAT)

@@ -75,8 +75,10 @@ def keep_originals(graph: ir.Graph, tensors: Mapping[str, ir.TensorProtocol], st
             graph.initializers[ORIGINAL + name] = kept
 
 
-def unpack(text: str, tensors: Mapping[str, Array]) -> ir.Model:
+def unpack(text: str, tensors: Mapping[str, Array], left_out: Mapping[str, Array] | None = None) -> ir.Model:
     """The forward model with these numbers in the place of its initializers of the same name.
+
+    ``left_out``: numbers for what `pack` left out alone; small weights are in the text, as they were.
 
     Raises AmpError AMP206 for a text or for tensors that do not fit.
     """
@@ -86,10 +88,11 @@ def unpack(text: str, tensors: Mapping[str, Array]) -> ir.Model:
     except Exception as error:  # base64, zlib, protobuf and onnx_ir have an error each
         raise AmpError("AMP206", "the forward graph in it cannot be read", hint="build the step again") from error
     for name, value in model.graph.initializers.items():
-        if name in tensors:
-            array = tensors[name]
+        missing = value.const_value is not None and value.const_value.size == 0 and value.shape != ir.Shape((0,))
+        array = tensors.get(name, (left_out or {}).get(name) if missing else None)
+        if array is not None:
             value.const_value = ir.tensor(array, name=name)
             value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
-        elif value.const_value is not None and value.const_value.size == 0 and value.shape != ir.Shape((0,)):
+        elif missing:
             raise AmpError("AMP206", f"no numbers for '{name}'", hint="use the step that the checkpoint was made with")
     return model

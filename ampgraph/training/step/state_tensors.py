@@ -14,6 +14,8 @@ from ...formats.onnx.states import States
 from ..gradients.builder import Builder
 
 PARAMETER, SLOT, RUNNING, SCALE, COUNTER, SCHEDULE = "parameter", "slot", "running", "scale", "counter", "schedule"
+AVERAGE, EMA = "average", "ema/"  # running averages of parameters: ema/NAME
+GIVEN = "given"  # parameters that a step reads and another one trains
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, SupportsFloat, TypeVar
 
 from ...core.arrays import Array
@@ -13,7 +13,7 @@ Tensor = TypeVar("Tensor", covariant=True)
 class StepResult(Generic[Tensor]):
     """Numbers of a step. Each is copied from the device, and waited for, when it is asked for."""
 
-    __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_scale")
+    __slots__ = ("_fetch", "_finite", "_loss", "_norm", "_parts", "_scale")
 
     def __init__(
         self,
@@ -22,10 +22,12 @@ class StepResult(Generic[Tensor]):
         finite: Tensor | None = None,
         scale: Tensor | None = None,
         norm: Tensor | None = None,
+        parts: Mapping[str, Tensor] | None = None,
     ) -> None:
         """``fetch`` copies a tensor of one element to the host; None stands for what the step has not got."""
         self._fetch: Callable[..., Array | SupportsFloat] = fetch
         self._loss, self._finite, self._scale, self._norm = loss, finite, scale, norm
+        self._parts: Mapping[str, Tensor] = parts or {}
 
     def _number(self, tensor: object) -> float:
         return float(self._fetch(tensor))
@@ -34,6 +36,12 @@ class StepResult(Generic[Tensor]):
     def loss(self) -> float:
         """The loss, without the loss scale."""
         return self._number(self._loss)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The losses that the loss is the weighted sum of, without their weights, and a gradient penalty under
+        ``penalty``; empty where it is one loss, or the batch was shared among micro-batches."""
+        return {name: self._number(part) for name, part in self._parts.items()}
 
     @property
     def finite(self) -> bool:

@@ -33,6 +33,9 @@ class StepLayout:
     loss: str = ""
     finite: str = ""
     norm: str = ""
+    groups: tuple[tuple[str, float], ...] = ()  # pattern and learning rate of each, where there are several
+    parts: tuple[tuple[str, str], ...] = ()  # of a loss that has several, and the output of each, without its weight
+    whole_batch: str = ""  # why micro-batches cannot share a batch; empty where they can
     options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
@@ -56,13 +59,21 @@ class StepLayout:
 
     @property
     def rates(self) -> str:
-        """The table of learning rates; empty for none."""
+        """The table of learning rates, that of the first group; empty for none."""
         return self.find(SCHEDULE, "step/learning_rates")
 
     @property
     def last_rate(self) -> str:
         """The last row of that table; empty for none."""
         return self.find(SCHEDULE, "step/last_rate")
+
+    @property
+    def rate_tables(self) -> list[tuple[str, str]]:
+        """The table of every group and its last row, in the order of ``groups``."""
+        ends = ["", *(f"/{number}" for number in range(1, len(self.groups)))]
+        found = [(f"step/learning_rates{end}", f"step/last_rate{end}") for end in ends]
+        found = [(self.find(SCHEDULE, table), self.find(SCHEDULE, last)) for table, last in found]
+        return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -78,7 +89,10 @@ class StepLayout:
                 )
             states = tuple(StateTensor(**entry) for entry in data.pop("states"))
             read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
-            layout = StepLayout(states, tuple(data.pop("inputs")), class_inputs=read, **data)
+            groups = tuple((str(pattern), float(rate)) for pattern, rate in data.pop("groups", ()))
+            parts = tuple((str(name), str(output)) for name, output in data.pop("parts", ()))
+            inputs = tuple(data.pop("inputs"))
+            layout = StepLayout(states, inputs, class_inputs=read, groups=groups, parts=parts, **data)
             layout._check_types()
             return layout
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -87,7 +101,15 @@ class StepLayout:
 
     def _check_types(self) -> None:
         """Raises TypeError: JSON may hold anything."""
-        names = [self.labels, self.loss, self.finite, self.norm, *self.inputs, *(row.name for row in self.class_inputs)]
+        names = [
+            self.labels,
+            self.loss,
+            self.finite,
+            self.norm,
+            self.whole_batch,
+            *self.inputs,
+            *(row.name for row in self.class_inputs),
+        ]
         names += [name for entry in self.states for name in (entry.name, entry.kind, entry.output)]
         numbers = [self.classes, *(row.classes for row in self.class_inputs)]
         numbers += [row.ignored for row in self.class_inputs if row.ignored is not None]
@@ -156,7 +178,8 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
             return f"its input '{name}' is missing, or nothing says once what it is for"
     made = {value.name for value in graph.outputs}
     written = Counter(entry.output for entry in layout.states if entry.output)
-    message = Counter(name for name in (layout.loss, layout.finite, layout.norm) if name)
+    parts = [output for _, output in layout.parts]
+    message = Counter(name for name in (layout.loss, layout.finite, layout.norm, *parts) if name)
     for name, count in (written + message).items():
         if name not in made or count != 1:
             return f"its output '{name}' is missing, or is two things at once"

@@ -13,14 +13,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
+from .groups import Group, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
 from .optimizers import Optimizer
 from .scale_graph import ScaleValues, next_scale
-from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
+from .state_tensors import AVERAGE, COUNTER, EMA, SCALE, SCHEDULE, SLOT, StateBuilder
+from .update_options import UpdateOptions
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
+NOTHING_MORE = UpdateOptions()
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -66,14 +69,15 @@ def add_update(
     states: StateBuilder,
     parameters: Sequence[Value],
     gradients: Sequence[Value],
-    optimizer: Optimizer,
+    groups: Sequence[Group],
     scale: Scale | None,
-    clip_norm: float | None = None,
+    options: UpdateOptions = NOTHING_MORE,
     running: Sequence[tuple[Value, Value]] = (),
 ) -> Updated:
     """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
 
-    ``running``: further state and its next value, which a step that is not finite leaves as it was.
+    ``groups``: that of each parameter. ``running``: further state and its next value, which a step that is not finite
+    leaves as it was.
     """
     b = states.builder
     b.scope = ""
@@ -84,17 +88,18 @@ def add_update(
         # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient
         inverse = b.op("Reciprocal", scale.seed)
         gradients = [b.op("Mul", gradient, inverse) for gradient in gradients]
-    norm = None
-    if clip_norm is not None:
-        norm = global_norm(b, gradients)
-        gap = b.op("Div", b.number(clip_norm), b.op("Add", norm, b.number(CLIP_EPS)))
-        factor = b.op("Min", gap, b.number(1))
-        gradients = [b.op("Mul", gradient, factor) for gradient in gradients]
+    gradients, norm = _clipped(b, gradients, options)
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
-    begun = optimizer.begin(b, _learning_rate(states, optimizer, count), counted)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        _update(states, parameter, gradient, optimizer, begun, holds)
+    average = None if options.ema is None else _average_weights(b, options.ema, count)
+    for number, group in enumerate(distinct(groups)):
+        assert group.optimizer is not None
+        rate = _learning_rate(states, group, number, count)
+        b.scope = ""
+        begun = group.optimizer.begin(b, rate, counted)
+        for parameter, gradient, own in zip(parameters, gradients, groups, strict=True):
+            if own.pattern == group.pattern:
+                _update(states, parameter, gradient, _Move(group.optimizer, begun, average, holds))
     states.commit({**dict(running), count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
@@ -116,33 +121,65 @@ def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
     return b.op("Sqrt", squares[0] if len(squares) == 1 else b.op("Sum", *squares))
 
 
-def _learning_rate(states: StateBuilder, optimizer: Optimizer, count: Value) -> Value:
-    """The table of learning rates at the number of updates so far; its last row holds for all that follow."""
-    b = states.builder
-    table = states.add("step/learning_rates", np.array([optimizer.lr], np.float32), SCHEDULE)
-    table.shape = ir.Shape(["schedule"])
-    last = states.add("step/last_rate", np.int64(0), SCHEDULE)
+def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> tuple[Sequence[Value], Value | None]:
+    """The gradients, and their norm before where it is what limits them."""
+    if options.clip_value is not None:
+        low, high = b.number(-options.clip_value), b.number(options.clip_value)
+        return [b.op("Clip", gradient, low, high) for gradient in gradients], None
+    if options.clip_norm is None:
+        return gradients, None
+    norm = global_norm(b, gradients)
+    gap = b.op("Div", b.number(options.clip_norm), b.op("Add", norm, b.number(CLIP_EPS)))
+    factor = b.op("Min", gap, b.number(1))
+    return [b.op("Mul", gradient, factor) for gradient in gradients], norm
+
+
+def _learning_rate(states: StateBuilder, group: Group, number: int, count: Value) -> Value:
+    """A group's table of learning rates at the number of updates so far; its last row holds for all that follow."""
+    assert group.optimizer is not None
+    b, more = states.builder, f"/{number}" if number else ""
+    table = states.add(f"step/learning_rates{more}", np.array([group.optimizer.lr], np.float32), SCHEDULE)
+    table.shape = ir.Shape([f"schedule{number or ''}"])
+    last = states.add(f"step/last_rate{more}", np.int64(0), SCHEDULE)
     return b.op("Gather", table, b.op("Min", count, last), axis=0)
 
 
-def _update(
-    states: StateBuilder,
-    parameter: Value,
-    gradient: Value,
-    optimizer: Optimizer,
-    begun: Sequence[Value],
-    holds: Value | None,
-) -> None:
+def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Value]:
+    """What remains of the old average, and what of the new parameter enters: all of it at the first update.
+
+    As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
+    """
+    first = b.op("Equal", count, b.constant(np.array(0, np.int64)))
+    kept = b.op("Where", first, b.number(0), b.number(decay))
+    return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What the update of one parameter takes from its group."""
+
+    optimizer: Optimizer
+    begun: Sequence[Value]
+    average: tuple[Value, Value] | None
+    holds: Value | None
+
+
+def _update(states: StateBuilder, parameter: Value, gradient: Value, move: _Move) -> None:
     """One parameter. A low one is raised for the arithmetic and rounded once."""
     b, dtype = states.builder, parameter.dtype
     b.scope = parameter.name or ""
     shape = parameter.shape.numpy() if parameter.shape is not None else ()
-    slots = [states.add(f"{slot}/{parameter.name}", np.zeros(shape, np.float32), SLOT) for slot in optimizer.slots]
+    slots = [states.add(f"{slot}/{parameter.name}", np.zeros(shape, np.float32), SLOT) for slot in move.optimizer.slots]
     wide = parameter if dtype == ir.DataType.FLOAT else b.op("Cast", parameter, to=FLOAT)
-    new, moved = optimizer.update(b, wide, gradient, slots, begun)
+    new, moved = move.optimizer.update(b, wide, gradient, slots, move.begun)
+    after = dict(zip(slots, moved, strict=True))
+    if move.average is not None and parameter.const_value is not None:
+        old = states.add(f"{EMA}{parameter.name}", parameter.const_value.numpy().astype(np.float32), AVERAGE)
+        kept, entering = move.average
+        after[old] = b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering))
     if dtype is not None and dtype != ir.DataType.FLOAT:
         new = b.op("Cast", new, to=int(dtype))
-    states.commit({parameter: new, **dict(zip(slots, moved, strict=True))}, when=holds)
+    states.commit({parameter: new, **after}, when=move.holds)
 
 
 def _output(b: Builder, name: str, value: Value | None) -> str:

@@ -102,3 +102,36 @@ def test_cells_are_known_where_names_leave_out_their_list(tmp_path: Path) -> Non
     found = ampgraph.plan(tmp_path / "m.mindir", "O2", policy="mindspore")
     types = [d.dtype for d in found.decisions if d.kind.endswith("Exp")]
     assert types == ["float32", "float16", "float16", "float16", "float32"]
+
+
+NESTED = """
+    main(x: f32[4,4])
+      parameter w: f32[4,4]
+      a = MatMul(x, w) @Default/chains-CellList/0-SequentialCell/0-Block/dense-Dense/MatMul-op0
+      b = ReLU(a) @Default/chains-CellList/0-SequentialCell/1-ReLU/ReLU-op0
+      c = MatMul(b, w) @Default/stages-CellList/0-CellList/1-Block/dense-Dense/MatMul-op0
+      d = MatMul(c, w) @Default/named-CellDict/first-Dense/MatMul-op0
+      e = MatMul(d, w) @Default/last-Dense/MatMul-op0
+      return e
+"""
+
+
+def test_o1_reaches_no_list_in_a_list_and_no_dictionary(tmp_path: Path) -> None:
+    """A loop over a list that is an attribute is followed, and what it calls."""
+    (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
+    found = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore")
+    types = [d.dtype for d in found.decisions if d.kind.endswith(("MatMul", "ReLU"))]
+    assert types == ["float16", "float16", "float32", "float32", "float16"]
+
+
+def test_o1_says_what_it_takes_from_scopes_alone(tmp_path: Path) -> None:
+    """MindSpore goes by source code there: the note names the operators and the classes that it would read."""
+    (tmp_path / "m.mindir").write_bytes(parse(NESTED).SerializeToString())
+    [note] = ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes
+    assert note.topic == "mindspore" and note.where == "2 MatMul, 1 ReLU"
+    assert "3 low by their scopes" in note.text and "source of Block and the network's own class" in note.text
+
+
+def test_o1_of_nothing_that_is_white_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "m.mindir").write_bytes(parse(RETURNS).SerializeToString())
+    assert not ampgraph.plan(tmp_path / "m.mindir", "O1", policy="mindspore").notes

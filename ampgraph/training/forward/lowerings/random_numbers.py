@@ -10,8 +10,9 @@ import onnx_ir as ir
 from ....core.errors import AmpError
 from ...gradients.builder import Builder
 from ...gradients.registry import attribute, place_of
-from .dropout import BOOL, random_numbers, stream_key
+from .dropout import BOOL
 from .replace import replace_value
+from .squares import random_numbers, stream_key
 
 FLOAT = ir.DataType.FLOAT
 UNIFORM, NORMAL = ("RandomUniform", "RandomUniformLike"), ("RandomNormal", "RandomNormalLike")

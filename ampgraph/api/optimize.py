@@ -1,0 +1,84 @@
+"""``optimize=``: ONNX Runtime's own offline optimisation for the target, before a conversion."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from ..core.errors import AmpError
+from ..core.graph import LOW, Graph
+from ..core.plan import Note
+from ..core.progress import Progress, silent
+from ..formats import adapters
+from ..formats.onnx import io as onnx_io
+from ..formats.onnx.graph import OnnxGraph
+from ..planner.options import Options
+from ..runtime.fusing import best_fused
+from ..runtime.optimized import kind_of, walk
+from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
+from .opsets import Moved
+
+Optimize = bool | str
+"""Whether to, or the Python of an environment whose onnxruntime does it."""
+OWN = "com.microsoft::"
+
+
+def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress: Progress = silent) -> Moved:
+    """The model as the runtime optimises it, with a note that says what was done; as it is where that is no gain.
+
+    Raises AmpError AMP304 for a format or target whose runtime has no such operators, AMP404 beside a plan, AMP501
+    where there is no onnxruntime, AMP502 where it refuses the model, AMP508 for a Python that cannot be asked.
+    """
+    if not wanted:
+        return Moved(graph)
+    if options is None:
+        hint = "a plan is of the graph as it is: optimise and plan in one go"
+        raise AmpError("AMP404", "optimize= cannot change a plan that is given", hint=hint)
+    if not isinstance(graph, OnnxGraph):
+        raise AmpError("AMP304", f"{graph.format} models are not for ONNX Runtime", hint="leave --optimize away")
+    if not any(kind.startswith(OWN) for kind in options.kernels.entries):
+        hint = "leave --optimize away: it fuses by itself when it loads the model"
+        raise AmpError("AMP304", f"{options.target} has none of ONNX Runtime's own operators", hint=hint)
+    if low := _low_types(graph, options):
+        return Moved(graph, (Note("optimize", "", f"not done: the model holds {low} already"),))
+    progress("optimising", 0, 0)
+    return _fused(graph, wanted if isinstance(wanted, str) else "", options)
+
+
+def _low_types(graph: OnnxGraph, options: Options) -> str:
+    """The low types that a model has: what was converted is not fused anew, and converting it again changes nothing."""
+    copy = adapters.copied(graph)
+    copy.prepare()
+    flow = copy.dataflow(options.dtype, frozenset())
+    return " and ".join(low for low in LOW if any(value.dtype == low for value in flow.values))
+
+
+def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
+    """Whether the target has kernels for the operators of ONNX Runtime's own in a model."""
+    imported = {entry.domain: entry.version for entry in proto.opset_import}
+    kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk(proto.graph)}
+    return all(options.kernels.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN))
+
+
+def _fused(graph: OnnxGraph, python: str, options: Options) -> Moved:
+    try:
+        found = best_fused(_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python)
+    except NotOptimized as why:
+        code = "AMP501" if why.elsewhere else "AMP502"
+        hint = "name an environment that has it with --runtime PYTHON, or leave --optimize away"
+        raise AmpError(code, f"ONNX Runtime does not optimise the model: {why}", hint=hint) from why
+    by = found.provider.removesuffix("ExecutionProvider")
+    if not found.how:
+        text = f"nothing makes fewer than the {found.before} nodes that {by} runs"
+        return Moved(graph, (Note("optimize", "", text),))
+    text = f"by {found.how}: {found.before} -> {found.after} nodes that {by} runs, in float32"
+    return Moved(OnnxGraph(onnx_io.deserialize(found.proto, None)), (Note("optimize", "", text),))
+
+
+def _proto(graph: OnnxGraph) -> onnx.ModelProto:
+    """The model with its weights in it. Raises NotOptimized where they are too many."""
+    if sum(tensor.nbytes for tensor in onnx_io.external_tensors(graph.model)) > SIZE_LIMIT:
+        raise NotOptimized("it is over 2 GB in one piece")
+    model = graph.model.clone()
+    ir.external_data.load_to_model(model)
+    return onnx_io.to_proto(model)

@@ -1,0 +1,181 @@
+"""A whole training step in a dataflow: what of it is the network, and which operator each gradient belongs to.
+
+MindSpore writes gradients under ``Gradients/``, in the scope of their forward operator and its kind:
+``Gradients/Default/network-WithLossCell/_backbone-Net/fc-Dense/Grad_MatMul/MatMul-op0``. Operators that do the same
+share the scope of the first of them, so the forward operator is found by kind and by the values that both read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...core.dataflow import NONE, Dataflow, Op
+from . import view
+from .schema import Message
+from .training import assigned_parameters, refuse_whole_step
+
+GRADIENTS, RULE = "Gradients", "Grad_"
+BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
+OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
+PASSING = {"Add": (0, 1), "AddExt": (0, 1), "AddN": None, "BiasAdd": (0,), "Sub": (0,), "SubExt": (0,)}
+"""Operators that hand their gradient on as it is -> the operands that get it, None for all."""
+
+
+def is_step(model: Message) -> bool:
+    """Whether gradients are in the file."""
+    return any(node.domain.startswith(f"{GRADIENTS}/") for graph in view.graphs(model) for node in graph.node)
+
+
+def refuse_unknown_step(model: Message) -> None:
+    """Raises AmpError AMP205 for a step of which the scopes do not tell what is the network, forward and backward."""
+    scopes = {node.domain for graph in view.graphs(model) for node in graph.node}
+    for name in (BACKBONE, NETWORK):
+        inside = [scope for scope in scopes if f"/{name}" in scope]
+        backward = [scope for scope in inside if scope.startswith(f"{GRADIENTS}/")]
+        if 0 < len(backward) < len(inside):
+            return
+    refuse_whole_step(model)
+
+
+def mark_step(flow: Dataflow, model: Message) -> None:
+    """Holds what is outside the network in float32 (``Op.held``), and says whose gradients there are."""
+    regions = _Regions(flow, model)
+    for op in flow.ops:
+        if not regions.is_network(op):
+            op.held = OUTSIDE
+    _Gradients(flow, regions).follow()
+
+
+def in_gradients(op: Op) -> bool:
+    """Whether an operator is under ``Gradients/``."""
+    return op.name.startswith(f"{GRADIENTS}/")
+
+
+class _Regions:
+    """What is the network, forward and backward, by scope and by what comes behind the gradients."""
+
+    def __init__(self, flow: Dataflow, model: Message) -> None:
+        self.flow = flow
+        self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
+        self._outside = set[int]()
+        state = _loaded(flow, assigned_parameters(model))
+        behind = set[int]()
+        for op in flow.ops:
+            given = {source for source in op.inputs if source != NONE}
+            moving = {source for source in given if not flow.values[source].weight}
+            after = bool(given & behind) and not in_gradients(op)
+            if after or (moving and moving <= state):
+                self._outside.add(op.id)
+            if after or in_gradients(op):
+                behind.update(op.outputs)
+            elif moving and moving <= state:
+                state.update(op.outputs)
+
+    def is_network(self, op: Op) -> bool:
+        """Whether an operator is of the network, or of its gradients."""
+        if op.id in self._outside:
+            return False
+        parts = op.name.split("/")
+        if self._named:
+            return any(part.startswith(BACKBONE) for part in parts)
+        return any(part.startswith(NETWORK) for part in parts) and not any(part.startswith(LOSS) for part in parts)
+
+
+def _loaded(flow: Dataflow, parameters: set[str]) -> set[int]:
+    """The values that hold what some parameters held at one moment."""
+    found = set[int]()
+    for scope in flow.scopes:
+        names = {name: value for value, name in scope.native.names.items()}
+        loads = {node.output[0]: node.input[0] for node in scope.native.graph.node if node.op_type.endswith("Load")}
+        found |= {names[name] for name, source in loads.items() if source in parameters and name in names}
+    return found
+
+
+class _Gradients:
+    """Walks the gradients in order. ``of``: the forward values that a gradient may be of, the nearest first."""
+
+    def __init__(self, flow: Dataflow, regions: _Regions) -> None:
+        self.flow = flow
+        self.forward = dict[str, list[Op]]()
+        self.backward = list[Op]()
+        self.of = dict[int, list[int]]()
+        for op in flow.ops:
+            if regions.is_network(op) and in_gradients(op):
+                self.backward.append(op)
+            elif regions.is_network(op):
+                self.forward.setdefault(op.kind, []).append(op)
+        network = {op.id for ops in self.forward.values() for op in ops}
+        self.ends = [
+            value.id
+            for value in flow.values
+            if value.producer in network and any(reader.held for reader in flow.readers(value.id))
+        ]
+
+    def follow(self) -> None:
+        """Notes ``Op.follows`` and ``Op.adds_for`` wherever they are found."""
+        for op in self.backward:
+            for source in op.inputs:
+                self._seed(source)
+            kind = next((part.removeprefix(RULE) for part in op.name.split("/") if part.startswith(RULE)), "")
+            if not kind:
+                self._sum(op)
+                continue
+            found = self._owner(op, kind)
+            if found is not None:
+                op.follows = found.id
+                self._name_results(op, found)
+
+    def _seed(self, source: int) -> None:
+        """What comes from the loss is a gradient of what the loss reads."""
+        maker = self.flow.writer(source) if source != NONE else None
+        if maker is not None and maker.held and in_gradients(maker):
+            self.of[source] = [value for value in self.ends if self._alike(value, source)]
+
+    def _alike(self, one: int, other: int) -> bool:
+        return self.flow.values[one].shape == self.flow.values[other].shape
+
+    def _owner(self, op: Op, kind: str) -> Op | None:
+        """The forward operator of a kind that reads or makes what a gradient reads, else that whose result's gradient
+        it reads, else the one that its operand belongs to."""
+        given = {source for source in op.inputs if source != NONE}
+        makers = [m for m in (self.flow.writer(source) for source in op.inputs if source != NONE) if m is not None]
+        near = [maker for source in op.inputs for value in self._reach(source) for maker in self._maker(value, kind)]
+        known = [f for f in self.forward.get(kind, ()) if given & {*f.inputs, *f.outputs}]
+        both = [candidate for candidate in near if candidate in known]
+        same = [self.flow.ops[maker.follows] for maker in makers if maker.follows != NONE]
+        inside = [candidate for candidate in same if candidate.kind == kind]
+        return next(iter((*both, *known, *near, *inside)), None)
+
+    def _maker(self, value: int, kind: str) -> Iterator[Op]:
+        maker = self.flow.writer(value)
+        if maker is not None and maker.kind == kind:
+            yield maker
+
+    def _sum(self, op: Op) -> None:
+        """Notes the value of which several gradients are added."""
+        reached = [self._reach(source) for source in op.inputs if source != NONE and source in self.of]
+        common = [value for value in (reached[0] if reached else ()) if all(value in other for other in reached)]
+        if common:
+            op.adds_for = common[0]
+            self.of.update(dict.fromkeys(op.outputs, common[:1]))
+
+    def _reach(self, gradient: int) -> list[int]:
+        """The forward values that a gradient is of, behind operators that hand it on too."""
+        found = list(self.of.get(gradient, ()))
+        for value in found:  # which grows
+            maker = self.flow.writer(value)
+            if maker is not None and maker.kind in PASSING:
+                found += [v for v in self._handed(maker) if v not in found and self._alike(v, value)]
+        return found
+
+    def _handed(self, op: Op) -> Iterable[int]:
+        places = PASSING[op.kind]
+        inputs = op.inputs if places is None else [op.inputs[place] for place in places if place < len(op.inputs)]
+        return (source for source in inputs if source != NONE)
+
+    def _name_results(self, op: Op, owner: Op) -> None:
+        """What the results of a gradient are gradients of: operands of the forward operator, those first that the
+        gradient does not read."""
+        sources = sorted((source for source in owner.inputs if source != NONE), key=lambda s: s in op.inputs)
+        for result in op.outputs:
+            self.of[result] = [source for source in sources if self._alike(source, result)]

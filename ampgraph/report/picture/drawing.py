@@ -1,0 +1,180 @@
+"""What is drawn of a model: its nodes with precision and reason, and what flows between them, Casts as part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...core.annotations import REASON
+from ...core.dataflow import NONE, Dataflow, Op, Value
+from ...oplists.traits import has
+from ..casts import label
+from ..inspect import PRECISIONS, precision
+from .folders import Folders, folded
+
+INPUT, OUTPUT = "input", "output"
+BITS = {
+    "float64": 64, "int64": 64, "uint64": 64, "float32": 32, "int32": 32, "uint32": 32, "float16": 16, "bfloat16": 16,
+    "int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "bool": 8, "int4": 4, "uint4": 4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another."""
+
+    by_node: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    by_name: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def of(self, op: Op, name: str) -> tuple[str, str]:
+        """Empty where nothing is known."""
+        return self.by_node.get(id(op.native)) or self.by_name.get(name) or ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads."""
+
+    name: str
+    kind: str
+    precision: str
+    rule: str
+    reason: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A value that one node writes and another reads; ``cast``: the type that it is read in behind Casts."""
+
+    source: int
+    target: int
+    value: str
+    dtype: str
+    shape: str
+    cast: str = ""
+
+
+@dataclass
+class Drawing:
+    """Nodes and edges by number, folders of the nodes."""
+
+    nodes: list[Box] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    folders: Folders = field(default_factory=lambda: Folders([""], [0], []))
+
+
+def draw(flow: Dataflow, reasons: Reasons | None = None) -> Drawing:
+    """The drawing of a dataflow.
+
+    Args:
+        reasons: of nodes whose file does not say why; a node that is in both says what is given here.
+    """
+    return _Artist(flow, reasons or Reasons()).drawing()
+
+
+class _Artist:
+    def __init__(self, flow: Dataflow, reasons: Reasons) -> None:
+        self.flow, self.reasons = flow, reasons
+        self.outer = {target: source for source, target in flow.passed}
+        self.found = Drawing()
+        self.paths: list[tuple[str, ...]] = []
+        self.number: dict[int, int] = {}  # op -> node
+        self.entry: dict[int, int] = {}  # value that no node writes -> node
+        self.bodies: dict[int, tuple[str, ...]] = {}
+
+    def drawing(self) -> Drawing:
+        """Nodes in the order of the file, then what they read."""
+        flow, found = self.flow, self.found
+        for value in flow.scopes[0].inputs:
+            if not flow.values[value].weight:
+                self.entry[value] = self._add(self._border(flow.values[value], INPUT), ())
+        for op in flow.ops:
+            if not self._between(op):
+                self.number[op.id] = self._add(self._node(op), self._path(op))
+        for op in flow.ops:
+            if op.id in self.number:
+                for value in op.inputs:
+                    self._connect(value, self.number[op.id])
+        for scope in flow.scopes[1:]:
+            if scope.op in self.number:
+                for value in scope.outputs:
+                    self._connect(value, self.number[scope.op])
+        for value in flow.scopes[0].outputs:
+            self._connect(value, self._add(self._border(flow.values[value], OUTPUT), ()))
+        found.folders = folded(self.paths, [node.name for node in found.nodes])
+        return found
+
+    def _add(self, node: Box, path: tuple[str, ...]) -> int:
+        self.found.nodes.append(node)
+        self.paths.append(path)
+        return len(self.found.nodes) - 1
+
+    def _between(self, op: Op) -> bool:
+        """Whether a node is a Cast between floating types, which is drawn as part of an edge."""
+        values = self.flow.values
+        return has(op.role, "casts") and all(
+            v != NONE and values[v].dtype in PRECISIONS for v in (*op.inputs[:1], *op.outputs)
+        )
+
+    def _border(self, value: Value, kind: str) -> Box:
+        return Box(value.name, kind, value.dtype, "", "", 0)
+
+    def _node(self, op: Op) -> Box:
+        name = label(self.flow, op)
+        rule, reason = self.reasons.of(op, name)
+        if not rule:
+            rule, reason = parted(_written(op))
+        stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
+        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored)
+
+    def _bytes(self, value: Value) -> int:
+        return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8
+
+    def _path(self, op: Op) -> tuple[str, ...]:
+        layer = self.flow.layer(op)
+        return (*self._around(op.scope), *(layer.split(".") if layer else ()))
+
+    def _around(self, scope: int) -> tuple[str, ...]:
+        """The folder of a body or function, beside the node that runs it."""
+        if scope == 0:
+            return ()
+        if scope not in self.bodies:
+            home = self.flow.scopes[scope]
+            caller = self.flow.ops[home.op] if home.op != NONE else None
+            above = self._path(caller) if caller is not None else ()
+            self.bodies[scope] = (*above, home.path.rpartition("/")[2] or home.path)
+        return self.bodies[scope]
+
+    def _connect(self, value: int, target: int) -> None:
+        """Draws what a node reads, from the node that made it, through the Casts between them."""
+        if value == NONE:
+            return
+        values, read = self.flow.values, self.flow.values[value]
+        cast = ""
+        while True:
+            while values[value].producer == NONE and value in self.outer:
+                value = self.outer[value]
+            maker = values[value].producer
+            if maker == NONE or maker in self.number:
+                break
+            cast = read.dtype
+            value = self.flow.ops[maker].inputs[0]
+        source = self.number.get(maker, self.entry.get(value, NONE))
+        if source == NONE:
+            return
+        of = values[value]
+        shape = "×".join("?" if size is None else str(size) for size in self.flow.shape(value) or ())
+        self.found.edges.append(Edge(source, target, of.name, of.dtype, shape, cast))
+
+
+def parted(text: str) -> tuple[str, str]:
+    """(rule, why) of a reason as files say it."""
+    rule, _, why = text.partition(": ")
+    return rule, why
+
+
+def _written(op: Op) -> str:
+    """What the file itself says of a node's precision."""
+    metadata: Mapping[str, str] | None = getattr(op.native, "metadata_props", None)
+    return metadata.get(REASON, "") if isinstance(metadata, Mapping) else ""

@@ -1,0 +1,85 @@
+"""The pages of the commands: what each found, around the graph that it is about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ...core.annotations import reasons_in
+from ...core.graph import DescribedGraph, Stored
+from ..inspect import Inspection, Seen
+from ..lines import plural
+from ..summary import Chosen, Summary
+from ..text import inspection_lines, summary_lines
+from ..tuning import Tuning, tuning_lines
+from ..verification import Verification, verification_lines
+from .drawing import Reasons, draw, parted
+from .page import Bar, Page
+
+if TYPE_CHECKING:
+    from ...core.json_types import JsonObject
+
+ERROR = "error in the sample that was looked at"
+SHARE = "part of the squared error"
+
+
+def inspection_page(seen: Seen, found: Inspection) -> Page:
+    """The page of `inspect`; reasons are those that the file says."""
+    bars = [_nodes(found.nodes), _weights("weights", found.weights)]
+    return Page(f"ampgraph inspect {seen.label}", draw(seen.flow, _noted(seen)), inspection_lines(found), bars)
+
+
+def conversion_page(seen: Seen, found: Summary, chosen: Iterable[Chosen]) -> Page:
+    """The page of `convert`: the result, with the reason of every node that something was decided of."""
+    said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
+    reasons = Reasons({node: why for node, _, why in said}, {name: why for _, name, why in said})
+    counts = {**found.nodes, "other": found.other}
+    bars = [
+        _nodes(counts),
+        _weights("weights before", found.weights_before),
+        _weights("weights after", found.weights_after),
+    ]
+    return Page(f"ampgraph convert {seen.label}", draw(seen.flow, reasons), summary_lines(found), bars)
+
+
+def verification_page(seen: Seen, found: Verification) -> Page:
+    """The page of `verify`: the error behind each node in the sample that was looked at."""
+    heat = {name: error for name, error in found.errors.items() if math.isfinite(error) and error > 0}
+    return Page(
+        f"ampgraph verify {seen.label}",
+        draw(seen.flow, _noted(seen)),
+        verification_lines(found),
+        heat=heat,
+        heat_title=ERROR,
+    )
+
+
+def tuning_page(seen: Seen, found: Tuning) -> Page:
+    """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
+    heat: dict[str, float] = {}
+    for unit in found.sensitivity or ():
+        heat |= {pattern: unit.share for pattern in unit.patterns if unit.share}
+    frontier: list[JsonObject] = [
+        {"step": p.step, "error": p.error if math.isfinite(p.error) else None, "bytes": p.bytes, "chosen": p.chosen}
+        for p in found.candidates
+    ]
+    return Page(
+        f"ampgraph tune {seen.label}", draw(seen.flow, _noted(seen)), tuning_lines(found), heat=heat, heat_title=SHARE,
+        frontier=frontier,
+    )  # fmt: skip
+
+
+def _noted(seen: Seen) -> Reasons:
+    """What a file of an IR version without metadata of nodes says of them in that of the model."""
+    notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
+    return Reasons(by_name={name: parted(text) for name, text in notes.items()})
+
+
+def _nodes(counts: Mapping[str, int]) -> Bar:
+    return Bar("nodes", counts, ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+
+
+def _weights(label: str, stored: Mapping[str, Stored]) -> Bar:
+    parts = {name: of.bytes for name, of in stored.items()}
+    return Bar(label, parts, plural(sum(parts.values()), "byte"))

@@ -1,0 +1,81 @@
+"""The page of `train`: loss, loss scale, skipped steps, gradient norm and learning rate over the steps."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from importlib import resources
+
+from ..lines import plural
+from ..step_log import StepRow
+
+POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
+WIDTH, HEIGHT, LEFT = 760, 150, 64
+STYLE = ".curve { fill: none; stroke: var(--pick); stroke-width: 1.3; } .skip { stroke: var(--hot); opacity: .7; } "
+STYLE += (
+    "body { display: block; padding: 16px; max-width: 860px; margin: auto; height: auto; } figure { margin: 14px 0; }"
+)
+
+CURVES: tuple[tuple[str, str, Callable[[StepRow], float | None]], ...] = (
+    ("loss", "linear", lambda row: row.loss if row.finite else None),
+    ("loss scale", "log", lambda row: row.scale),
+    ("gradient norm", "log", lambda row: row.grad_norm if row.finite else None),
+    ("learning rate", "linear", lambda row: row.learning_rate),
+)
+
+
+def training_page(title: str, rows: Sequence[StepRow], report: Sequence[str] = ()) -> str:
+    """The page, which needs no other file; the same rows give the same text."""
+    skipped = [row.step for row in rows if not row.finite]
+    parts = [_figure(name, axis, [(row.step, of(row)) for row in rows], skipped) for name, axis, of in CURVES]
+    css = (resources.files(__package__) / "assets" / "page.css").read_text(encoding="utf-8")
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+    words = f"{plural(len(rows), 'step')}, {len(skipped):,} skipped"
+    name = html.escape(title)
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<title>{name}</title><style>{css}{STYLE}</style></head>'
+        f"<body><h1>{name}</h1><p>{words}; a red line is a step that was not finite and left out</p>\n"
+        f"{''.join(part for part in parts if part)}<pre>{html.escape(chr(10).join(report))}</pre></body></html>\n"
+    )
+
+
+def _figure(name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int]) -> str:
+    """One curve; empty where nothing is known of it."""
+    found = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (axis == "linear" or y > 0)]
+    if not found:
+        return ""
+    found = _thinned(found)
+    height = (lambda y: math.log10(y)) if axis == "log" else (lambda y: y)
+    values = [height(y) for _, y in found]
+    low, high = min(values), max(values)
+    last = max(x for x, _ in points)
+    room = (high - low) or 1.0
+
+    def across(x: int) -> float:
+        return LEFT + (WIDTH - LEFT - 8) * (x - 1) / max(last - 1, 1)
+
+    way = " ".join(f"{across(x):.1f},{8 + (HEIGHT - 34) * (high - height(y)) / room:.1f}" for x, y in found)
+    lines = "".join(f'<path class="skip" d="M{across(x):.1f},8V{HEIGHT - 26}"/>' for x in skipped[:POINTS])
+    least, most = (min(y for _, y in found), max(y for _, y in found))
+    return (
+        f'<figure><h2>{name}</h2><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over the steps">'
+        f'<path class="axis" d="M{LEFT},4V{HEIGHT - 24}H{WIDTH - 6}"/>{lines}<polyline class="curve" points="{way}"/>'
+        f'<text class="small" x="2" y="14">{most:.4g}</text>'
+        f'<text class="small" x="2" y="{HEIGHT - 28}">{least:.4g}</text>'
+        f'<text class="small" x="{LEFT}" y="{HEIGHT - 8}">1</text>'
+        f'<text class="small" x="{WIDTH - 8}" y="{HEIGHT - 8}" text-anchor="end">{last:,}</text></svg></figure>\n'
+    )
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most `POINTS`: of each piece the least and the largest, so that no peak is lost."""
+    if len(points) <= POINTS:
+        return points
+    size = math.ceil(2 * len(points) / POINTS)
+    kept: list[tuple[int, float]] = []
+    for start in range(0, len(points), size):
+        piece = points[start : start + size]
+        kept += sorted({min(piece, key=lambda p: p[1]), max(piece, key=lambda p: p[1])})
+    return kept

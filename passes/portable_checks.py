@@ -1,0 +1,17 @@
+"""Overflow checks of a training step that ask Ascend's status register become ones that every device has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.graph import Graph, StepGraph
+from ..core.pass_ import Change
+
+
+@dataclass(frozen=True)
+class PortableChecks:
+    """Looks at the gradients themselves; nothing to do where no register is asked."""
+
+    def __call__(self, graph: Graph) -> Change:
+        """Raises AmpError AMP205 for a check of unknown form."""
+        return Change(graph.check_gradients() if isinstance(graph, StepGraph) else 0)

@@ -1,0 +1,131 @@
+"""``optimize=``: ONNX Runtime's own offline fusions first, where they save nodes, and then the conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import ampgraph
+from ampgraph.api import optimize
+from ampgraph.core.errors import AmpError
+from ampgraph.core.recipe import Recipe
+from ampgraph.planner.resolve import resolve
+from ampgraph.runtime import fusing
+from onnx_text import parse
+from planner.support import kinds
+
+MODEL = Path(__file__).parents[2] / "models" / "digits_transformer.onnx"
+PRODUCT = parse("g (float[4,8] x) => (float[4,8] y) { a = MatMul (x, w)  y = Relu (a) }", w=np.eye(8, dtype=np.float32))
+FUSED = parse(
+    "g (float[4,8] x, float[4,8] s) => (float[4,8] y) { a = MatMul (x, w)"
+    " b = com.microsoft.SkipLayerNormalization (a, s, g)  y = MatMul (b, w) }",
+    w=np.eye(8, dtype=np.float32), g=np.ones(8, np.float32), domains=["com.microsoft"],
+)  # fmt: skip
+
+
+def own_kinds(model: ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
+
+
+def only(monkeypatch: pytest.MonkeyPatch, architectures: Sequence[str]) -> None:
+    """Tries these architectures alone."""
+    monkeypatch.setattr(fusing, "ARCHITECTURES", tuple(architectures))
+
+
+@pytest.mark.slow
+def test_a_transformer_is_fused_and_then_low(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(monkeypatch, ["bert"])
+    out, again = tmp_path / "low.onnx", tmp_path / "again.onnx"
+    ampgraph.convert(MODEL, optimize=True, output=out, check="off")
+    result, plain = onnx.load(out), ampgraph.convert(MODEL)
+    assert "SkipLayerNormalization" in own_kinds(result)
+    assert (
+        len(result.graph.node) < len(plain.graph.node)
+        and kinds(result).count("Cast") == kinds(plain).count("Cast") == 2
+    )
+    assert ampgraph.verify(MODEL, out, samples=2).ok
+    for options in ({}, {"optimize": True}):
+        ampgraph.convert(out, output=again, check="off", **options)
+        assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.slow
+def test_what_saves_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, ["bert"])
+    assert ampgraph.convert(PRODUCT, optimize=True) == ampgraph.convert(PRODUCT)
+
+
+def test_low_models_are_not_fused_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimize, "best_fused", None)  # it must not be asked
+    low = ampgraph.convert(PRODUCT)
+    assert ampgraph.convert(low, optimize=True) == low
+
+
+@pytest.mark.parametrize(
+    ("target", "fused", "taken"), [("cuda", "BiasSoftmax", True), ("cpu", "BiasSoftmax", False), ("cpu", "Gelu", True)]
+)
+def test_only_what_the_target_runs_is_taken(
+    monkeypatch: pytest.MonkeyPatch, target: str, fused: str, taken: bool
+) -> None:
+    """BiasSoftmax has no kernel on the CPU: a session of another provider may have made it."""
+    made = ModelProto()
+    made.CopyFrom(PRODUCT)
+    made.graph.node.add(op_type=fused, domain="com.microsoft")
+    made.opset_import.add(domain="com.microsoft", version=1)
+    monkeypatch.setattr(fusing, "_counter", lambda *asked: fusing._Counter("CPUExecutionProvider", "", "ENABLE_ALL"))
+    monkeypatch.setattr(fusing._Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
+    monkeypatch.setattr(fusing, "_candidates", lambda *asked: iter([(made, "a test")]))
+    options = resolve(Recipe(target=target), "ONNX")
+    found = fusing.best_fused(PRODUCT, options.kernels.provider, lambda m: optimize.runs_on(options, m))
+    assert found.how == ("a test" if taken else "")
+
+
+@pytest.mark.parametrize("change", ["name", "type"])
+def test_the_interface_must_stay(change: str) -> None:
+    other = ModelProto()
+    other.CopyFrom(PRODUCT)
+    if change == "name":
+        other.graph.output[0].name = "z"
+    else:
+        other.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    assert fusing._same_interface(PRODUCT, PRODUCT) and not fusing._same_interface(PRODUCT, other)
+
+
+def test_a_fused_norm_between_products_has_no_cast() -> None:
+    for level in ("O2", "O3", "auto"):
+        assert kinds(ampgraph.convert(FUSED, level)).count("Cast") == 3  # of the three borders
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"target": "tensorrt"}, "AMP304"), ({"optimize": "/no/python"}, "AMP508")]
+)
+def test_what_cannot_be_is_said(options: dict[str, str], code: str) -> None:
+    with pytest.raises(AmpError) as error:
+        ampgraph.convert(PRODUCT, **{"optimize": True, **options})  # type: ignore[arg-type]
+    assert error.value.code == code
+
+
+def test_a_plan_is_of_the_graph_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(AmpError, match="AMP404"):
+        ampgraph.convert(PRODUCT, plan=ampgraph.plan(PRODUCT), optimize=True)
+    mindir = MODEL.with_name("digits_cnn.mindir")
+    with pytest.raises(AmpError, match="AMP304"):
+        ampgraph.convert(mindir, optimize=True)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
+def test_a_mask_in_a_fused_softmax_is_low(level: str) -> None:
+    """The -3.4e38 of a mask means minus infinity there as in front of a Softmax."""
+    mask = np.triu(np.full((4, 4), np.finfo(np.float32).min, np.float32), 1)
+    text = """g (float[4,8] x, float[8,4] y) => (float[4,4] z) { a = MatMul (x, y)
+        b = com.microsoft.BiasSoftmax <axis = 1, is_inner_broadcast = 0> (a, m)  z = MatMul (b, v) }"""
+    model = parse(text, m=mask, v=np.eye(4, dtype=np.float32), domains=["com.microsoft"])
+    result = ampgraph.convert(model, level)
+    assert kinds(result).count("Cast") == 3  # of the three borders
+    stored = next(numpy_helper.to_array(tensor) for tensor in result.graph.initializer if tensor.name.startswith("m"))
+    assert stored.dtype == np.float16 and np.isfinite(stored).all()

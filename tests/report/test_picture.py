@@ -1,0 +1,129 @@
+"""Pages to look at: what they hold, how much of it, and that nothing in a model is taken for markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ampgraph
+from ampgraph.core.errors import AmpError
+from ampgraph.report.inspect import see
+from ampgraph.report.picture.drawing import draw
+from ampgraph.report.picture.folders import WIDTH, folded
+from ampgraph.report.picture.page import Page
+from onnx_text import parse
+
+MODELS = Path(ampgraph.__file__).parent / "models"
+
+
+def data(page: Path) -> dict[str, Any]:
+    """What a page holds, with its texts in place."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert found is not None
+    held: dict[str, Any] = json.loads(found[1])
+    words = held["strings"]
+    held["nodes"] = [[*(words[w] for w in node[:5]), *node[5:]] for node in held["nodes"]]
+    held["edges"] = [[*edge[:2], *(words[w] for w in edge[2:])] for edge in held["edges"]]
+    return held
+
+
+def mlp() -> onnx.ModelProto:
+    return parse(
+        "g (float[2,4] x) => (float[2,4] y) { h = MatMul (x, w)  e = Exp (h)  r = Softmax (e)  y = MatMul (r, w) }",
+        w=np.eye(4, dtype=np.float32), opset=18,
+    )  # fmt: skip
+
+
+def test_every_node_has_its_precision_and_reason(tmp_path: Path) -> None:
+    ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    by_kind = {kind: (precision, rule, reason) for _, kind, precision, rule, reason, *_ in held["nodes"]}
+    assert by_kind["MatMul"][0] == "float16" and by_kind["Exp"][0] == "float32"
+    assert all(rule and reason for _, rule, reason in (by_kind["MatMul"], by_kind["Exp"]))
+    assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after"]
+    assert any("guards" in line for line in held["report"])
+
+
+def test_casts_are_part_of_the_lines(tmp_path: Path) -> None:
+    ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert "Cast" not in {kind for _, kind, *_ in held["nodes"]}
+    names = [name for name, *_ in held["nodes"]]
+    casts = {(names[s], names[t]): (dtype, cast) for s, t, _, dtype, _, cast in held["edges"] if cast}
+    written = onnx.load(tmp_path / "out.onnx")
+    assert len(casts) >= sum(node.op_type == "Cast" for node in written.graph.node) > 0
+    assert set(casts.values()) == {("float32", "float16"), ("float16", "float32")}
+
+
+def test_a_file_says_its_reasons_itself(tmp_path: Path) -> None:
+    ampgraph.convert(mlp(), output=tmp_path / "out.onnx", check="off")
+    ampgraph.inspect(tmp_path / "out.onnx", fusions=False, html=tmp_path / "p.html")
+    assert {rule for _, kind, _, rule, *_ in data(tmp_path / "p.html")["nodes"] if kind == "MatMul"} != {""}
+
+
+def test_verify_gives_errors_by_node(tmp_path: Path) -> None:
+    given = mlp()
+    found = ampgraph.verify(given, ampgraph.convert(given), samples=2, html=tmp_path / "p.html")
+    heat = data(tmp_path / "p.html")["heat"]
+    assert found.ok and not found.growth and heat["nodes"] and all(error > 0 for _, error in heat["nodes"])
+
+
+def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
+    given = parse(
+        "g (bool c, float[2,2] x) => (float[2,2] y) { y = If (c) <"
+        "then_branch = t () => (float[2,2] a) { a = MatMul (x, w) },"
+        "else_branch = e () => (float[2,2] b) { b = Relu (x) }> }",
+        w=np.eye(2, dtype=np.float32), opset=18,
+    )  # fmt: skip
+    drawing = draw(see(given).flow)
+    homes = {node.kind: drawing.folders.names[of] for node, of in zip(drawing.nodes, drawing.folders.of, strict=True)}
+    assert homes["MatMul"] != homes["Relu"] and "" not in (homes["MatMul"], homes["Relu"])
+    names = [node.kind for node in drawing.nodes]
+    lines = {(names[edge.source], names[edge.target]) for edge in drawing.edges}
+    assert {("MatMul", "If"), ("Relu", "If"), ("input", "MatMul"), ("If", "output")} <= lines
+
+
+@pytest.mark.parametrize("count", [0, 1, WIDTH, WIDTH + 1, 20_000])
+def test_no_folder_is_wider_than_can_be_looked_at(count: int) -> None:
+    found = folded([("layer",) if i % 3 == 0 else () for i in range(count)], [f"n{i}" for i in range(count)])
+    entries = [0] * len(found.names)
+    for folder in [*found.of, *found.parents[1:]]:
+        entries[folder] += 1
+    assert max(entries) <= WIDTH and sum(entries) == count + len(found.names) - 1
+    assert all(parent < number for number, parent in enumerate(found.parents[1:], 1))
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    given = mlp()
+    given.graph.node[0].name = "</script><script>alert(1)</script>"
+    page = Page("</title><b>", draw(see(given).flow)).html()
+    assert page.count("<script") == 5 and "</title><b>" not in page and "alert(1)</script>" not in page
+    assert not re.search(r"""(?:src|href)\s*=|url\(\s*["']?(?!#)|@import|fetch\(|XMLHttpRequest""", page)
+
+
+def test_the_same_model_has_the_same_page() -> None:
+    pages = {Page("m", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html() for _ in range(2)}
+    assert len(pages) == 1
+
+
+def test_mindir_is_drawn_too(tmp_path: Path) -> None:
+    model = str(MODELS / "digits_cnn.mindir")
+    ampgraph.convert(model, output=tmp_path / "o.mindir", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert {"Conv2D", "input", "output"} <= {kind for _, kind, *_ in held["nodes"]}
+    assert {cast for *_, cast in held["edges"]} == {"", "float16", "float32"}
+
+
+def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(AmpError, match="AMP105"):
+        ampgraph.convert(mlp(), output=tmp_path / "out.onnx", html=tmp_path / "none" / "p.html")
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    with pytest.raises(AmpError, match="AMP106"):
+        ampgraph.inspect(tmp_path / "m.onnx", html=tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]

@@ -1,0 +1,107 @@
+"""Pages in a real browser, headless: what is drawn, how much of it, and that a click opens a layer."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ampgraph
+from ampgraph.core.json_types import JsonObject
+from ampgraph.report.inspect import see
+from ampgraph.report.picture.drawing import Box, Drawing, Edge, draw
+from ampgraph.report.picture.folders import WIDTH, folded
+from ampgraph.report.picture.page import Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} is here"),
+]
+MODELS = Path(ampgraph.__file__).parent / "models"
+ELEMENTS, AT_FIRST = 300, 24
+
+
+def looked_at(page: str, tmp_path: Path, steps: str) -> dict[str, Any]:
+    """What a script of steps tells of a page; it fills ``told``, and errors come along."""
+    ears = "<script>window.errors = []; window.onerror = (words) => { errors.push(String(words)); };</script>"
+    ask = f"""<script>const told = {{}}; try {{ {steps} }} catch (error) {{ errors.push(String(error)); }}
+    const out = document.createElement("pre"); out.id = "told";
+    out.textContent = JSON.stringify({{...told, errors}}); document.body.append(out);</script>"""
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</title>", f"</title>{ears}").replace("</body>", f"{ask}</body>"), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    ran = subprocess.run([str(BROWSER), *flags, path.as_uri()], capture_output=True, text=True, timeout=300, check=True)
+    found = re.search(r'<pre id="told">(.*?)</pre>', ran.stdout, re.DOTALL)
+    assert found is not None, ran.stdout[-2000:]
+    told: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return told
+
+
+COUNT = """const count = (what) => world.querySelectorAll(what).length;"""
+
+
+def test_layers_open_by_a_click_and_close_again(tmp_path: Path) -> None:
+    page = Page("digits", draw(see(str(MODELS / "digits_transformer.onnx")).flow)).html()
+    told = looked_at(page, tmp_path, COUNT + """
+        const click = (found) => found.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+        told.first = [count("g.folder"), count("g.node")];
+        click(world.querySelector("g.folder"));
+        told.then = [count("g.folder"), count("g.node")];
+        told.about = document.getElementById("about").textContent;
+        while (count("g.open")) click(world.querySelector("g.open"));
+        told.last = count("g.node");
+        search.value = "softmax"; search.dispatchEvent(new Event("input"));
+        click(document.querySelector("#results button"));
+        told.found = world.querySelector(".selected .frame") !== null;
+        told.kind = document.getElementById("about").textContent;
+    """)  # fmt: skip
+    assert told["errors"] == []
+    assert 0 < sum(told["first"]) <= AT_FIRST and told["then"][1] > told["first"][1] > told["last"] - 1
+    assert "float32" in told["about"] and told["found"] and "Softmax" in told["kind"]
+
+
+def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
+    """A chain without layers: runs of neighbours are folded, and what was opened first is closed again."""
+    count = 20_000
+    nodes = [Box(f"n{i}", "Relu", "float16", "cut", "because", 0) for i in range(count)]
+    edges = [Edge(i, i + 1, f"v{i}", "float16", "1×8", "float32" if i % 7 == 0 else "") for i in range(count - 1)]
+    page = Page("long", Drawing(nodes, edges, folded([()] * count, [node.name for node in nodes]))).html()
+    told = looked_at(page, tmp_path, COUNT + """
+        told.first = count("[data-key]");
+        told.most = 0;
+        for (const node of [5000, 100, 19000, 7777, 12345, 3, 15000, 9000, 11000, 17000, 2000, 6000]) {
+          goTo(NODES[node]);
+          told.most = Math.max(told.most, count("[data-key]"));
+          if (!world.querySelector(`[data-key="n${node}"].selected`)) errors.push(`node ${node} is not shown`);
+        }
+    """)  # fmt: skip
+    assert told["errors"] == []
+    assert told["first"] <= WIDTH and told["first"] < told["most"] <= ELEMENTS + 40
+
+
+def test_errors_colour_the_nodes(tmp_path: Path) -> None:
+    nodes = [Box(name, "Relu", "float16", "cut", "because", 0) for name in ("a", "b", "c")]
+    edges = [Edge(0, 1, "v", "float16", "8"), Edge(1, 2, "w", "float16", "8", "float32")]
+    drawing = Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"]))
+    points: list[JsonObject] = [{"step": "all low", "error": 0.1, "bytes": 0, "chosen": True}]
+    page = Page("heat", drawing, heat={"a": 1e-6, "b": 1.0}, heat_title="error", frontier=points).html()
+    told = looked_at(page, tmp_path, COUNT + """
+        const fill = (key) => getComputedStyle(world.querySelector(`[data-key="${key}"] .frame`)).fill;
+        told.before = [fill("n0"), fill("n1")];
+        const box = document.getElementById("heat-on");
+        box.checked = true; box.dispatchEvent(new Event("change"));
+        told.after = [fill("n0"), fill("n1")];
+        told.worst = document.querySelector("#worst button").textContent;
+        told.casts = count("g.line.cast");
+        told.points = document.querySelectorAll("#plot circle").length;
+    """)  # fmt: skip
+    assert told["errors"] == [] and told["worst"].startswith("b") and (told["casts"], told["points"]) == (1, 1)
+    assert told["before"][0] == told["before"][1] and told["after"][0] != told["after"][1]

@@ -1,0 +1,76 @@
+"""A converted file of a whole training step trains as MindSpore's own AMP trains the Cell, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mindspore")
+
+import mindspore as ms
+from mindspore import nn
+
+import ampgraph
+from mindir import step_nets, training_nets
+from share import FULL
+
+pytestmark = pytest.mark.mindspore
+DEFAULT = ("layernorm",)
+Trained = tuple[list[Any], dict[str, np.ndarray]]
+NAMES = tuple(step_nets.BACKBONES) if FULL else DEFAULT
+
+
+@pytest.fixture(autouse=True)
+def graph_mode() -> Any:
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=before)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The path of a step's file in float32, made once."""
+    folder = tmp_path_factory.mktemp("steps")
+
+    def path(name: str, kind: str) -> Path:
+        file = folder / f"{name}.{kind}.mindir"
+        if not file.is_file():
+            training_nets.export(step_nets.step_cell(name, kind), str(file))
+        return file
+
+    return path
+
+
+def of_file(path: Path, data: Any) -> Trained:
+    return step_nets.trained(nn.GraphCell(ms.load(str(path))).set_train(), data)
+
+
+def assert_same(got: Trained, expected: Trained) -> None:
+    np.testing.assert_array_equal(got[0], expected[0])
+    assert set(got[1]) == set(expected[1])
+    for name, array in expected[1].items():
+        np.testing.assert_array_equal(got[1][name], array, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"] if FULL else ["O2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_with_a_loss_scale_trains_as_the_cell_does(exported: Any, tmp_path: Path, name: str, level: str) -> None:
+    """40 steps; one batch overflows, is skipped and halves the scale. The CPU's own finite check stands in the file."""
+    data, low = step_nets.batches(overflow=True), tmp_path / "low.mindir"
+    ampgraph.convert(exported(name, "scaled"), level, target="cpu", output=low)
+    got = of_file(low, data)
+    assert_same(got, step_nets.trained(step_nets.step_cell(name, "finite", level), data))
+    skipped = [index for index, (_, overflow, _) in enumerate(got[0]) if overflow]
+    assert skipped == [step_nets.OVERFLOW] and got[0][-1][0] < got[0][0][0] / 1.5
+
+
+def test_o0_is_the_file_as_it_is(exported: Any, tmp_path: Path) -> None:
+    plain = exported(DEFAULT[0], "plain")
+    ampgraph.convert(plain, "O0", output=tmp_path / "same.mindir")
+    assert (tmp_path / "same.mindir").read_bytes() == plain.read_bytes()

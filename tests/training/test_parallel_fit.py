@@ -1,0 +1,77 @@
+"""Ranks that train over epochs: one of them writes, and all go on from what it wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampgraph.core.errors import AmpError
+from ampgraph.training.run.checkpoint import load
+from ampgraph.training.run.fitting import FILE
+from training.ranks import all_right, on_ranks, opened
+from training.small_steps import batches
+from training.test_accumulation import built, worst
+from training.test_checkpoint import Killed, _kill_at
+from training.test_cut import SCALE
+
+pytestmark = pytest.mark.slow  # gloo between two trainers
+
+FEEDS = list(batches(3))
+DATA = {name: np.concatenate([feed[name] for feed in FEEDS]) for name in FEEDS[0]}
+
+
+@pytest.fixture
+def step(tmp_path):
+    built(optimizer="adamw", level="O0", loss_scale=SCALE).save(tmp_path / "step.onnx")
+    return str(tmp_path / "step.onnx")
+
+
+def fit(step, folder, world=2, seeds=(0, 0, 0, 0), **more):
+    """The histories of all ranks."""
+
+    def work(rank, group):
+        trainer = opened(step, group if world > 1 else None)
+        options = {"epochs": 2, "batch_size": 16, "checkpoint_every": 1, "validate": DATA, "seed": seeds[rank]}
+        return trainer.fit(DATA, checkpoint=folder, **options | more)
+
+    return on_ranks(world, work)
+
+
+def test_a_checkpoint_goes_on_with_any_number_of_ranks(step, tmp_path):
+    whole = all_right(fit(step, tmp_path / "whole"))
+    assert whole[0].epochs == whole[1].epochs and whole[0].losses.tobytes() == whole[1].losses.tobytes()
+    for world in (2, 1, 4):
+        folder = tmp_path / str(world)
+        assert {type(error) for error in fit(step, folder, on_step=_kill_at(4))} == {Killed}
+        [history, *_] = all_right(fit(step, folder, world, resume=True))
+        assert history.resumed == 3
+        one, other = load(tmp_path / "whole" / FILE), load(folder / FILE)
+        assert worst(one.state, other.state) <= 2e-6 and one.position == other.position
+    assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "2" / FILE).read_bytes()
+
+
+def test_a_checkpoint_that_cannot_be_gone_on_from_ends_all(step, tmp_path):
+    all_right(fit(step, tmp_path / "there"))
+    assert all("AMP325" in str(error) for error in fit(step, tmp_path / "there"))
+
+
+def test_ranks_with_other_options(step, tmp_path):
+    errors = fit(step, None, seeds=(0, 1), checkpoint_every=0)
+    assert all("AMP509" in str(error) and "rank 1 has another step" in str(error) for error in errors)
+
+
+def test_ranks_with_other_state(step):
+    def work(rank, group):
+        trainer = opened(step, group)
+        state = trainer.state
+        state["w1"][0, 0] += np.float32(rank)
+        trainer.load_state(state)
+        with pytest.raises(AmpError, match="AMP509.*rank 1 has other bits in its state than rank 0"):
+            trainer.fit(DATA, epochs=1, batch_size=16)
+
+    all_right(on_ranks(2, work))
+
+
+def test_a_batch_that_is_too_small_for_all_ranks(step):
+    errors = fit(step, None, batch_size=1, checkpoint_every=0)
+    assert all("a batch of 1 is too small for 2 micro-batches" in str(error) for error in errors)
