@@ -133,8 +133,7 @@ def build_step(
     \b
     ampgraph build-step model.onnx --loss cross_entropy --optimizer adam:lr=0.001 -o step.onnx
     ampgraph build-step model.onnx --loss mse --optimizer sgd:lr=0.1,momentum=0.9 --clip-norm 1 -o step.onnx
-    ampgraph build-step model.onnx --loss loss --optimizer adamw --freeze 'encoder.*' -o step.onnx
-    ampgraph build-step model.onnx --loss loss --optimizer '*.bias=adamw:weight_decay=0' --optimizer '*=adamw' -o s.onnx
+    ampgraph build-step model.onnx --loss loss --optimizer '*.bias=sgd' --optimizer adamw --freeze 'encoder.*' -o s.onnx
     """
     with signals_wait():
         from ..api.build_step import DEFAULT, build_training_step
@@ -221,8 +220,8 @@ def train(
             with _reports_where_it_stopped(checkpoint):
                 history: History = trainer.fit(
                     normalized(data, normalize, scale), validate=held_out, epochs=epochs, batch_size=batch_size,
-                    lr_schedule=parse_schedules(lr_schedule or ()), checkpoint=checkpoint, checkpoint_every=checkpoint_every,
-                    resume=resume, seed=seed, last_batch=last_batch,
+                    lr_schedule=parse_schedules(lr_schedule or ()), checkpoint=checkpoint, resume=resume, seed=seed,
+                    checkpoint_every=checkpoint_every, last_batch=last_batch,
                     on_step=lambda count, total, result: bar.part("training", count, total),
                     on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
                 )  # fmt: skip

@@ -59,6 +59,10 @@ class SharedBinding:
             if self.own.turn != before:  # the step was done, whatever came after it
                 self.holders.update(dict.fromkeys((name for name in common if name in self._written), self.own))
 
+    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+        """The same: all of a batch is this process's own."""
+        return self.run(batch)
+
     def _common(self) -> list[str]:
         return [entry.name for entry in self.layout.of(*KINDS) if entry.name in self.holders]
 
@@ -68,13 +72,13 @@ def joined(
 ) -> tuple[SharedBinding, SharedBinding]:
     """Both bindings, sharing the state of the same names, whose values are those of ``other``.
 
-    Raises AmpError AMP325 for a trainer that accumulates, and for two devices; AMP405 for steps without a common
+    Raises AmpError AMP325 for a trainer that accumulates or shares its batches, and for two devices; AMP405 for steps without a common
     state, for state that differs in type or shape, and for what one step trains and is a constant of the other.
     """
     theirs = other.own if isinstance(other, SharedBinding) else other
     if not isinstance(mine, Binding) or not isinstance(theirs, Binding):
-        hint = "leave accumulate away in both trainers"
-        raise AmpError("AMP325", "steps that share their state run without accumulate", hint=hint)
+        hint = "leave accumulate away in both trainers, and give distributed=None"
+        raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)
     if mine.device != theirs.device:
         message = f"a step on {mine.device} cannot share the state of one on {theirs.device}"
         raise AmpError("AMP325", message, hint=f"device='{theirs.device}' for both")

@@ -22,13 +22,10 @@ from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
-<<<<<<< HEAD
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
 from .parallel.torch_group import AUTO
-=======
 from .sharing import SharedBinding, joined
->>>>>>> grads
 from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -45,23 +42,16 @@ class Trainer:
         threads: how many threads a step may take on the CPU; 0 for all.
         accumulate: how many micro-batches share the batch of one update. Their gradients are summed, and checked once:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
-<<<<<<< HEAD
         distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
             alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
-
-    Raises:
-        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads``, ``accumulate`` and ``distributed``, AMP501 and AMP509 for the other processes, AMP502 where
-            the device has no kernel for the step, AMP504 where it has no room for the state.
-=======
         share: a trainer whose parameters and running statistics of the same names are this one's too, now and later:
             steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
 
     Raises:
-        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for ``threads`` and
-            ``accumulate``, AMP325 and AMP405 for what cannot be shared, AMP502 where the device has no kernel for the
-            step, AMP504 where it has no room for the state.
->>>>>>> grads
+        AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
+            ``threads``, ``accumulate`` and ``distributed``, AMP325 and AMP405 for what cannot be shared, AMP501 and
+            AMP509 for the other processes, AMP502 where the device has no kernel for the step, AMP504 where it has no
+            room for the state.
     """
 
     def __init__(
@@ -72,11 +62,8 @@ class Trainer:
         strict: bool = False,
         threads: int = 0,
         accumulate: int = 1,
-<<<<<<< HEAD
         distributed: str | ProcessGroup | None = AUTO,
-=======
         share: Trainer | None = None,
->>>>>>> grads
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -86,22 +73,17 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
-<<<<<<< HEAD
         self.group = ALONE
-        self._binding = self._opened(device, strict, int(threads), distributed)
+        opened = self._opened(device, strict, int(threads), distributed)
+        self._binding: Binding | AccumulatingBinding | SharedBinding = opened
         if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
-            raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
+            raise AmpError(
+                "AMP325",
+                f"shares of a batch: {self.layout.whole_batch}",
+                hint="train it in one process, without accumulate",
+            )
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
-=======
-        if self.accumulate > 1 and self.layout.whole_batch:
-            raise AmpError(
-                "AMP325", f"accumulate={accumulate}: {self.layout.whole_batch}", hint="leave accumulate away"
-            )
-        self.feeds = StepInputs(self.training_step, self.accumulate)
-        self._names = (self.layout.loss, self.layout.finite, self.layout.norm)
-        self._binding: Binding | AccumulatingBinding | SharedBinding = self._opened(device, strict, int(threads))
->>>>>>> grads
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0

@@ -29,7 +29,7 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .groups import Group, Groups, distinct
+from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
 from .packed_forward import FORWARD, keep_originals, originals, pack
@@ -55,7 +55,7 @@ class Read:
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
-    groups: dict[str, Group]  # of every parameter
+    groups: dict[str, ParameterGroup]  # of every parameter
 
 
 class JointGraph:
