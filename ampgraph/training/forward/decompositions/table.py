@@ -90,7 +90,10 @@ def _always(node: torch.fx.Node) -> bool:
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    return bool(node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0))
+    """Cross entropy that ONNX's operator does not know: with label smoothing, or of shares in place of classes."""
+    target: Any = node.args[1]
+    smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
+    return bool(smoothing) or target.meta["val"].is_floating_point()
 
 
 def _without_heads(node: torch.fx.Node) -> bool:
