@@ -17,8 +17,8 @@ ADVICE = (
     (r"data-dependent|GuardOnDataDependent", "a branch on a number that the module computes: choose by torch.where, or "
      "give the number as an argument (experts of transformers: _experts_implementation='batched_mm')"),
     (r"No ONNX function found for .*?op='([\w.]+)'", "{0} has no form in ONNX: write it with other operators"),
-    (r"Constraints violated", "the module fixes the size of a first axis: give examples whose batch is no other size of "
-     "them, or dynamic_batch=False"),
+    (r"Constraints violated", "the module fixes the size of a first axis: give a batch that is no other size "
+     "of the examples, or dynamic_batch=False"),
     (r"No decompositions registered for .*complex", "complex numbers have no form in ONNX: compute with real ones"),
 )  # fmt: skip
 PACKED = (

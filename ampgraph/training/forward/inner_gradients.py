@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
@@ -45,7 +46,8 @@ def written(module: torch.nn.Module, args: Sequence[object]) -> GradientsWritten
     def function(values: Sequence[torch.Tensor], *given: object) -> object:
         return torch.func.functional_call(module, dict(zip(parameters, values, strict=True)), given)
 
-    table, values = core_aten_decompositions(), list(parameters.values())
+    table: Any = core_aten_decompositions()
+    values = list(parameters.values())
     with torch.enable_grad():
         traced = make_fx(function, decomposition_table=table, tracing_mode="symbolic")(values, *args)
     return GradientsWritten(traced, parameters)
