@@ -62,7 +62,12 @@ case("Cross entropy of shares, label smoothing", shares, smooth(weight=WEIGHT), 
 case("Focal loss and smooth L1", labelled, lambda: With(focal), lr=0.2)
 case("KL divergence", shares, lambda: With(lambda o, y: F.kl_div(o.log_softmax(-1), y, reduction="batchmean")), lr=0.2)
 case("Huber loss", targets, lambda: With(lambda o, y: F.huber_loss(o, y, delta=0.7)), lr=0.2)
-case("Cosine embedding loss", targets, lambda: With(lambda o, y: F.cosine_embedding_loss(o, y, torch.ones(()))), lr=0.2)
+case(
+    "Cosine embedding loss",
+    targets,
+    lambda: With(lambda o, y: F.cosine_embedding_loss(o, y, torch.ones(o.shape[0]))),
+    lr=0.2,
+)
 case("Distances by cdist", targets, lambda: With(lambda o, y: torch.cdist(o, y).mean()), lr=0.2)
 case("Distances by cdist, p=1", targets, lambda: With(lambda o, y: torch.cdist(o, y, p=1.0).mean()), lr=0.1)
 
