@@ -136,6 +136,11 @@ class Kernels:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
 
+    def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
+        """Whether there is a kernel of the low type itself, without casts of the runtime's."""
+        types = self._types(kind, opset)
+        return types is not None and (type_variable not in types or low in types[type_variable])
+
     def runs(self, kind: str, opset: int) -> bool:
         """Whether there is a kernel for an operator at this opset, in whatever type."""
         return self._types(kind, opset) is not None

@@ -15,7 +15,7 @@ from ...core.plan import Note
 from ..context import Context
 from ..decisions import describe
 from ..stages import Settled
-from .masks import is_mask
+from .masks import is_mask, reads_low
 
 COARSE = 64  # from there on float16's steps are 1/16 and more: a score that is off by half of one is off by 3 %
 FINE = 1 << 20  # from there on float32 does not know the scores either
@@ -26,7 +26,7 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     """One note for each number that is added low."""
     found: dict[float, list[Op]] = {}
     for op in context.flow.ops:
-        if _adds(context, op) and any(settled.is_low(unit) for unit in op.slots.values()):
+        if _adds(context, op) and _is_low(context, settled, op):
             number = max(_hides(context, value) for value in op.inputs)
             if number and is_mask(context, op.outputs[0]):
                 found.setdefault(number, []).append(op)
@@ -35,6 +35,11 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
         lost = "rows hidden whole lose their scores; give --data if there are such"
         text = f"adds masks of {number:,.0f} in {context.options.dtype}{many}: {lost}"
         yield Note("mask", describe(context.flow, ops[0]), text)
+
+
+def _is_low(context: Context, settled: Settled, op: Op) -> bool:
+    """Whether the sum is low, or is rounded on its way to a Softmax."""
+    return any(settled.is_low(unit) for unit in op.slots.values()) or reads_low(context, settled, op.outputs[0])
 
 
 def _adds(context: Context, op: Op) -> bool:

@@ -1,0 +1,57 @@
+"""Arithmetic on constants alone stays float32 where the runtime folds it in float32 and not in the low type.
+
+ONNX Runtime folds constants by the CPU's kernels, of which there are few in low types: low, such nodes run in every
+inference. Small ones only: what is folded in float32 is stored in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.dataflow import NONE, Op
+from ...core.plan import Why
+from ..context import Context
+from ..decisions import ACCURACY, Hold
+from ..findings import Findings, Ruling
+from ..regions import Regions
+
+LARGE = 1 << 18  # elements
+
+
+def guard_constants(context: Context, regions: Regions) -> Findings:
+    """Holds what is computed from constants alone and would not be folded in the low type; nothing at O3."""
+    options = context.options
+    if options.kernels.fallback is None or options.level.kept == "low":
+        return Findings()
+    text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
+    why = Why("constant", text)
+    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _unfolded(context, regions)]
+    return Findings([Ruling([hold]) for hold in holds])
+
+
+def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
+    flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
+    holders = {scope.op for scope in flow.scopes}
+    for op in flow.ops:
+        inputs = [value for value in op.inputs if value != NONE]
+        if not inputs or op.id in holders or context.traits.has(op.role, "random") or not known.issuperset(inputs):
+            continue
+        known.update(op.outputs)
+        small = all(_size(context, value) <= LARGE for value in (*inputs, *op.outputs) if value != NONE)
+        if small and op.slots and regions.classes[op.id] != "white" and not _is_folded_low(context, op):
+            yield op
+
+
+def _is_folded_low(context: Context, op: Op) -> bool:
+    """Whether the CPU has a kernel for the operator in the low type, in every slot."""
+    kernels, low = context.options.kernels.fallback, context.options.dtype
+    assert kernels is not None
+    return all(kernels.computes(op.kind, context.flow.opset, slot.split("@")[0], low) for slot in op.slots)
+
+
+def _size(context: Context, value: int) -> int:
+    """Elements; more than any where that is not known."""
+    shape, count = context.flow.shape(value), 1
+    for size in shape if shape is not None else (None,):
+        count *= size if isinstance(size, int) else LARGE + 1
+    return count
