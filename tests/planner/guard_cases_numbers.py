@@ -234,7 +234,7 @@ DIFFERENCES += [
         f"""g (float[8,16] x, float[8,16] z) => (float[8,?] y) {{ a = MatMul (x, w)  b = MatMul (z, w)  p = Mul (a, b)
             d = ReduceSum <keepdims = 1> (p, second)  {body}  y = MatMul (u, row) }}""",
         TWINS,
-        {**SCALE, "row": F([[1, 2, 3, 4]])},
+        {**SCALE, "row": np.array([[1, 2, 3, 4]], F)},
         notes=("cancelling", *notes),
     )
     for name, body, notes in (
