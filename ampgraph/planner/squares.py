@@ -16,8 +16,8 @@ SQUARING: tuple[Trait, ...] = ("squares", "sums_squares", "powers", "multiplies"
 
 
 class Squares:
-    """Squares and sums of squares of a model: Pow by 2, x * x, two computations of one value multiplied, and operators
-    that square by themselves."""
+    """Squares and sums of squares of a model: Pow by 2, x * x, two computations of one value multiplied, operators that
+    square by themselves, and quadratic forms."""
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
@@ -39,9 +39,29 @@ class Squares:
         if traits.has(op.role, "multiplies") and len(op.inputs) == 2 and NONE not in op.inputs:
             values = self.flow.values
             one, two = op.inputs
-            if not values[one].weight and not values[two].weight and self._same(one, two):
+            if values[one].weight or values[two].weight:
+                return NONE
+            if self._same(one, two) or self._is_form(op, one, two):
                 return one
+            return two if self._is_form(op, two, one) else NONE
         return NONE
+
+    def _is_form(self, op: Op, one: int, two: int) -> bool:
+        """Whether a sum reads x times a product of x and a stored matrix, as in a Mahalanobis distance."""
+        product, traits, source = self.flow.writer(self._uncast(two)), self.traits, self._uncast(one)
+        if product is None or not traits.has(product.role, "products"):
+            return False
+        if source not in {self._uncast(v) for v in product.inputs if v != NONE}:
+            return False
+        stored = any(v != NONE and self.flow.values[v].weight for v in product.inputs)
+        readers = list(self.flow.readers(op.outputs[0]))
+        return stored and bool(readers) and all(traits.has(reader.role, "sums") for reader in readers)
+
+    def _uncast(self, value: int) -> int:
+        """A value before Casts of any type."""
+        while (op := self.flow.writer(value)) is not None and self.traits.has(op.role, "conversions"):
+            value = op.inputs[0]
+        return value
 
     def _same(self, one: int, two: int) -> bool:
         """Whether two values are computed alike."""

@@ -1,7 +1,8 @@
 """Sums of products that cancel: a small result of two large ones, each of which the low type would round.
 
 A variance is the mean of squares less the square of a mean, whatever takes the mean: a pool, a product with a window, a
-sum with weights; a covariance likewise. A squared distance is |x|^2 - 2 x y + |y|^2, whose middle is a product.
+sum with weights; a covariance likewise. A squared distance is |x|^2 - 2 x y + |y|^2, whose middle is a product. So is
+one less a cosine similarity a distance.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op)
+        return self._spread(op) or self._distance(op) or self._from_cosine(op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
@@ -148,6 +149,31 @@ class Cancelling:
             if op.id in self.squares or (carries and not self.traits.has(op.role, "products")):
                 found.update(op.outputs)
         return found
+
+    # -- 1 - cos ------------------------------------------------------------------------------------------------------
+
+    def _from_cosine(self, op: Op) -> list[Op]:
+        """A number and a cosine similarity: what is left of near twins."""
+        if not self._is_scaled(op) or all(self.flow.scalar(v) is None for v in op.inputs):
+            return []
+        writers = (self._writer(v) for v in op.inputs)
+        found = next((w for w in writers if w is not None and self._is_cosine(w)), None)
+        return [] if found is None else [op, found]
+
+    def _is_cosine(self, op: Op) -> bool:
+        """Whether an operator ends a norm that divides a sum of products of two values."""
+        if self.regions.of_op.get(op.id, "Bias") == "Bias":
+            return False
+        for total in (self.flow.writer(v) for v in op.inputs if v != NONE):
+            if total is not None and self.traits.has(total.role, "sums") and total.id in self.regions.of_op:
+                product = self.flow.writer(total.inputs[0])
+                if (
+                    product is not None
+                    and self.traits.has(product.role, "multiplies")
+                    and product.id not in self.squares
+                ):
+                    return len({v for v in product.inputs if v != NONE}) == 2
+        return False
 
     # -- small things -------------------------------------------------------------------------------------------------
 
