@@ -123,8 +123,6 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from dataclasses import replace
-
         from ..api.check import Checking
         from ..api.convert import OF_READING
         from ..api.measuring import Measuring
