@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, TextIO
 
