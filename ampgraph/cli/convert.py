@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -123,8 +124,6 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from dataclasses import replace
-
         from ..api.check import Checking
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
