@@ -38,12 +38,15 @@ __all__ = [
     "explain",
     "explain_all",
     "export_for_training",
+    "export_mixlist",
+    "export_weights",
     "gradient",
     "inspect",
     "lists",
     "overlay",
     "plan",
     "run",
+    "train",
     "tune",
     "verify",
 ]
@@ -57,10 +60,13 @@ if TYPE_CHECKING:
     from .api.explain import explain, explain_all
     from .api.inspect import inspect
     from .api.lists import lists
+    from .api.mixlist import export_mixlist
     from .api.plan import apply, plan
     from .api.run import run
+    from .api.train import train
     from .api.tune import tune
     from .api.verify import verify
+    from .api.weights import export_weights
     from .core.errors import AmpError
     from .core.plan import Plan
     from .core.ranges import Ranges
@@ -117,12 +123,15 @@ else:  # type checkers do not see this: by it any name would pass
         "explain": "api.explain",
         "explain_all": "api.explain",
         "export_for_training": "training.forward.torch_export",
+        "export_mixlist": "api.mixlist",
+        "export_weights": "api.weights",
         "gradient": "training.gradients.user_rules",
         "inspect": "api.inspect",
         "lists": "api.lists",
         "overlay": "report.overlay",
         "plan": "api.plan",
         "run": "api.run",
+        "train": "api.train",
         "tune": "api.tune",
         "verify": "api.verify",
     }

@@ -12,7 +12,7 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import FOLDS, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
+from ..core.plan import FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class RewriteRegions:
                 hint = "make a plan for this model, or take its rewrites out"
                 kind = self.rewrites[0].kind
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
-            for item in self.rewrites:
+            # first what only changes who reads what: operators in the place of others make values of their own
+            for item in sorted(self.rewrites, key=lambda one: one.kind != HALF_LAST):
                 _check(item, editor, flow)
                 _WRITE.get(item.kind, _write)(item, editor, flow)
         graph.remember(self)
@@ -57,6 +58,11 @@ def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
 
 def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, {})
+
+
+def _write_gelu(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    approximate = "tanh" if item.kind == GELU_BY_TANH else "none"
+    editor.replace(item.scope, item.nodes, GELU, item.inputs, {"approximate": approximate})
 
 
 def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -84,6 +90,8 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     HALF_LAST: _halve_last,
+    GELU: _write_gelu,
+    GELU_BY_TANH: _write_gelu,
 }
 
 

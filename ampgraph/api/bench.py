@@ -23,6 +23,7 @@ from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from ..planner.resolve import resolve
 from . import pipeline
+from .frozen import frozen
 from .kinds import Model, PathLike
 from .opsets import at_given
 from .pairs import in_types_of
@@ -38,8 +39,10 @@ CAUTIOUS = "O1"  # the level whose plan is tried beside
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
-    """A fresh graph of an ONNX model, in the opset that the recipe names."""
-    graph = at_given(adapters.load(model)[0], recipe)
+    """A fresh graph of an ONNX model, read as the recipe says."""
+    graph = adapters.load(model)[0]
+    frozen(graph, recipe)
+    graph = at_given(graph, recipe)
     assert isinstance(graph, OnnxGraph)
     return graph
 

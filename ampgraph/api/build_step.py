@@ -14,6 +14,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
+from ..training.forward.fixed_batch import check_batch
 from ..training.forward.read import read_forward
 from ..training.step.groups import Groups, groups_of
 from ..training.step.joint_graph import JointGraph, begin
@@ -35,6 +36,14 @@ DEFAULT = "default"
 OptimizerLike = str | Optimizer
 OptimizerRow = str | tuple[str, OptimizerLike | None]
 """A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
+_OF_FORWARD = "ranges are of the forward graph alone"
+MEANINGLESS = {
+    "io": "the inputs and outputs of a step keep their types",
+    "freeze_weights": "what is not to be trained is named by freeze",
+    "ranges": _OF_FORWARD,
+    "range_margin": _OF_FORWARD,
+}
+"""Fields of a recipe that a training step has no place for, and why."""
 
 
 @takes_recipe
@@ -53,6 +62,7 @@ def build_training_step(
     output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
+    batch: int | None = None,
     **fields: Unpack[RecipeFields],
 ) -> TrainingStep:
     """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
@@ -83,6 +93,8 @@ def build_training_step(
             default outputs ``gradient:P``, ``P.grad``, ``grad_P`` and ``P_grad`` are the gradient of parameter P.
         seed: the float32 scalar input that these gradients start from, which becomes the loss scale. By default one
             of ``seed``, ``scale``, ``grad_output``, ``tangents_1``.
+        batch: the one size that its batches have: shapes are then numbers, and on CUDA nothing of a step runs on the
+            host. Evaluation and the trained model take any.
         **fields: of the recipe, but for io and ranges; each replaces the recipe's own:
 
     Raises:
@@ -96,9 +108,10 @@ def build_training_step(
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
     losses, extra = loss_terms(loss), as_penalty(penalty)
+    size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups)
+        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra)
         _lower_precision(joint, options)
         step = _finished(joint, options, groups, policy, update)
@@ -125,9 +138,8 @@ def _for_training(recipe: Recipe) -> Recipe:
         hint = "leave --policy away, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
     for name in recipe.set():
-        if name in ("io", "ranges", "range_margin"):
-            hint = "leave it away: the inputs and outputs of a step keep their types"
-            hint = hint if name == "io" else "leave it away: ranges are of the forward graph alone"
+        if name in MEANINGLESS:
+            hint = f"leave it away: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
     return recipe
 
@@ -145,7 +157,8 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
     if options.level.name == "O0":
         return
     graph = OnnxGraph(joint.model)
-    stored = frozenset(v.name or "" for v in joint.parameters) if options.level.name == "O3" else frozenset()
+    held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
+    stored = frozenset(value.name or "" for value in held)
     graph.prepare()
     plan, flow = pipeline.settled_plan(graph, options, stored)
     pipeline.applied(graph, plan, flow)

@@ -12,7 +12,7 @@ from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import OPTIONS, Given, OtherFields, Recipe
+from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from .check import Checking
@@ -92,7 +92,7 @@ def convert(
         model: a path (.onnx or .mindir), onnx.ModelProto, onnx_ir.Model, onnx_graphsurgeon.Graph or torch ONNXProgram.
         level: O0, O1, O2, O3 or auto; O2, or the policy's own, if not given.
         recipe: an `ampgraph.Recipe`, or the short text of one: ``"O2,float16,fp32=op:Pow"``.
-        plan: apply this plan instead of making one; it says all but the opset.
+        plan: apply this plan instead of making one; it says all but the opset and ``freeze_weights``.
         data: run the model in float32 on these samples (an .npz file, a folder of them, an iterable of mappings): what
             passes the limit of the low type stays float32.
         output: write the result there, whole or not at all, and return the path.
@@ -159,9 +159,10 @@ def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
 
 
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
-    """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it, be it the plan's own word."""
+    """A plan says all but how the model is read. Raises AmpError AMP404 for what is given beside it, be it the plan's
+    own word."""
     words = {name for name, value in given.items() if value is not None and value not in ((), [], {}, "")}
-    found = [name for name in (*OPTIONS, KEEP_IO) if name != "opset" and (name in words or name in recipe.set())]
+    found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []
     if found:
         hint = "make the plan with it, or leave plan= away"

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of, text_file
 from ..core.json_types import JsonObject
-from ..core.recipe import Recipe
+from ..core.recipe import Recipe, RecipeFields
 from ..oplists.files import data_folder, read_file
 from ..oplists.kernels import load_kernels
 from ..oplists.levels import Level
@@ -29,6 +30,11 @@ from ..oplists.operators import OpLists
 from ..planner.policies.registry import Answer, ByOperator
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import level_of, lists_of
+from .keywords import recipe_for, takes_recipe
+from .kinds import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 NAMES_FILE = "ascend_names.toml"
 CAUTION = ("low", "cut", "float32")
@@ -129,6 +135,24 @@ def _listed_verdict(lists: OpLists, level: Level) -> ByOperator:
 def _said(at_level: str) -> str:
     """What a level does, as far as a list of operator types can say it."""
     return at_level if at_level in CAUTION else "cut"
+
+
+@takes_recipe
+def export_mixlist(output: PathLike, *, recipe: Recipe | str | None = None, **fields: Unpack[RecipeFields]) -> Mixlist:
+    """Writes the lists as CANN's modify_mixlist file, for its own mixed precision on Ascend.
+
+    Args:
+        output: where the list goes, whole or not at all.
+        recipe: whose level, policy and lists count, or its short text.
+        **fields: of the recipe; each replaces the recipe's own:
+
+    Raises:
+        AmpError: AMP105 where nothing can be written, AMP106 for one of the lists, and for names that are not known.
+    """
+    wanted = recipe_for(export_mixlist, recipe, fields)
+    mixlist = build_mixlist(wanted.policy, wanted.level, wanted.lists)
+    write_mixlist(mixlist, output, wanted.lists)
+    return mixlist
 
 
 def write_mixlist(mixlist: Mixlist, path: str | os.PathLike[str], sources: Sequence[str | Path] = ()) -> None:

@@ -30,6 +30,8 @@ from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .check import Checking, beyond, check, lowers, replayed
+from .frozen import frozen
+from .frozen import notes as frozen_notes
 from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
@@ -45,7 +47,7 @@ class Job:
 
     Attributes:
         model: what `ampgraph.convert` takes.
-        recipe: what decides precision; with ``plan`` only its opset counts.
+        recipe: what decides precision; with ``plan`` only its opset counts, and whether weights are frozen.
         plan: a plan to follow, or a file of one, instead of making one.
         measuring: the run that measures ranges.
         output: the file to write; None: the result stays in memory, but for ``beside``.
@@ -123,15 +125,16 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph, back = read(job, output, progress)
         low_io = frozenset() if options is None else interface(graph, job.recipe)
         before = graph.census() if job.report else None
+        count = frozen(graph, job.recipe)
         as_given, first = graph, optimised(graph, job.optimize, options, progress)
         move = moved(first.graph, job.recipe, options, low_io, progress)
         graph = move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
-        decided.plan.notes += [*first.notes, *move.notes]
+        decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
         made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
-        changed = edit(job, graph, decided, progress) or graph is not as_given
+        changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
         dims = dict(job.recipe.dims if options is None else options.dims)
         checks = checking(job, decided.plan, changed, output)
         verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
@@ -155,6 +158,7 @@ def ready(
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
     low_io = interface(graph, recipe)
+    frozen(graph, recipe)
     graph = moved(graph, recipe, options, low_io, progress).graph
     return graph, measuring.steer(options, graph, progress), low_io
 

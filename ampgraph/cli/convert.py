@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ..core.metric_names import metrics_help
-from ..core.recipe import Given, flags, recipe_of
+from ..core.recipe import OF_READING, Given, flags, recipe_of
 from .completion import completes
 from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .pipes import PIPE, piped
@@ -62,6 +62,9 @@ RepairOption = Annotated[
 CheckMetricOption = Annotated[
     str | None, typer.Option("--metric", metavar="NAME|FUNCTION", help=f"Of the check. {metrics_help()}")
 ]
+LossScaleOption = Annotated[
+    str | None, typer.Option("--loss-scale", metavar="SCALE", hidden=True, help="Refused, with what to do instead.")
+]
 MetadataOption = Annotated[
     bool,
     typer.Option(
@@ -103,6 +106,7 @@ def convert(
     html: HtmlOption = None,
     optimize: OptimizeOption = False,
     runtime: RuntimeOption = None,
+    loss_scale: LossScaleOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a model to mixed precision.
@@ -128,8 +132,8 @@ def convert(
         from ..api.steps import Job
 
     measuring = Measuring(data, samples, ranges_out)
-    given = [*flags(name for name in fields if name != "opset"), *measuring.given()]
-    _refuse_beside_plan(plan_in, given)
+    given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
+    _refuse(model, loss_scale, plan_in, given)
     checking = Checking(check, tolerance, repair, metric)
     with piped(model, output, dry_run) as pipe, progress() as bar:
         job = Job(
@@ -159,10 +163,13 @@ def _tell(summary: Summary, to: TextIO, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _refuse_beside_plan(plan_in: str | None, given: Sequence[str]) -> None:
-    """A plan says all but the opset. Raises AmpError AMP404 for what is given beside it."""
+def _refuse(model: str, loss_scale: str | None, plan_in: str | None, given: Sequence[str]) -> None:
+    """Raises AmpError AMP205 for a loss scale, and AMP404 for options beside a plan that says them."""
+    from ..api.loss_scales import refuse_loss_scale
     from ..core.errors import AmpError
 
+    if loss_scale is not None:
+        refuse_loss_scale(model, loss_scale)
     if plan_in and given:
         hint = "leave it away, or leave --plan-in away"
         raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)

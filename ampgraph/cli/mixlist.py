@@ -23,9 +23,8 @@ def export_mixlist(
     ampgraph export-mixlist --level auto -o mixlist.json
     ampgraph export-mixlist --policy mindspore --level auto -o mixlist.json
     """
-    from ..api.mixlist import build_mixlist, mixlist_lines, write_mixlist
+    from ..api.mixlist import export_mixlist as export
+    from ..api.mixlist import mixlist_lines
 
-    recipe = recipe_of(None, fields)
-    mixlist = build_mixlist(recipe.policy, recipe.level, recipe.lists)
-    write_mixlist(mixlist, output, recipe.lists)
+    mixlist = export(output, recipe=recipe_of(None, fields))
     show_json({"output": output, **mixlist.to_dict()}) if as_json else show(mixlist_lines(mixlist, output))

@@ -78,5 +78,6 @@ def _parameter(name: str) -> inspect.Parameter:
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=bool | None)
     option = OPTIONS[name]
     kind = GenericAlias(list, (option.kind,)) if option.repeats else option.kind
-    shown = typer.Option(None, option.flag, metavar=option.metavar, help=option.help, autocompletion=completes(name))
+    metavar = option.metavar or None  # a flag takes no word
+    shown = typer.Option(None, option.flag, metavar=metavar, help=option.help, autocompletion=completes(name))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=kind | None)

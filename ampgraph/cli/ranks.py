@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 from ..core.errors import AmpError
-from .terminal import fail
 from .volume import hush
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-@contextlib.contextmanager
-def one_reports() -> Iterator[bool]:
-    """Whether this process is the one that prints. The others are quiet but for errors of their own."""
-    from ..training.run.parallel.alone import SaidByFirst, launched
+def of_ranks(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as one of several processes runs it: all but the first are quiet but for errors of their own."""
 
-    rank, world = launched()
-    if world > 1:
+    @functools.wraps(command)
+    def run(*args: Any, **values: Any) -> None:
+        from ..training.run.parallel.alone import SaidByFirst, launched
+
+        rank, world = launched()
+        if world == 1:
+            return command(*args, **values)
         _take_device()
-    if rank == 0:
-        yield True
-        return
-    hush()
-    try:
-        yield False
-    except SaidByFirst:
-        sys.exit(2)
-    except AmpError as error:
-        raise AmpError(error.code, f"rank {rank}: {error.message}", where=error.where, hint=error.hint) from error
-    except KeyboardInterrupt:
-        fail(130)
+        if rank:
+            hush()
+        try:
+            command(*args, **values)
+        except SaidByFirst:
+            sys.exit(2)
+        except AmpError as error:
+            message = f"rank {rank}: {error.message}" if rank else error.message
+            raise AmpError(error.code, message, where=error.where, hint=error.hint) from error
+        finally:
+            # torchrun ends the others when one has ended: no handler may run while the interpreter is taken apart
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    return run
 
 
 def _take_device() -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..core.recipe import Given, recipe_of
 from .options import JsonOption, recipe_options
-from .ranks import one_reports
+from .ranks import of_ranks
 from .terminal import INTERRUPTED, Interrupted, done, fail, progress, show, show_json, signals_wait
-
-if TYPE_CHECKING:
-    from ..training.run.fitting import History
 
 LOSSES = "cross_entropy, mse, or the name of an output that is a float32 scalar"
 OPTIMIZERS = (
@@ -49,6 +46,9 @@ def _text(option: str, metavar: str, message: str) -> Any:
 
 
 StepArgument = Annotated[str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote.")]
+AnyStepArgument = Annotated[
+    str, typer.Argument(metavar="STEP", help="The .onnx file that build-step wrote, or a .mindir file of a whole step.")
+]
 ForwardArgument = Annotated[
     str, typer.Argument(metavar="FORWARD", help="The .onnx file of the forward graph, in float32.")
 ]
@@ -77,10 +77,16 @@ GradientOption = Annotated[
 ]
 SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
 AverageOption = Annotated[bool, typer.Option("--ema", help="Their running average, of a step that was built with one.")]
+CudaGraphOption = Annotated[
+    bool, typer.Option("--cuda-graph", help="Launch each step as one CUDA graph; for a step built with --batch.")
+]
+BatchOption = Annotated[
+    int | None, _text("--batch", "N", "Batches have this size alone: no shapes are computed when it runs.")
+]
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
-BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all ranks.")]
+BatchSizeOption = Annotated[int, _text("--batch-size", "N", "Samples of one update, of all processes together.")]
 ScheduleOption = Annotated[list[str] | None, _text("--lr-schedule", "[NAMES=]SCHEDULE", SCHEDULES)]
 DeviceOption = Annotated[str, _text("--device", "DEVICE", "auto (the best that is here), cpu, cuda, tensorrt, cann.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Run on the CPU with every low value really rounded.")]
@@ -91,6 +97,12 @@ ResumeOption = Annotated[
 ]
 AccumulateOption = Annotated[
     int, _text("--accumulate", "N", "Share each batch among N micro-batches: less memory, the same update.")
+]
+CommunicateOption = Annotated[
+    str, _text("--communicate", "TYPE", "How processes send gradients: float32, float16 or bfloat16.")
+]
+ShardOption = Annotated[
+    bool, typer.Option("--shard-optimizer", help="Each process keeps the optimizer's state of its part alone (ZeRO-1).")
 ]
 ThreadsOption = Annotated[int, _text("--threads", "N", "Threads of a step on the CPU; 0 for all.")]
 LastOption = Annotated[
@@ -107,10 +119,14 @@ ScaleOption = Annotated[
     list[str] | None, _text("--scale", "[INPUT=]FACTOR", "And that scale, 1/255 for bytes; both repeatable, by input.")
 ]
 SeedOption = Annotated[int, _text("--seed", "N", "Decides the order of the samples.")]
+TrainingPageOption = Annotated[
+    str | None, _text("--html", "FILE", "Write a page: loss, loss scale, skipped steps, gradient norm, learning rate.")
+]
+LogOption = Annotated[str | None, _text("--log", "FILE.csv", "Write these of every step, a line each.")]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
 
-@recipe_options(but=("io", "ranges", "range_margin"))
+@recipe_options(but=("io", "ranges", "range_margin", "freeze_weights"))
 def build_step(
     model: ForwardArgument,
     optimizer: OptimizerOption,
@@ -124,6 +140,7 @@ def build_step(
     freeze: FreezeOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
+    batch: BatchOption = None,
     *,
     fields: Given,
     as_json: JsonOption = False,
@@ -133,8 +150,7 @@ def build_step(
     \b
     ampgraph build-step model.onnx --loss cross_entropy --optimizer adam:lr=0.001 -o step.onnx
     ampgraph build-step model.onnx --loss mse --optimizer sgd:lr=0.1,momentum=0.9 --clip-norm 1 -o step.onnx
-    ampgraph build-step model.onnx --loss loss --optimizer adamw --freeze 'encoder.*' -o step.onnx
-    ampgraph build-step model.onnx --loss loss --optimizer '*.bias=adamw:weight_decay=0' --optimizer '*=adamw' -o s.onnx
+    ampgraph build-step model.onnx --loss loss --optimizer '*.bias=sgd' --optimizer adamw --freeze 'encoder.*' -o s.onnx
     """
     with signals_wait():
         from ..api.build_step import DEFAULT, build_training_step
@@ -143,8 +159,7 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
-        from ..training.step.groups import group_words
-        from ..training.step.loss_terms import parse_losses
+        from ..training.step import groups, loss_terms
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -153,8 +168,8 @@ def build_step(
         bar.stage("building the step")
         step = build_training_step(
             model,
-            loss=parse_losses(loss or ()),
-            optimizer=group_words(optimizer),
+            loss=loss_terms.parse_losses(loss or ()),
+            optimizer=groups.group_words(optimizer),
             recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
@@ -164,16 +179,18 @@ def build_step(
             freeze=freeze or (),
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
+            batch=batch,
         )
-        bar.stage("writing")
         report = describe_step(step, model, output)
+        bar.stage("writing")
         step.save(output)
         done()
     show_json(report.to_dict()) if as_json else show(step_lines(report))
 
 
+@of_ranks
 def train(
-    step: StepArgument,
+    step: AnyStepArgument,
     data: DataOption,
     validate: ValidateOption = None,
     epochs: EpochsOption = 10,
@@ -183,6 +200,9 @@ def train(
     strict: StrictOption = False,
     threads: ThreadsOption = 0,
     accumulate: AccumulateOption = 1,
+    communicate: CommunicateOption = "float32",
+    shard_optimizer: ShardOption = False,
+    cuda_graph: CudaGraphOption = False,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -191,6 +211,8 @@ def train(
     normalize: NormalizeOption = None,
     scale: ScaleOption = None,
     plot: PlotOption = None,
+    html: TrainingPageOption = None,
+    log: LogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train: run a step over data, epoch by epoch.
@@ -201,45 +223,30 @@ def train(
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
+    ampgraph train step.onnx --data train.npz --html run.html --log run.csv
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
+    ampgraph train step.O2.mindir --data train.npz --checkpoint run1
     """
     with signals_wait():
-        from ..report.plot import check_plot
-        from ..report.training import epoch_line, history_dict
+        from ..api.train import train as run
+        from ..api.train import trained_lines
+        from ..report.training import epoch_line
         from ..training.run.group_rates import parse_schedules
-        from ..training.run.normalized import normalized
-        from ..training.run.trainer import Trainer
 
-    held_out = None if validate is None else normalized(validate, normalize, scale)
-    with one_reports() as first:
-        if plot is not None and first:
-            check_plot(plot)
-        with progress() as bar:
-            bar.stage("opening the step")
-            trainer = Trainer(step, device, strict=strict, threads=threads, accumulate=accumulate, distributed="auto")
-            bar.stage("training")
-            with _reports_where_it_stopped(checkpoint):
-                history: History = trainer.fit(
-                    normalized(data, normalize, scale), validate=held_out, epochs=epochs, batch_size=batch_size,
-                    lr_schedule=parse_schedules(lr_schedule or ()), seed=seed, last_batch=last_batch,
-                    checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume,
-                    on_step=lambda count, total, result: bar.part("training", count, total),
-                    on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
-                )  # fmt: skip
-            done()
-    if first:
-        report = {"step": step, "device": trainer.device, "strict": strict, "checkpoint": checkpoint, "plot": plot}
-        report |= {"ranks": trainer.group.world} if trainer.group.world > 1 else {}
-        _draw(plot, history)
-        show_json({**report, **history_dict(history)}) if as_json else show(_closing(history, checkpoint, plot, resume))
-
-
-def _draw(plot: str | None, history: History) -> None:
-    if plot is not None:
-        from ..report.plot import draw_losses
-
-        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
-        draw_losses(plot, history.losses, history.finite, measured)
+    with progress() as bar, _reports_where_it_stopped(checkpoint):
+        bar.stage("training")
+        found = run(
+            step, data, validate=validate, epochs=epochs, batch_size=batch_size, device=device, strict=strict,
+            lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
+            checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
+            normalize=normalize, scale=scale, plot=plot, html=html, log=log, communicate=communicate,
+            shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
+            on_step=lambda count, total, result: bar.part("training", count, total),
+            on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
+        )  # fmt: skip
+        done()
+    if found.first:
+        show_json(found.to_dict()) if as_json else show(trained_lines(found))
 
 
 @contextlib.contextmanager
@@ -256,22 +263,6 @@ def _reports_where_it_stopped(folder: str | None) -> Iterator[None]:
         fail(INTERRUPTED, f"interrupted: the last checkpoint is {Path(folder) / FILE}", "hint: go on with --resume")
 
 
-def _closing(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
-    lines = []
-    if history.dropped:
-        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
-    if resume:
-        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
-        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
-    if checkpoint is None:
-        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
-    else:
-        from ..training.run.fitting import FILE
-
-        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
-    return [*lines, f"loss curve   {plot}"] if plot is not None else lines
-
-
 def export_weights(
     step: StepArgument,
     checkpoint: CheckpointArgument,
@@ -286,24 +277,10 @@ def export_weights(
     ampgraph convert trained.onnx --level O2
     """
     with signals_wait():
-        from ..formats.checks import refuse_overwriting
-        from ..formats.onnx.graph import OnnxGraph
-        from ..training.run import checkpoint as files
-        from ..training.run.evaluation import save_trained
-        from ..training.run.fitting import FILE
-        from ..training.step.training_step import TrainingStep
+        from ..api.weights import export_weights as export
+        from ..api.weights import weights_lines
 
-    place = Path(checkpoint)
-    place = place / FILE if place.is_dir() else place
     with progress() as bar:
-        bar.stage("reading")
-        given = TrainingStep.load(step)
-        refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
-        found = files.load(place)
-        files.check_belongs(found, files.digest(given), str(place))
-        bar.stage("writing")
-        save_trained(given, found.state, output, average=ema)
+        found = export(step, checkpoint, output, ema=ema, progress=bar.stage)
         done()
-    report: dict[str, Any] = {"step": step, "checkpoint": str(place), "result": output}
-    report["updates"] = int(found.state[given.layout.count])
-    show_json(report) if as_json else show([f"{name:<11} {value}" for name, value in report.items()])
+    show_json(found.to_dict()) if as_json else show(weights_lines(found))

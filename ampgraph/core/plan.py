@@ -65,6 +65,8 @@ QUOTIENT = "Div"
 """x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
+GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
+"""A GELU written as its operator."""
 
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, object]
 """Fields by name, as somebody gave them."""
+OF_READING = ("opset", "freeze_weights")
+"""Fields that a plan does not hold: how the model is read."""
 FORMAT = 1
 KEY = "ampgraph_recipe"
 
@@ -48,6 +50,7 @@ class OtherFields(TypedDict, total=False):
     target: str | None
     dims: Mapping[str, int] | Iterable[str | tuple[str, int]] | None
     store_weights: str | None
+    freeze_weights: bool
     rewrite: str | Iterable[str]
     opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
@@ -66,7 +69,7 @@ class Option:
     """How a field is given: ``metavar`` and ``help`` are the command line's, ``doc`` is Python's.
 
     ``read`` makes the field's value of whatever a user may give, or raises AmpError; ``kind`` is what one word of the
-    command line is: str, int or float.
+    command line is: str, int or float; bool for a flag without one.
     """
 
     flag: str
@@ -132,6 +135,9 @@ class Recipe:
         read.store_weights,
         doc="``low`` stores weights low that only low operators read, ``keep`` casts them when the model runs; ``low`` "
         "if not given, with the policy of a framework what it does.")
+    freeze_weights: bool = option(
+        "--freeze-weights", "", "Weights that are listed as inputs too become constants, which can be stored low.",
+        read.switch("freeze_weights"), default=False, kind=bool)
     rewrite: tuple[str, ...] = option(
         "--rewrite", "none|exact|all|[no-]NAME",
         "What may be written anew: exact (the default), all or none; a rewrite by name, or no-NAME; repeatable.",
@@ -322,6 +328,6 @@ def _named(part: str) -> tuple[str, str]:
 
 def _number(how: Option, name: str, word: str) -> object:
     try:
-        return how.kind(word)
+        return word if how.kind is bool else how.kind(word)
     except ValueError as error:
         raise AmpError("AMP301", f"{name}={word} is no number", hint=how.help) from error

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .ranges import Ranges
 
 STORES = ("low", "keep")
+SWITCHED = {"true": True, "false": False}
 PATTERNS = "A PATTERN is a node name glob, op:Kind, scope:layers.3.* or value:NAME."
 
 
@@ -40,6 +41,18 @@ def store_weights(value: object) -> str | None:
     if value is None or (isinstance(value, str) and value in STORES):
         return value
     raise AmpError("AMP301", f"weights cannot be stored '{value}'", hint="--store-weights low or keep")
+
+
+def switch(name: str) -> Callable[[object], bool]:
+    """A reader of yes or no, or of their words. It raises AmpError AMP301."""
+
+    def read(value: object) -> bool:
+        found = SWITCHED.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(found, bool):
+            return found
+        raise AmpError("AMP301", f"{name}={value!r} is neither true nor false", hint=f"for example {name}=true")
+
+    return read
 
 
 def word(name: str) -> Callable[[object], str]:

@@ -59,6 +59,24 @@ def at_opset(graph: Graph, opset: int) -> Graph:
     return at_opset(graph, opset)
 
 
+def freeze(graph: Graph) -> int:
+    """Stored tensors that are inputs too become constants: how many. MindIR has none."""
+    if not isinstance(graph, OnnxGraph):
+        return 0
+    from .onnx.defaults import freeze
+
+    return freeze(graph)
+
+
+def defaults(graph: Graph) -> dict[str, int]:
+    """The bytes of float32 tensors that are stored, and inputs too, by name. MindIR has none."""
+    if not isinstance(graph, OnnxGraph):
+        return {}
+    from .onnx.defaults import defaults
+
+    return defaults(graph)
+
+
 def copied(graph: Graph) -> Graph:
     """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):

@@ -43,3 +43,18 @@ def opened(content: bytes, options: SessionOptions, providers: tuple[str, ...] =
     """A session of the runtime; what it raises is the runtime's own."""
     runtime = import_onnxruntime()
     return runtime.InferenceSession(content, options, providers=list(providers), disabled_optimizers=SEARCHES)
+
+
+def opened_anyhow(content: bytes, options: SessionOptions) -> InferenceSession:
+    """A session on the CPU, without optimizations where these break the model: some do beside what nobody reads.
+
+    It raises the runtime's own first error where it does not open so either.
+    """
+    try:
+        return opened(content, options)
+    except Exception as error:  # onnxruntime raises kinds of its own for every fault
+        options.graph_optimization_level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return opened(content, options)
+        except Exception:
+            raise error from None

@@ -47,10 +47,16 @@ class Broken:
     mask_below: float = 0.0
     """Only nodes that make a mask for a Softmax by a stored number below it; 0: every node."""
 
+    sums: Trait | None = None
+    """Only nodes that add up what operators of this trait make; None: every node."""
+
+    beside: Trait | None = None
+    """Only in models with an operator of this trait; None: in every model. With `sums`."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below)
+        return not (self.attribute or self.before or self.mask_below or self.sums)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -84,6 +90,10 @@ class Fused:
     """We write a factor of a half last."""
     quotient: bool = False
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
+    float32_alone: frozenset[str] = frozenset()
+    """Low types in which it is not known, so that it costs less in float32 between Casts."""
+    wide_operators: frozenset[str] = frozenset()
+    """What it may consist of there."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +160,20 @@ class Kernels:
 
 def _broken(entry: Mapping[str, object]) -> Broken:
     attribute = str(entry.get("attribute", ""))
-    before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
+    before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
     reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
     below = float(str(entry.get("mask_below", 0)))
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below)
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside)
+
+
+def _trait(name: object) -> Trait | None:
+    return next((trait for trait in get_args(Trait) if trait == name), None)
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
     half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient)
+    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_operators"))
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient, alone, wide)
 
 
 @cache

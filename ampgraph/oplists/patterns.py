@@ -33,6 +33,7 @@ class Region:
     normal: Op | None = None  # a norm's last node before the scale
     core: tuple[Op, ...] = ()  # a norm's nodes up to that one
     complete: bool = False  # whether it ends where its pattern may end last
+    variant: str = ""  # of its kind, as the pattern calls it
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -68,6 +69,7 @@ def _region(match: Match) -> Region:
         match.nodes.get(NORMAL),
         tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
         match.nodes.get(match.pattern.ends[-1]) is match.result,
+        match.pattern.variant,
     )
 
 

@@ -11,6 +11,8 @@ from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .gradients import tied_to_forward
+from .guards.embeddings import broken_sum
 from .guards.masks import broken_mask
 from .opsets import freed_at
 
@@ -68,23 +70,13 @@ def _first(context: Context) -> list[Tie | Hold]:
     breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
     for op in context.flow.ops:
-        if op.follows != NONE:
-            first += _following(context.flow, op)
+        first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            broken = [*_broken(context, op, breakable), *_broken_before(context, op), *broken_mask(context, op)]
-            first += [*_ties(context, op), *broken]
+            first += [*_ties(context, op), *_broken(context, op, breakable), *_broken_before(context, op)]
+            first += [*broken_mask(context, op), *broken_sum(context, op)]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
     return first
-
-
-def _following(flow: Dataflow, op: Op) -> Iterator[Tie]:
-    """A gradient has the type of its forward operator, slot by slot; one slot stands for all where names differ."""
-    forward = flow.ops[op.follows].slots
-    for slot, unit in op.slots.items():
-        owner = forward.get(slot, next(iter(forward.values()), NONE) if len(op.slots) == 1 else NONE)
-        if owner != NONE and not flow.units[unit].fixed and not flow.units[owner].fixed:
-            yield Tie((owner, unit))
 
 
 def _verdicts(context: Context) -> list[Verdict]:

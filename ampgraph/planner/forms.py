@@ -6,10 +6,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import HALF_LAST, QUOTIENT, Rewrite
+from ..core.plan import GELU, GELU_BY_TANH, HALF_LAST, QUOTIENT, Rewrite
 from ..oplists.patterns import Region, find_regions
+from .fusions import is_split
 from .options import Options
 from .selection import touched
+
+WRITTEN = {"erf": GELU, "tanh": GELU_BY_TANH}
+"""What variants of a pattern are written as."""
 
 
 def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
@@ -29,7 +33,9 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list
         if fused is None or scope.kind == "function" or any(op.id in named for op in region.ops):
             continue
         writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
-        if fused.quotient and "quotient" in names:
+        if "gelu" in names and (one := writer.one_operator(region)) is not None:
+            found.append(one)
+        elif fused.quotient and "quotient" in names:
             found += writer.quotient(region)
         elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
             found += writer.half_last(region)
@@ -48,6 +54,19 @@ class _FormFinder:
     flow: Dataflow
     options: Options
     inside: frozenset[int]
+
+    def one_operator(self, region: Region) -> Rewrite | None:
+        """A GELU that the target does not know in the low type is written as its operator."""
+        flow, kernels = self.flow, self.options.kernels
+        kind = WRITTEN.get(region.variant, "")
+        admits = kernels.admits(region.kind, flow.opset, "T", self.options.dtype)
+        if not kind or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
+            return None
+        if not is_split(flow, self.options, region) or len({op.scope for op in region.ops}) > 1:
+            return None
+        nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
+        scope = flow.scopes[region.result.scope].path
+        return Rewrite(scope, kind, nodes, (flow.values[region.source].name,), 0, 0.0, "gelu")
 
     def quotient(self, region: Region) -> Iterator[Rewrite]:
         """A norm multiplies by an inverse: it divides."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.dataflow import NONE, Dataflow
+from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
 from ..oplists.patterns import Region
 from .context import Context
 from .decisions import HIGH, VALIDITY, Hold, Tie
 from .options import Options
+
+AFFINE = 2  # operators behind a norm: its scale and its bias
+WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
 def beside_fusion(context: Context, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
@@ -29,6 +32,25 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     return [Tie((units[0], *sources))]
 
 
+def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether the target knows a region in float32 and not in the low type, where it is many kernels; nobody else
+    reads what is inside it."""
+    form = options.kernels.fuses.get(region.kind)
+    if form is None or options.dtype not in form.float32_alone or not region.complete:
+        return False
+    ids = {op.id for op in region.ops}
+    made = (v for op in region.ops if op is not region.result for v in op.outputs)
+    many = len([op for op in region.ops if op.slots]) > WIDE_NODES
+    return many and all(use.op in ids for v in made for use in flow.uses[v])
+
+
+def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether such a region is one kernel in float32 between Casts."""
+    if not is_split(flow, options, region):
+        return False
+    return {op.role for op in region.ops if op.slots} <= options.kernels.fuses[region.kind].wide_operators
+
+
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether a runtime's operator for a region takes data and scale of one type alone."""
     fusion = options.kernels.fusions.get(region.kind)
@@ -40,15 +62,30 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
     fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
     if fusion is None or not in_one_type(flow, options, region):
         return False
-    inner = {op.kind for op in region.ops if not traits.has(op.role, "stays_in_place")}
-    if inner != fusion.operators or not region.complete or len(region.axes) != 1:
+    behind = [] if region.complete else _affine(flow, region.result, fusion.operators)
+    ops, result = (*region.ops, *behind), [region.result, *behind][-1]
+    inner = {op.kind for op in ops if not traits.has(op.role, "stays_in_place")}
+    if inner != fusion.operators or not (region.complete or behind) or len(region.axes) != 1:
         return False
-    ids = {op.id for op in region.ops}
-    made = (v for op in region.ops if op is not region.result for v in op.outputs)
+    ids = {op.id for op in ops}
+    made = (v for op in ops if op is not result for v in op.outputs)
     if any(use.op not in ids for v in made for use in flow.uses[v]):
         return False
     shape = flow.shape(region.source)
     return region.axes[0] == -1 or (shape is not None and region.axes[0] == len(shape) - 1)
+
+
+def _affine(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
+    """What scales and shifts a norm by inputs of the graph, which the fusion takes as it takes stored ones."""
+    found: list[Op] = []
+    while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
+        reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
+        if reader is None or reader.kind not in kinds or reader.scope != result.scope:
+            break
+        if any(flow.values[v].producer != NONE for i, v in enumerate(reader.inputs) if i != uses[0].index):
+            break
+        found.append(reader)
+    return found
 
 
 def _sources(flow: Dataflow, options: Options, value: int) -> Iterator[int]:

@@ -13,8 +13,8 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, REGION, Hold, Ledger, Tie
-from .fusions import beside_fusion, in_one_type, is_fused
+from .decisions import FREE, HIGH, REGION, Hold, Ledger, Tie
+from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
 from .selection import touched
@@ -69,6 +69,9 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
         form = fused_form(flow, options, region)
         core = region.core if form is not None else region.ops
         decided = verdict(region.kind, governing)
+        if decided[0] != HIGH and options.level.kept != "low" and fused_when_wide(flow, options, region):
+            text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
+            decided = HIGH, Why("region", text)
         ties.append((_units(core), *decided))
         if form is None:
             beside += beside_fusion(context, region, _units(core), decided[0])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
+from ..core.files import refuse_output, sources_of
 
 if TYPE_CHECKING:
     from ..training.step.step_result import StepResult
@@ -29,17 +31,20 @@ class StepRow:
 
 @dataclass
 class StepLog:
-    """Listens to the steps of a training, as ``on_step``. ``rates``: by update; the last one counts on; none: unknown.
+    """Listens to the steps of a training, as ``on_step``. ``rates``: by update, of how many steps; the last one counts
+    on.
 
     Each number is waited for when a step ends, so a device is not kept busy ahead."""
 
-    rates: Sequence[float] = ()
+    rates: Callable[[int], Sequence[float]] = lambda total: ()
     rows: list[StepRow] = field(default_factory=list)
     updates: int = 0
+    table: Sequence[float] = ()
 
     def __call__(self, done: int, total: int, result: StepResult[object]) -> None:
         """Takes in one step."""
-        rate = self.rates[min(self.updates, len(self.rates) - 1)] if self.rates else math.nan
+        self.table = self.table or self.rates(total)
+        rate = self.table[min(self.updates, len(self.table) - 1)] if self.table else math.nan
         self.rows.append(StepRow(done, result.loss, result.finite, result.scale, result.grad_norm, float(rate)))
         self.updates += result.finite
 
@@ -59,7 +64,8 @@ def _plain(row: StepRow) -> list[float | int | None]:
     return [int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)]
 
 
-def check_log(path: str) -> None:
-    """Raises AmpError AMP105 for a name that says another format."""
+def check_log(path: str, *sources: object) -> None:
+    """Raises AmpError AMP105 for a name that says another format and for a place that can hold no file, AMP106."""
     if not path.lower().endswith(".csv"):
         raise AmpError("AMP105", "steps are logged as a .csv file", where=path, hint="--log steps.csv")
+    refuse_output(Path(path), sources_of(*sources), "--log")

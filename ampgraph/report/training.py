@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -132,6 +133,7 @@ def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:
 def epoch_line(epoch: Epoch, epochs: int) -> str:
     """One epoch in one line."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
+    words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:
         words.append(f"{plural(epoch.skipped, 'step')} skipped")
     if epoch.scale != 1:
@@ -151,3 +153,20 @@ def history_dict(history: History) -> JsonObject:
         "skipped": int((~history.finite).sum()),
         "dropped_samples": history.dropped,
     }
+
+
+def closing_lines(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+    """What `train` says at its end."""
+    lines = []
+    if history.dropped:
+        lines.append(f"left out     {history.dropped} samples of each epoch: they fill no batch")
+    if resume:
+        before = f"went on after {history.resumed} steps" if history.resumed else "no checkpoint yet: from the start"
+        lines.append(f"resumed      {before}" + ("" if history.epochs else "; nothing was left to train"))
+    if checkpoint is None:
+        lines.append("checkpoint   none: the trained weights are not kept (--checkpoint DIR keeps them)")
+    else:
+        from ..training.run.fitting import FILE
+
+        lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
+    return [*lines, f"loss curve   {plot}"] if plot is not None else lines

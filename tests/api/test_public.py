@@ -11,11 +11,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer import main
 
 import ampgraph
+from ampgraph.cli.app import app
 from ampgraph.core.recipe import OPTIONS
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = {  # what the command line calls otherwise; `demo` is three verbs
+    "build-step": "build_training_step", "demo": "convert",
+}  # fmt: skip
 VERBS = ("build_training_step", "convert", "explain", "explain_all", "inspect", "lists", "plan", "tune")
 
 
@@ -26,6 +31,11 @@ def test_all_names_load_and_show() -> None:
     assert rlcompleter.Completer({"ampgraph": ampgraph}).complete("ampgraph.conv", 0) == "ampgraph.convert("
     with pytest.raises(AttributeError, match="no attribute 'conver'"):
         ampgraph.conver  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_command_has_a_call() -> None:
+    commands = {name or "" for name in main.get_command(app).commands}  # type: ignore[attr-defined]
+    assert {COMMANDS.get(name, name.replace("-", "_")) for name in commands} <= set(ampgraph.__all__)
 
 
 def test_the_names_of_type_checkers_are_those_at_run_time() -> None:

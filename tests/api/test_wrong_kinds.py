@@ -35,7 +35,7 @@ def test_arguments(verb: Callable[..., object], name: str, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-RIGHT = {"level": (3,), "opset": (3,), "range_margin": (3, 2.5), "keep_io_types": (True,)}
+RIGHT = {"level": (3,), "freeze_weights": (True,), "opset": (3,), "range_margin": (3, 2.5), "keep_io_types": (True,)}
 
 
 @pytest.mark.parametrize("name", [*OPTIONS, "keep_io_types"])

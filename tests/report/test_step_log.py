@@ -22,7 +22,7 @@ def result(loss: float, finite: bool = True, norm: float | None = None) -> StepR
 
 def test_rates_count_updates_not_steps() -> None:
     """A step that is left out does not use up a learning rate."""
-    log = StepLog([0.1, 0.2, 0.3])
+    log = StepLog(lambda total: [0.1, 0.2, 0.3])
     for number, finite in enumerate([True, False, True, True, True], 1):
         log(number, 5, result(float(number), finite))
     rows = list(csv.DictReader(io.StringIO(log.to_csv())))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ampgraph.training.gradients.builder import Builder
-from ampgraph.training.step.groups import Group
+from ampgraph.training.step.groups import ParameterGroup
 from ampgraph.training.step.optimizers import SGD
 from ampgraph.training.step.packed_forward import FORWARD, pack
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
@@ -77,7 +77,7 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
     if mean is not None:
         seen = b.op("ReduceMean", x, b.ints(0), keepdims=0)
         running = [(mean, b.op("Add", b.op("Mul", mean, b.number(0.9)), b.op("Mul", seen, b.number(0.1))))]
-    groups = [Group("*", optimizer or SGD(0.1))] * 2
+    groups = [ParameterGroup("*", optimizer or SGD(0.1))] * 2
     told = add_update(states, [weight, bias], [down, across], groups, scaled, UpdateOptions(clip), running)
     if iteration is not None:
         states.commit({iteration: b.op("Add", iteration, b.constant(np.array(1, np.int64)))})

@@ -30,7 +30,7 @@ SCALE = "dynamic:init=2^10,interval=3"
 class CutTrainer(Trainer):
     """A trainer that runs the two graphs with nothing between them."""
 
-    def _opened(self, device, strict, threads, distributed):
+    def _opened(self, device, strict, threads, distributed, options):
         return AccumulatingBinding(self.training_step, device, strict, threads, 1)
 
 

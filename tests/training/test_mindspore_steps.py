@@ -20,6 +20,8 @@ from share import FULL
 
 pytestmark = pytest.mark.mindspore
 DEFAULT = ("layernorm",)
+EVERY = [("O2", "ampgraph"), ("O3", "ampgraph"), *((level, "mindspore") for level in ("O1", "O2", "O3", "auto"))]
+CASES = EVERY if FULL else [("O2", "ampgraph"), ("O1", "mindspore")]
 Trained = tuple[list[Any], dict[str, np.ndarray]]
 NAMES = tuple(step_nets.BACKBONES) if FULL else DEFAULT
 
@@ -58,12 +60,14 @@ def assert_same(got: Trained, expected: Trained) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["O0", "O2", "O3"] if FULL else ["O2"])
+@pytest.mark.parametrize(("level", "policy"), CASES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_with_a_loss_scale_trains_as_the_cell_does(exported: Any, tmp_path: Path, name: str, level: str) -> None:
+def test_a_step_with_a_loss_scale_trains_as_the_cell_does(
+    exported: Any, tmp_path: Path, name: str, level: str, policy: str
+) -> None:
     """40 steps; one batch overflows, is skipped and halves the scale. The CPU's own finite check stands in the file."""
     data, low = step_nets.batches(overflow=True), tmp_path / "low.mindir"
-    ampgraph.convert(exported(name, "scaled"), level, target="cpu", output=low)
+    ampgraph.convert(exported(name, "scaled"), level, policy=policy, target="cpu", output=low)
     got = of_file(low, data)
     assert_same(got, step_nets.trained(step_nets.step_cell(name, "finite", level), data))
     skipped = [index for index, (_, overflow, _) in enumerate(got[0]) if overflow]

@@ -23,11 +23,11 @@ from training.test_cut import CNN, SCALE, bits
 pytestmark = pytest.mark.slow  # gloo between two trainers
 
 
-def trained(step, feeds, world=2, *, strict=False, accumulate=1):
+def trained(step, feeds, world=2, *, strict=False, **options):
     """Every rank is given the whole batch, as `fit` gives it: results of each step and the state of each rank."""
 
     def work(rank, group):
-        trainer = opened(step, group, strict=strict, accumulate=accumulate)
+        trainer = opened(step, group, strict=strict, **options)
         made = [trainer.step_checked(trainer.feeds.checked(feed)) for feed in feeds]
         return [(r.loss, r.finite, r.scale, r.grad_norm) for r in made], trainer.state
 
@@ -200,3 +200,45 @@ def test_a_norm_that_is_synchronised_is_refused(tmp_path):
     with pytest.raises(AmpError, match="AMP214.*norm: is an nn.SyncBatchNorm"):
         built(model, loss="cross_entropy", optimizer="sgd")
     assert built(model, loss="cross_entropy", optimizer="sgd", freeze=["norm.running*"]).parameters
+
+
+@pytest.mark.parametrize(("kind", "most"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_gradients_are_sent_in_a_low_type(kind, most):
+    """Rounded once more, and what overflows in it is an overflow: here 2^20 times a gradient above 1/16."""
+    step = built(optimizer="sgd:lr=0.1", level="O0", loss_scale="dynamic:init=2^20,interval=100")
+    feeds = list(batches(8))
+    (one, state), (other, low) = alone(step, feeds), trained(step, feeds, communicate=kind)
+    skipped = [row[1] for row in other].count(False)
+    assert skipped == 0 if kind == "bfloat16" else 0 < skipped < 8
+    assert bits(state) != bits(low)
+    if not skipped:
+        assert np.abs(losses(one) - losses(other)).max() <= most
+
+
+def test_float16_is_not_sent_where_nobody_looks_for_overflows():
+    step = built(optimizer="sgd", level="O0", loss_scale=None)
+    [error, _] = on_ranks(2, lambda rank, group: opened(step, group, communicate="float16"))
+    assert "AMP325" in str(error) and "send bfloat16" in str(error)
+    with pytest.raises(AmpError, match="(?s)AMP325.*did you mean 'float16'"):
+        Trainer(step, "cpu", communicate="float6")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd:lr=0.1,momentum=0.9"])
+def test_each_rank_keeps_its_part_of_the_slots(world, optimizer):
+    """The bits of ranks that keep all of them, over an overflow too."""
+    step = built(optimizer=optimizer, level="O2", loss_scale=SCALE, clip_norm=0.5)
+    feeds = list(batches(6))
+    feeds[2]["x"][-1] *= np.float32(1e30)
+    whole = trained(step, feeds, world, strict=True)
+    parts = trained(step, feeds, world, strict=True, shard_optimizer=True)
+    assert repr(whole[0]) == repr(parts[0]) and bits(whole[1]) == bits(parts[1])
+    sizes = {entry.name: step.initial_state[entry.name].size for entry in step.layout.of("slot")}
+
+    def kept(rank, group):
+        trainer = opened(step, group, shard_optimizer=True)
+        update = trainer._binding._cut.update
+        return sum(sizes[entry.name] for entry in update.layout.of("slot"))
+
+    found = all_right(on_ranks(world, kept))
+    assert sum(found) == sum(sizes.values()) and max(found) <= 0.6 * sum(sizes.values())

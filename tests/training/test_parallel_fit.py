@@ -26,11 +26,11 @@ def step(tmp_path):
     return str(tmp_path / "step.onnx")
 
 
-def fit(step, folder, world=2, seeds=(0, 0, 0, 0), **more):
+def fit(step, folder, world=2, seeds=(0, 0, 0, 0), shard=False, **more):
     """The histories of all ranks."""
 
     def work(rank, group):
-        trainer = opened(step, group if world > 1 else None)
+        trainer = opened(step, group if world > 1 else None, shard_optimizer=shard)
         options = {"epochs": 2, "batch_size": 16, "checkpoint_every": 1, "validate": DATA, "seed": seeds[rank]}
         return trainer.fit(DATA, checkpoint=folder, **options | more)
 
@@ -48,6 +48,14 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(step, tmp_path):
         one, other = load(tmp_path / "whole" / FILE), load(folder / FILE)
         assert worst(one.state, other.state) <= 2e-6 and one.position == other.position
     assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "2" / FILE).read_bytes()
+
+
+def test_ranks_that_keep_a_part_of_the_slots_save_all(step, tmp_path):
+    whole = all_right(fit(step, tmp_path / "whole"))
+    assert {type(error) for error in fit(step, tmp_path / "parts", on_step=_kill_at(4), shard=True)} == {Killed}
+    parts = all_right(fit(step, tmp_path / "parts", resume=True, shard=True))
+    assert whole[0].losses.tobytes() == parts[0].losses.tobytes()
+    assert (tmp_path / "whole" / FILE).read_bytes() == (tmp_path / "parts" / FILE).read_bytes()
 
 
 def test_a_checkpoint_that_cannot_be_gone_on_from_ends_all(step, tmp_path):
@@ -68,6 +76,17 @@ def test_ranks_with_other_state(step):
         trainer.load_state(state)
         with pytest.raises(AmpError, match="AMP509.*rank 1 has other bits in its state than rank 0"):
             trainer.fit(DATA, epochs=1, batch_size=16)
+
+    all_right(on_ranks(2, work))
+
+
+def test_ranks_with_other_samples(step):
+    """What a DataLoader gives that is shuffled without a seed."""
+
+    def work(rank, group):
+        trainer = opened(step, group)
+        with pytest.raises(AmpError, match="(?s)AMP509.*rank 1 has another batch than rank 0.*same order on all ranks"):
+            trainer.fit(FEEDS[:: 1 - 2 * rank], epochs=1, batch_size=16)
 
     all_right(on_ranks(2, work))
 

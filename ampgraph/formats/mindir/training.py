@@ -28,8 +28,8 @@ def refuse_whole_step(model: Message, where: str = "") -> None:
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
         hint = (
-            "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or the step "
-            "that nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), ...) makes, for convert and train"
+            "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
+            "convert and train, the step of nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), ...)"
         )
         raise AmpError("AMP205", message, where=where, hint=hint)
 

@@ -7,6 +7,7 @@ share the scope of the first of them, so the forward operator is found by kind a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
@@ -16,9 +17,18 @@ from .training import assigned_parameters, refuse_whole_step
 
 GRADIENTS, RULE = "Gradients", "Grad_"
 BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
+SCALE = "scale_sense"
+"""What MindSpore's cell calls its loss scale."""
+LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
+UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
 PASSING = {"Add": (0, 1), "AddExt": (0, 1), "AddN": None, "BiasAdd": (0,), "Sub": (0,), "SubExt": (0,)}
 """Operators that hand their gradient on as it is -> the operands that get it, None for all."""
+
+
+def has_loss_scale(model: Message) -> bool:
+    """Whether the step scales its loss, as MindSpore's cell does."""
+    return any((tensor.ref_key or tensor.name).endswith(SCALE) for tensor in model.graph.parameter)
 
 
 def is_step(model: Message) -> bool:
@@ -29,12 +39,18 @@ def is_step(model: Message) -> bool:
 def refuse_unknown_step(model: Message) -> None:
     """Raises AmpError AMP205 for a step of which the scopes do not tell what is the network, forward and backward."""
     scopes = {node.domain for graph in view.graphs(model) for node in graph.node}
-    for name in (BACKBONE, NETWORK):
-        inside = [scope for scope in scopes if f"/{name}" in scope]
-        backward = [scope for scope in inside if scope.startswith(f"{GRADIENTS}/")]
-        if 0 < len(backward) < len(inside):
-            return
-    refuse_whole_step(model)
+    named = any(f"/{BACKBONE}" in scope for scope in scopes)
+    inside = [scope for scope in scopes if _in_network(scope, named)]
+    if not 0 < sum(scope.startswith(f"{GRADIENTS}/") for scope in inside) < len(inside):
+        refuse_whole_step(model)
+
+
+def _in_network(scope: str, named: bool) -> bool:
+    """Whether a scope is in the network. ``named``: whether the file tells the backbone from the loss around it."""
+    parts = scope.split("/")
+    if named:
+        return any(part.startswith(BACKBONE) for part in parts)
+    return any(part.startswith(NETWORK) for part in parts) and not any(part.startswith(LOSS) for part in parts)
 
 
 def mark_step(flow: Dataflow, model: Message) -> None:
@@ -44,11 +60,18 @@ def mark_step(flow: Dataflow, model: Message) -> None:
         if not regions.is_network(op):
             op.held = OUTSIDE
     _Gradients(flow, regions).follow()
+    flow.cells = _inner_cells
 
 
 def in_gradients(op: Op) -> bool:
     """Whether an operator is under ``Gradients/``."""
     return op.name.startswith(f"{GRADIENTS}/")
+
+
+def _inner_cells(op: Op) -> list[tuple[str, str]]:
+    """The cells inside the network around an operator; none for what is outside."""
+    inside = re.sub(rf"^.*?/({BACKBONE}|{NETWORK}(?!.*/{BACKBONE}))[^/]*/", "Default/", op.name)
+    return [] if op.held else view.cells(inside)
 
 
 class _Regions:
@@ -58,7 +81,7 @@ class _Regions:
         self.flow = flow
         self._named = any(f"/{BACKBONE}" in op.name for op in flow.ops)
         self._outside = set[int]()
-        state = _loaded(flow, assigned_parameters(model))
+        state = _loaded(flow, model)
         behind = set[int]()
         for op in flow.ops:
             given = {source for source in op.inputs if source != NONE}
@@ -73,20 +96,17 @@ class _Regions:
 
     def is_network(self, op: Op) -> bool:
         """Whether an operator is of the network, or of its gradients."""
-        if op.id in self._outside:
-            return False
-        parts = op.name.split("/")
-        if self._named:
-            return any(part.startswith(BACKBONE) for part in parts)
-        return any(part.startswith(NETWORK) for part in parts) and not any(part.startswith(LOSS) for part in parts)
+        return op.id not in self._outside and _in_network(op.name, self._named)
 
 
-def _loaded(flow: Dataflow, parameters: set[str]) -> set[int]:
-    """The values that hold what some parameters held at one moment."""
+def _loaded(flow: Dataflow, model: Message) -> set[int]:
+    """The values that hold what parameters that are assigned held at one moment: a loss scale, counters."""
+    parameters, known = assigned_parameters(model), view.primitives(model)
     found = set[int]()
     for scope in flow.scopes:
         names = {name: value for value, name in scope.native.names.items()}
-        loads = {node.output[0]: node.input[0] for node in scope.native.graph.node if node.op_type.endswith("Load")}
+        nodes = scope.native.graph.node
+        loads = {node.output[0]: node.input[0] for node in nodes if view.kind_of(node, known) == "Load"}
         found |= {names[name] for name, source in loads.items() if source in parameters and name in names}
     return found
 
@@ -137,14 +157,19 @@ class _Gradients:
     def _owner(self, op: Op, kind: str) -> Op | None:
         """The forward operator of a kind that reads or makes what a gradient reads, else that whose result's gradient
         it reads, else the one that its operand belongs to."""
-        given = {source for source in op.inputs if source != NONE}
+        given = {source for source in op.inputs if source != NONE and not self._is_constant(source)}
         makers = [m for m in (self.flow.writer(source) for source in op.inputs if source != NONE) if m is not None]
         near = [maker for source in op.inputs for value in self._reach(source) for maker in self._maker(value, kind)]
+        near.sort(key=lambda maker: -maker.id)  # backward starts with what comes last, so branches before their stem
         known = [f for f in self.forward.get(kind, ()) if given & {*f.inputs, *f.outputs}]
         both = [candidate for candidate in near if candidate in known]
         same = [self.flow.ops[maker.follows] for maker in makers if maker.follows != NONE]
         inside = [candidate for candidate in same if candidate.kind == kind]
         return next(iter((*both, *known, *near, *inside)), None)
+
+    def _is_constant(self, source: int) -> bool:
+        """Axes, shapes and numbers, which operators share that have nothing to do with each other."""
+        return self.flow.values[source].weight and not self.flow.values[source].parameter
 
     def _maker(self, value: int, kind: str) -> Iterator[Op]:
         maker = self.flow.writer(value)
@@ -174,8 +199,9 @@ class _Gradients:
         return (source for source in inputs if source != NONE)
 
     def _name_results(self, op: Op, owner: Op) -> None:
-        """What the results of a gradient are gradients of: operands of the forward operator, those first that the
-        gradient does not read."""
-        sources = sorted((source for source in owner.inputs if source != NONE), key=lambda s: s in op.inputs)
+        """What the results of a gradient are gradients of: operands of the forward operator, not those that it reads if
+        there are others, as the gradient of one factor reads the other."""
         for result in op.outputs:
-            self.of[result] = [source for source in sources if self._alike(source, result)]
+            alike = [source for source in owner.inputs if source != NONE and self._alike(source, result)]
+            alike = [source for source in alike if not self._is_constant(source)]
+            self.of[result] = [source for source in alike if source not in op.inputs] or alike

@@ -38,7 +38,14 @@ class Readers:
         elif not is_made_in(graph, result) or any(output is result for output in graph.outputs):
             # no runtime takes a value from outside as the result of a body, nor one for two of a function
             result = self._identity(graph, result, result.shape)
+        if scope != 0 and isinstance(graph, ir.Graph):
+            self._describe(result, graph.outputs[position])
         graph.outputs[position] = result
+
+    def _describe(self, result: ir.Value, old: ir.Value) -> None:
+        """What the file says of an output of a body is said of the value in its place."""
+        result.type = self._handles.type_of(result)
+        result.shape = result.shape or old.shape
 
     def _as_output(self, graph: ir.Graph | ir.Function, name: str | None, position: int, result: ir.Value) -> ir.Value:
         """``result`` with the name and the declared shape of an output that is known by its name."""
@@ -76,8 +83,8 @@ class Readers:
                 name, source.shape = target.name, target.shape
                 target.name = self._handles.fresh(f"{name}_given")
                 source.name = name
-            elif source.shape is None:
-                source.shape = target.shape
+            else:
+                self._describe(source, target)
         target.replace_all_uses_with(source, replace_graph_outputs=True)
         graph.remove(op, safe=True)
         return True

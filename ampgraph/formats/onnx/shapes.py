@@ -107,7 +107,11 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
     proto.graph.name = "shapes"
     listed = {value.name for value in model.graph.inputs}
     for value in model.graph.inputs:
-        proto.graph.input.append(value_info(value))
+        info = proto.graph.input.add()
+        info.CopyFrom(value_info(value))
+        for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+            if dim.dim_value < 0:  # an unknown one, on which onnx's rules fail
+                dim.ClearField("dim_value")
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None:

@@ -24,7 +24,7 @@ from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
 from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
 from ..graphs import flat_graph, port_of
-from ..sessions import cpu_options, opened
+from ..sessions import cpu_options, opened_anyhow
 from .rewrite import rewrite
 
 
@@ -66,7 +66,7 @@ class StrictSession:
             content = graph.content()
         del graph
         try:
-            self._session = opened(content, cpu_options(folder, threads))
+            self._session = opened_anyhow(content, cpu_options(folder, threads))
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             if out_of_memory(error):
                 raise no_memory("while opening the model for a strict run") from error

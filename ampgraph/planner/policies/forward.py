@@ -31,6 +31,9 @@ class ForwardTypes(ABC):
             if unit.fixed or options.dtype not in unit.admits and not unit.fixed_low:
                 self.low[flow.find(unit.id)] = False
                 self.why[flow.find(unit.id)] = unit.fixed or f"its operator does not take {options.dtype}"
+        for op in flow.ops:
+            for held in op.slots.values() if op.held else ():
+                self.make_float32(held, op.held)
 
     def settle(self) -> None:
         """Walks until no type changes."""

@@ -14,6 +14,7 @@ import numpy as np
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Use, Value
 from ...core.plan import Rounding
 from ...oplists.mindspore_lists import load_mindspore_rules
+from ..gradients import forward_of, tied_to_forward
 from ..options import Options
 from .forward import ForwardTypes
 from .mindspore_owners import Cell, is_of, is_within, paths, placed
@@ -23,10 +24,15 @@ class Rules(ForwardTypes):
     """One level. ``cells``: the modules around every operator."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
+        for op in flow.ops:
+            for units in tied_to_forward(flow, op):
+                flow.merge(units)
         super().__init__(flow, options)
         self.rules = load_mindspore_rules()
         self._ranges: dict[int, bool] = {}
         self.cells = placed(flow, options.lists.traits)
+        for op in flow.ops:
+            self.cells[op.id] = self.cells[forward_of(flow, op).id]
         self.helped = {
             path
             for cells in self.cells
@@ -34,6 +40,21 @@ class Rules(ForwardTypes):
             if kind in self.rules.helper_cells
             for path in paths(cells[:depth], self.rules.containers)
         }
+
+    def _settle_op(self, op: Op) -> bool:
+        """Gradients follow their forward operators; a sum of them has the type of the value that they are of."""
+        if op.follows != NONE:
+            return False
+        if op.adds_for == NONE:
+            return super()._settle_op(op)
+        if self.adds_low(self.flow.values[op.adds_for]):
+            return False
+        changed = [self.make_float32(unit, "adds gradients of what is float32") for unit in op.slots.values()]
+        return any(changed)
+
+    def adds_low(self, value: Value) -> bool:
+        """Whether gradients of a value are added low."""
+        return self.comes_low(value, NONE)
 
     def converts(self, op: Op) -> bool:
         """Whether an operator is a conversion of the file."""
@@ -47,7 +68,7 @@ class Rules(ForwardTypes):
         for value in self.flow.values:
             if value.dtype != FLOAT32 or (value.unit != NONE and self.is_low(value.unit)):
                 continue
-            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._rounds(value, use)]
+            uses = [use for use in self.flow.uses[value.id] if self._reads_high(use) and self._is_rounded(value, use)]
             if uses:
                 places = tuple(self.flow.place(use) for use in uses)
                 found.append(Rounding(self.flow.scopes[value.scope].path, value.name, places))
@@ -55,6 +76,14 @@ class Rules(ForwardTypes):
 
     def _reads_high(self, use: Use) -> bool:
         return use.unit != NONE and not use.given_cast and not self.is_low(use.unit)
+
+    def _is_rounded(self, value: Value, use: Use) -> bool:
+        """Whether a reader gets a value rounded: one outside the network only what the network gives."""
+        if use.op != NONE and self.flow.ops[use.op].held:
+            maker = self.flow.writer(value.id)
+            if maker is None or maker.held or maker.follows != NONE or maker.adds_for != NONE:
+                return False
+        return self._rounds(value, use)
 
     def _rounds(self, value: Value, use: Use) -> bool:
         """Whether a float32 reader gets a float32 value rounded."""
@@ -98,6 +127,9 @@ class O0(Rules):
 
 class O1(Rules):
     """White operators and what white cells make are low, each result is float32 again."""
+
+    def adds_low(self, value: Value) -> bool:
+        return False
 
     def _float32_for(self, op: Op, slot: str, unit: int) -> str:
         if self.converts(op):
@@ -201,7 +233,7 @@ class O3(Rules):
     def _enters(self, maker: Op, reader: int) -> bool:
         """Whether a reader stands in a cell that the maker is outside of: such a cell casts what it is given. A black
         cell does not, and a Python operator stands where its scope says if another operand is made there too."""
-        op = self.flow.ops[reader]
+        op = forward_of(self.flow, self.flow.ops[reader])
         black = self.black(op)
         inner = black[:-1] if black else self.cells[reader]
         if op.kind in self.rules.python_operators:
@@ -234,6 +266,7 @@ class O2(O3):
     """As O3, but for what black cells make."""
 
     def black(self, op: Op) -> Cell:
+        op = forward_of(self.flow, op)
         return self.cell(op, self.rules.black_cells) or self._derived(op)
 
     def _derived(self, op: Op) -> Cell:
@@ -257,6 +290,7 @@ class Auto(Rules):
 
     def black(self, op: Op) -> Cell:
         """The operator itself, where it is a black one."""
+        op = forward_of(self.flow, op)
         return ((op.name, op.kind),) if op.kind in self.rules.auto_black else ()
 
     def _settle_borders(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -15,6 +16,9 @@ from ...core.dataflow import HELD
 from ...core.errors import AmpError
 from .lowerings.batch_norm import initializer_of, is_trained
 from .read import described, signature
+
+if TYPE_CHECKING:
+    import torch
 
 MUTATION = re.compile(r"(\S+): BUFFER_MUTATION target='([^']*)'")
 COUNTED = "num_batches_tracked"  # of BatchNorm: a number that nothing reads where the momentum is given
@@ -52,6 +56,29 @@ def read_buffers(model: ir.Model, frozen: Collection[str], exported_mode: bool) 
                 "AMP215", message, hint="the next value has the type and the shape of the buffer, both known"
             )
         found[buffer] = output
+    return found
+
+
+def give_out(module: torch.nn.Module, model: ir.Model) -> list[str]:
+    """Makes state of the buffers that a module updates beside its running statistics: stored, with an output each.
+
+    torch's exporter stores only what the graph reads. Returns their names.
+    """
+    graph, buffers = model.graph, dict(module.named_buffers())
+    norms = [node for node in graph if is_trained(node, exported_mode=False)]
+    running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
+    made = {value.name: value for node in graph for value in node.outputs}
+    found = []
+    for name, output in mutations(model).items():
+        if name not in buffers or name in running or name.endswith(COUNTED) or output not in made:
+            continue
+        if name not in graph.initializers:
+            tensor = ir.tensor(buffers[name].detach().cpu().numpy(), name=name)
+            kind = ir.TensorType(tensor.dtype)
+            graph.register_initializer(ir.Value(name=name, type=kind, shape=tensor.shape, const_value=tensor))
+        if not made[output].is_graph_output():
+            graph.outputs.append(made[output])
+        found.append(name)
     return found
 
 

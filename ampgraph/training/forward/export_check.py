@@ -31,8 +31,8 @@ SLOPE = 1e-2  # of the largest gradient
 UNCHECKED = "or check=False exports it all the same"
 
 
-def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model) -> None:
-    """Compares the graph and the module.
+def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Model, own: int) -> None:
+    """Compares the graph and the module by its ``own`` first outputs.
 
     Not looked at: a module that is random in either mode, one that returns more or less in evaluation than the graph,
     operators without a gradient rule, weights that do not fit into one message, and an environment without ONNX
@@ -42,6 +42,7 @@ def check_export(module: torch.nn.Module, args: Sequence[object], model: ir.Mode
     if weights > onnx_io.INLINE_LIMIT or any(is_random(node) for node in model.graph.all_nodes()):
         return
     graph = _in_evaluation_mode(model)
+    del graph.outputs[own:]
     feeds = _feeds(graph, args)
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad and name in graph.initializers}
     wanted, slopes, sums = _evaluated(module, args, trained)
@@ -153,6 +154,9 @@ def _evaluated(
     import torch
 
     modes = [(part, part.training) for part in module.modules()]
+    kept = [
+        (part, name, b, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None
+    ]
     module.eval()
     random = np.random.default_rng(0)
     try:
@@ -168,6 +172,9 @@ def _evaluated(
     finally:
         for part, mode in modes:
             part.training = mode
+        for part, name, buffer, numbers in kept:  # evaluation may move them too
+            buffer.copy_(numbers)
+            part._buffers[name] = buffer
     slopes = {
         name: np.zeros(tuple(trained[name].shape), np.float32) if slope is None else slope.cpu().numpy()
         for name, slope in zip(names, found, strict=True)

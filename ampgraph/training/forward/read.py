@@ -23,7 +23,10 @@ def read_forward(model: object) -> ir.Model:
     """
     graph, _ = adapters.load(model)
     if not isinstance(graph, OnnxGraph):
-        hint = "a .mindir file is trained by ampgraph.training.mindspore.train_step"
+        hint = (
+            "ampgraph.training.mindspore.train_step trains forward and loss; convert and train take whole steps, as "
+            "nn.TrainOneStepWithLossScaleCell exports them"
+        )
         raise AmpError("AMP104", f"cannot build a training step from {graph.format}", hint=hint)
     graph.refuse_training()
     opset = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", OLDEST))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,13 +24,14 @@ from ...core.errors import AmpError, first_line
 from ...core.installing import pip_install
 from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
+from .buffers import give_out
 from .export_check import check_export
-from .export_hints import quiet_logs, what_to_change
+from .export_hints import quiet_logs, takes_gradients, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
 from .sync_norms import refuse_synchronised
 from .torch_marks import detached_apart, mark_padding
-from .tracing import keep_buffers, refuse_old_forms, traced_ways
+from .tracing import refuse_old_forms, traced_ways
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,10 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file. ``parameters`` are those that a step trains; ``str`` of it is the path."""
+    """A forward graph in a file; ``str`` of it is the path.
+
+    ``outputs`` are the module's, ``parameters`` those that a step trains.
+    """
 
     path: str
     inputs: list[str]
@@ -98,15 +102,16 @@ def export_for_training(
     mark_padding(model.graph)
     _untie(model.graph, parameters)
     _train_dropout(model.graph)
-    _optimize(model, parameters)
+    own = len(model.graph.outputs)
+    _optimize(model, {*parameters, *give_out(module, model)})
     _list_trained(model, parameters)
-    keep_buffers(module, model)
     for node in model.graph.all_nodes():
         node.metadata_props.pop(STACK, None)
     if check:
-        check_export(module, args, model)
+        check_export(module, args, model, own)
     OnnxGraph(model).save(path)
-    inputs, outputs = ([value.name or "" for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    sides = (model.graph.inputs, model.graph.outputs[:own])
+    inputs, outputs = ([value.name or "" for value in values] for values in sides)
     return ExportedForward(os.fspath(path), inputs, outputs, parameter_names(model))
 
 
@@ -114,19 +119,45 @@ def _exported(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
 ) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
-    from .decompositions.table import decomposed
-
     shapes = _dynamic(torch, args) if dynamic_batch else None
-    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
-    with _training_mode(module), torch.no_grad(), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
+    with _training_mode(module), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
-            traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
-            program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
+            try:
+                return _program(torch, module, args, shapes, unroll)
+            except Exception as error:
+                if not takes_gradients(error) or any(True for _ in module.buffers()):
+                    raise
+                return _with_inner_gradients(torch, module, args, shapes, unroll)
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
+
+
+def _program(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
+) -> ir.Model:
+    from .decompositions.table import decomposed
+
+    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
+    with torch.no_grad():
+        traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
     model: ir.Model = program.model
+    return model
+
+
+def _with_inner_gradients(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
+) -> ir.Model:
+    from .inner_gradients import input_names, written
+
+    varying = None if shapes is None else (shapes,)  # of *args
+    model = _program(torch, written(module, args), args, varying, unroll)
+    names, taken = input_names(module), {value.name for node in model.graph for value in node.outputs}
+    if len(names) == len(model.graph.inputs) and taken.isdisjoint(names):
+        for value, name in zip(model.graph.inputs, names, strict=True):
+            value.name = name
     return model
 
 
@@ -209,15 +240,15 @@ def _train_dropout(graph: ir.Graph) -> None:
             node.replace_input_with(2, b.constant(np.array(True)))
 
 
-def _optimize(model: ir.Model, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """onnxscript's optimizer, which cannot touch what is an input."""
+def _optimize(model: ir.Model, states: Collection[str]) -> None:
+    """onnxscript's optimizer, which cannot touch what is an input: running statistics, and ``states``."""
     import onnxscript.optimizer
 
     graph = model.graph
     norms = [node for node in graph if node.op_type == "BatchNormalization"]
     running = {value.name for node in norms for value in node.inputs[3:5] if value is not None}
     held = []
-    for name in [name for name in graph.initializers if name in parameters or name in running]:
+    for name in [name for name in graph.initializers if name in states or name in running]:
         value = graph.initializers.pop(name)
         held.append((value, value.const_value))
         value.const_value = None

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
-
 from ...core.errors import AmpError
-from .buffers import COUNTED, mutations
 
 if TYPE_CHECKING:
     import torch
@@ -47,16 +44,6 @@ def refuse_old_forms(module: torch.nn.Module) -> None:
         if any(type(hook).__name__ == "SpectralNorm" for hook in part._forward_pre_hooks.values()):
             message = f"'{name}' has torch.nn.utils.spectral_norm, whose hooks are no part of a graph"
             raise AmpError("AMP214", message, hint="torch.nn.utils.parametrizations.spectral_norm is exported")
-
-
-def keep_buffers(module: torch.nn.Module, model: ir.Model) -> None:
-    """Stores the buffers that the module updates and the graph never reads: they are state like the others."""
-    buffers = dict(module.named_buffers())
-    for name in mutations(model):
-        if name in buffers and name not in model.graph.initializers and not name.endswith(COUNTED):
-            tensor = ir.tensor(buffers[name].detach().cpu().numpy(), name=name)
-            value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
-            model.graph.register_initializer(value)
 
 
 def _told(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:

@@ -1,5 +1,6 @@
 """Training .mindir files on MindSpore."""
 
+from .step_trainer import MindirTrainer
 from .train import StepResult, TrainStep, train_step
 
-__all__ = ["StepResult", "TrainStep", "train_step"]
+__all__ = ["MindirTrainer", "StepResult", "TrainStep", "train_step"]

@@ -20,7 +20,7 @@ from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
 from ..step.cut import CutStep, cut
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, device_value, of_runtime, open_graph, stopped
+from .binding import Binding, Readable, device_value, of_runtime, open_graph, stopped
 from .flat_buffer import BufferPart, FlatBuffer, bind_given
 from .step_inputs import IGNORED
 
@@ -52,7 +52,7 @@ class AccumulatingBinding:
     def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int) -> None:
         """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
         self.layout, self.parts, self.all_parts = step.layout, parts, parts
-        self._cut: CutStep = cut(step)
+        self._cut = self._split(step)
         self._update = Binding(self._cut.update, device, strict, threads)
         self.device, self.memory = self._update.device, self._update.memory
         _, providers = choose("cpu" if strict else device)
@@ -63,6 +63,9 @@ class AccumulatingBinding:
         if parts > 1:
             self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
         self._iteration = step.layout.find("counter", ITERATION)
+
+    def _split(self, step: TrainingStep) -> CutStep:
+        return cut(step)
 
     # -- state, which is that of the update ----------------------------------------------------------------------------
 
@@ -78,11 +81,19 @@ class AccumulatingBinding:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._update.shape(name)
 
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
+
+    def _state(self) -> dict[str, OrtTensor | BufferPart]:
+        """What the gradients read of it."""
+        return {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One update. All or nothing, as `Binding.run`: the gradients change no state. Raises AmpError AMP504."""
-        state = {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
+        state = self._state()
         if self.parts == 1:
             loss, moved = self._part(batch, state, self.total)
         else:
@@ -98,7 +109,7 @@ class AccumulatingBinding:
     def _buffer(self) -> FlatBuffer:
         return FlatBuffer(self._cut.summed, self.memory)
 
-    def _summed(self, pieces: list[MicroBatch], state: dict[str, OrtTensor]) -> Summed:
+    def _summed(self, pieces: list[MicroBatch], state: dict[str, OrtTensor | BufferPart]) -> Summed:
         """The gradients of micro-batches in ``total``."""
         losses, before = 0.0, 0.0
         moved: dict[str, OrtTensor] = {}
@@ -114,7 +125,7 @@ class AccumulatingBinding:
             losses += piece.share * float(as_numpy(loss))
         return Summed(losses, moved, before)
 
-    def _of_piece(self, state: dict[str, OrtTensor], piece: MicroBatch) -> None:
+    def _of_piece(self, state: dict[str, OrtTensor | BufferPart], piece: MicroBatch) -> None:
         """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
         if name := self.layout.scale:
             whole = self._update.get(name)
@@ -124,7 +135,7 @@ class AccumulatingBinding:
             state[name] = device_value(whole * self.all_parts + piece.number, self.memory)
 
     def _part(
-        self, batch: Mapping[str, Array], state: Mapping[str, OrtTensor], into: FlatBuffer
+        self, batch: Mapping[str, Array], state: Mapping[str, OrtTensor | BufferPart], into: FlatBuffer
     ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
         """The loss of a micro-batch, and by their names its new running statistics; its gradients go into a buffer."""
         binding, held = self._binding, {name: device_value(array, "cpu") for name, array in batch.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -27,6 +27,13 @@ HALF_DONE = "an earlier step stopped half-way, and part of the state was written
 NOT_TAKEN = "the last state was not taken to the device whole"
 
 
+class Readable(Protocol):
+    """Where a state is read, tensor by tensor."""
+
+    def get(self, name: str) -> Array: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+
 class Binding:
     """One session and the state in it: `put` the state, `run` steps, `get` a tensor back."""
 
@@ -37,11 +44,8 @@ class Binding:
         self.device, providers = choose("cpu" if strict else device)
         self.memory = "cuda" if self.device == "tensorrt" else self.device
         self.layout = step.layout
-        self._session, proto = open_graph(step, self.device, providers, strict, threads)
-        # an engine that compiles whole subgraphs may read a state again after it wrote some of it
-        known = self.device in ("cpu", "cuda")
-        safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
-        self.in_place = safe - {step.layout.scale}
+        self._session, proto = self._open(step, providers, strict, threads)
+        self.in_place = self._written_in_place(proto) - {step.layout.scale}
         self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
@@ -51,6 +55,23 @@ class Binding:
         self._results = [name for name in names if name]
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
+
+    @property
+    def turn(self) -> int:
+        """Changes with every step that was done."""
+        return self._turn
+
+    def _open(
+        self, step: TrainingStep, providers: Sequence[str], strict: bool, threads: int
+    ) -> tuple[GraphSession, onnx.ModelProto]:
+        return open_graph(step, self.device, providers, strict, threads)
+
+    def _written_in_place(self, proto: onnx.ModelProto) -> frozenset[str]:
+        """The state that a step may write where it reads it: an engine that compiles whole subgraphs may read a state
+        again after it wrote some of it."""
+        if self.device not in ("cpu", "cuda"):
+            return frozenset()
+        return frozenset(in_place(ir.from_proto(proto).graph, self.layout.states))
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +182,10 @@ class Binding:
                 self._torn = ""  # one came before it
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
+
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
 
     def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """The same: all of a batch is this process's own."""

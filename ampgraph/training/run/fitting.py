@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from .dataset import TrainingData
 from .fit_options import FitOptions
 from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
-from .parallel.alone import ALONE, Group
+from .parallel.alone import ALONE, Ranks
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"
@@ -39,8 +39,8 @@ WAITING = 64  # results that stay on the device before they are read together
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, and what a
-    validation found."""
+    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, what a
+    validation found, and the mean of each part of the loss over the steps that ran here."""
 
     number: int
     steps: int
@@ -48,6 +48,7 @@ class Epoch:
     skipped: int
     scale: float
     validation: dict[str, float]
+    parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
         return asdict(self)
@@ -101,7 +102,7 @@ def fit(
     options: FitOptions,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
-    group: Group = ALONE,
+    group: Ranks = ALONE,
 ) -> History:
     """Trains; the last samples of an epoch that fill no batch are left out of it. ``group``: the processes that share
     every batch; rank 0 of them alone reads and writes checkpoints.
@@ -127,7 +128,7 @@ class _Run:
         data: TrainingData,
         validate: TrainingData | None,
         options: FitOptions,
-        group: Group,
+        group: Ranks,
     ) -> None:
         """Checks all that is given; nothing is changed yet."""
         self.trainer, self.group = trainer, group
@@ -147,6 +148,7 @@ class _Run:
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
+        self.parts: dict[str, list[float]] = {}
         self.waiting: list[StepResult[object]] = []
         policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
         self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
@@ -179,13 +181,17 @@ class _Run:
         if self.tables is not None:
             self.trainer.set_rates(after(self.tables, self.place.past))
         self._check_scale(self.trainer.scale)
-        self._check_ranks()
 
     def _check_ranks(self) -> None:
         """Raises AmpError AMP509 where the ranks do not hold the same state, bit for bit."""
         if self.group.world > 1:
             hint = "go on from the last checkpoint; ranks on unlike machines may compute unlike bits"
             self.group.refuse_difference(files.digest_of(self.trainer.late_state()), "other bits in its state", hint)
+
+    def _check_batch(self, batch: Mapping[str, Array]) -> None:
+        """Raises AmpError AMP509 where ranks are about to train other samples: one batch of each epoch or more."""
+        hint = "an iterable must give the same order on all ranks: shuffle it by a seed"
+        self.group.refuse_difference(files.digest_of(batch), "another batch", hint)
 
     def _found(self) -> files.Checkpoint[Array] | None:
         """The checkpoint to go on from; None to start anew, as after a kill before the first checkpoint."""
@@ -206,6 +212,8 @@ class _Run:
             for batch in self.data.shuffled(
                 options.batch_size, options.seed, self.epoch, self.batch, last=bool(self.last)
             ):
+                if self.group.world > 1 and not self.waiting:
+                    self._check_batch(batch)
                 result = self.trainer.step_checked(self._padded(batch))
                 self.batch += 1
                 self.waiting.append(result)
@@ -236,7 +244,9 @@ class _Run:
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
         mean = float(np.mean(usable)) if usable else float("nan")
         found = {} if self.validate is None else self.group.from_first(self._validated)
-        return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found)
+        parts = {name: float(np.mean(numbers)) for name, numbers in self.parts.items()}
+        self.parts.clear()
+        return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found, parts)
 
     def _validated(self) -> dict[str, float]:
         return {} if self.validate is None else self.trainer.evaluate(self.validate)
@@ -248,6 +258,8 @@ class _Run:
         for result in self.waiting:
             self.losses.append(result.loss)
             self.finite.append(result.finite)
+            for name, number in result.parts.items() if self.finite[-1] else ():
+                self.parts.setdefault(name, []).append(number)
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
             message = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"

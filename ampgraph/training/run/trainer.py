@@ -24,7 +24,9 @@ from .fitting import History, OnEpoch, OnStep, fit
 from .group_rates import Given, state_of
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
+from .parallel.options import ParallelOptions
 from .parallel.torch_group import AUTO
+from .sharing import SharedBinding, joined
 from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -43,11 +45,18 @@ class Trainer:
             one that overflows skips the update. The batch is the whole one; its loss must be a mean over samples.
         distributed: ``auto`` shares every batch with the processes that torchrun has started, if it has; None trains
             alone; or a process group of torch.distributed. All ranks call the same methods in the same order.
+        share: a trainer whose parameters and running statistics of the same names are this one's too, now and later:
+            steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
+        communicate: the type in which processes send their gradients: float32, float16 or bfloat16.
+        shard_optimizer: each process keeps the optimizer's state of its part of the parameters alone (ZeRO-1).
+        cuda_graph: each step is launched as one CUDA graph, for a step built with ``batch``. The state takes twice its
+            memory, and every step waits for its loss.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
-            ``threads``, ``accumulate`` and ``distributed``, AMP501 and AMP509 for the other processes, AMP502 where
-            the device has no kernel for the step, AMP504 where it has no room for the state.
+            ``threads``, ``accumulate``, ``distributed`` and the last two, AMP325 and AMP405 for what cannot be shared,
+            AMP501 and AMP509 for the other processes, AMP502 where the device has no kernel for the step, AMP504 where
+            it has no room for the state.
     """
 
     def __init__(
@@ -59,6 +68,10 @@ class Trainer:
         threads: int = 0,
         accumulate: int = 1,
         distributed: str | ProcessGroup | None = AUTO,
+        share: Trainer | None = None,
+        communicate: str = "float32",
+        shard_optimizer: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -68,23 +81,36 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
-        self.group = ALONE
-        self._binding = self._opened(device, strict, int(threads), distributed)
-        if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
-            raise AmpError("AMP325", f"shares of a batch: {self.layout.whole_batch}", hint="train it in one process")
+        self.group, self._cuda_graph = ALONE, cuda_graph
+        options = ParallelOptions(communicate, shard_optimizer)
+        opened = self._opened(device, strict, int(threads), distributed, options)
+        self._binding: Binding | AccumulatingBinding | SharedBinding = opened
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
         self._types = {name: (array.dtype, array.shape) for name, array in first.items()}
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
+        if share is not None:
+            if not isinstance(share, Trainer):
+                message = f"share={share!r} is no trainer"
+                raise AmpError("AMP325", message, hint="open the other step first: share=ampgraph.Trainer(other)")
+            self._binding, share._binding = joined(
+                self.training_step, self._binding, share.training_step, share._binding
+            )
         self._digest = ""
         self._evaluator: Evaluator | None = None
 
     def _opened(
-        self, device: str, strict: bool, threads: int, distributed: str | ProcessGroup | None
+        self,
+        device: str,
+        strict: bool,
+        threads: int,
+        distributed: str | ProcessGroup | None,
+        options: ParallelOptions,
     ) -> Binding | AccumulatingBinding:
-        opened, self.group = open_binding(self.training_step, device, strict, threads, self.accumulate, distributed)
+        step, parts, graph = self.training_step, self.accumulate, self._cuda_graph
+        opened, self.group = open_binding(step, device, strict, threads, parts, distributed, options, graph)
         return opened
 
     @property
@@ -179,7 +205,7 @@ class Trainer:
 
     def late_state(self) -> dict[str, files.Late]:
         """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
-        held = self._binding
+        held = self._binding.readable()
         return {
             name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
             for name, (dtype, _) in self._types.items()

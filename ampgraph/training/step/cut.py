@@ -147,7 +147,7 @@ def _gradients(model: ir.Model, layout: StepLayout, names: list[str]) -> Trainin
     loss = next(value for value in graph.outputs if value.name == layout.loss)
     graph.outputs.clear()
     graph.outputs.extend([loss, *(made[name] for name in names)])
-    _drop_unread(model)
+    drop_unread(model)
     have = {value.name for value in graph.inputs}
     states = tuple(replace(entry, output="") for entry in layout.states if entry.name in have)
     return TrainingStep(model, replace(layout, states=states, finite="", norm="", parts=()))
@@ -173,7 +173,7 @@ def _update(model: ir.Model, layout: StepLayout, names: list[str]) -> tuple[Trai
     for value in [value for value in graph.outputs if value.name in parts]:
         graph.outputs.remove(value)
     states = {entry.name for entry in layout.states}
-    _drop_unread(model, states)
+    drop_unread(model, states)
     read = [value.name for value in graph.inputs if value.name in layout.inputs]
     if read:
         raise _uncut(f"its update reads input '{read[0]}'")
@@ -191,7 +191,7 @@ def _as_input(graph: ir.Graph, made: ir.Value, fresh: FreshNames) -> None:
     graph.inputs.append(given)
 
 
-def _drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
+def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
     """Nodes, initializers and inputs that nothing reads, but for some inputs."""
     common.RemoveUnusedNodesPass()(model)
     names = set(kept)

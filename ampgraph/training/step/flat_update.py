@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .groups import Group, distinct
+from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
 
@@ -32,7 +32,7 @@ class Part:
 
     parameters: tuple[Value, ...]
     gradient: Value
-    group: Group
+    group: ParameterGroup
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def longest_run(target: object) -> int:
 
 
 def parts_of(
-    b: Builder, parameters: Sequence[Value], gradients: Sequence[Value], groups: Sequence[Group], limit: int
+    b: Builder, parameters: Sequence[Value], gradients: Sequence[Value], groups: Sequence[ParameterGroup], limit: int
 ) -> list[Part]:
     """All parameters in runs of at most ``limit`` numbers, group by group; only those of optimizers that are known."""
     parts = []

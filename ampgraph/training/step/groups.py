@@ -17,7 +17,7 @@ FORM = "'*.bias=adamw:weight_decay=0' '*=adamw', the first that matches a name w
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """The parameters that ``pattern`` matches, and that no earlier one does.
 
     ``optimizer``: None for parameters that are not trained. Those are constants of the step, or, ``shared``, state that
@@ -37,7 +37,7 @@ class Group:
 class Groups:
     """All groups, in the order in which their patterns are tried; one that was given alone takes everything."""
 
-    rows: tuple[Group, ...]
+    rows: tuple[ParameterGroup, ...]
 
     @property
     def alone(self) -> bool:
@@ -49,7 +49,7 @@ class Groups:
         only = self.rows[0].optimizer
         return spelled(only) if self.alone and only is not None else "; ".join(map(str, self.rows))
 
-    def assigned(self, names: Sequence[str]) -> list[Group]:
+    def assigned(self, names: Sequence[str]) -> list[ParameterGroup]:
         """The group of each parameter.
 
         Raises AmpError AMP305 for a parameter that no pattern matches, and for a pattern that matches none, or none
@@ -61,7 +61,7 @@ class Groups:
                 raise self._unused(row, names)
         return list(found.values())
 
-    def _first(self, name: str, names: Sequence[str]) -> Group:
+    def _first(self, name: str, names: Sequence[str]) -> ParameterGroup:
         row = next((row for row in self.rows if fnmatch.fnmatchcase(name, row.pattern)), None)
         if row is None:
             others = sum(not any(fnmatch.fnmatchcase(n, r.pattern) for r in self.rows) for n in names) - 1
@@ -70,17 +70,17 @@ class Groups:
             raise AmpError("AMP305", f"no optimizer's pattern matches parameter '{name}'{more}", hint=hint)
         return row
 
-    def _unused(self, row: Group, names: Sequence[str]) -> AmpError:
+    def _unused(self, row: ParameterGroup, names: Sequence[str]) -> AmpError:
         hits = fnmatch.filter(names, row.pattern)
         if hits:
             before = next(r for r in self.rows if fnmatch.fnmatchcase(hits[0], r.pattern))
             message = f"all that optimizer pattern '{row.pattern}' matches is matched by '{before.pattern}' before it"
-            return AmpError("AMP305", message, hint=f"put '{row.pattern}' in front of '{before.pattern}'")
+            return AmpError("AMP305", message, hint=f"put '{row.pattern}' in front of it, or leave it away")
         hint = nearest(row.pattern, list(names)) or f"there are: {', '.join(names[:8])}"
         return AmpError("AMP305", f"optimizer pattern '{row.pattern}' matches no parameter that is trained", hint=hint)
 
 
-def distinct(groups: Iterable[Group]) -> list[Group]:
+def distinct(groups: Iterable[ParameterGroup]) -> list[ParameterGroup]:
     """Each group once, in the order of its first parameter; an optimizer of the user may have no hash."""
     return list({group.pattern: group for group in groups}.values())
 
@@ -92,7 +92,7 @@ def groups_of(given: object) -> Groups:
     Raises AmpError AMP322 for what is neither.
     """
     if isinstance(given, str) or not isinstance(given, Sequence):
-        return Groups((_read(given) if isinstance(given, str) else Group(ALL, as_optimizer(given)),))
+        return Groups((_read(given) if isinstance(given, str) else ParameterGroup(ALL, as_optimizer(given)),))
     rows = tuple(_row(row) for row in given)
     patterns = [row.pattern for row in rows]
     twice = next((pattern for pattern in patterns if patterns.count(pattern) > 1), None)
@@ -109,7 +109,7 @@ def group_words(words: Sequence[str]) -> str | list[str]:
     return words[-1] if whole else list(words)
 
 
-def _row(row: object) -> Group:
+def _row(row: object) -> ParameterGroup:
     if isinstance(row, str):
         return _read(row)
     if not isinstance(row, (tuple, list)) or len(row) != 2 or not isinstance(row[0], str):
@@ -117,13 +117,13 @@ def _row(row: object) -> Group:
         raise AmpError("AMP322", f"a group of parameters is (pattern, optimizer), not {row!r}", hint=hint)
     pattern, form = row
     if form in (FROZEN, None):
-        return Group(pattern)
+        return ParameterGroup(pattern)
     if isinstance(form, str) and form == SHARED:
-        return Group(pattern, shared=True)
-    return Group(pattern, as_optimizer(form))
+        return ParameterGroup(pattern, shared=True)
+    return ParameterGroup(pattern, as_optimizer(form))
 
 
-def _read(text: str) -> Group:
+def _read(text: str) -> ParameterGroup:
     """``PATTERN=FORM``, or a form alone."""
     for pattern, form in _splits(text):
         word = form.partition(":")[0]
@@ -131,8 +131,8 @@ def _read(text: str) -> Group:
             return _row((pattern, form))
     pattern, equals, form = text.partition("=")
     if equals and ":" not in pattern:  # the kind of optimizer is what is misspelt
-        return Group(pattern, parse_optimizer(form))
-    return Group(ALL, parse_optimizer(text))
+        return ParameterGroup(pattern, parse_optimizer(form))
+    return ParameterGroup(ALL, parse_optimizer(text))
 
 
 def _splits(text: str) -> Iterable[tuple[str, str]]:

@@ -20,6 +20,7 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
+from ..forward.fixed_batch import fix_batch
 from ..forward.lowerings.batch_norm import lower_batch_norm
 from ..forward.lowerings.dropout import lower_dropout
 from ..forward.lowerings.losses import lower_losses
@@ -30,7 +31,7 @@ from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .flat_update import longest_run
-from .groups import Group, Groups, distinct
+from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
 from .packed_forward import FORWARD, keep_originals, originals, pack
@@ -56,7 +57,7 @@ class Read:
     forward: str  # packed
     frozen: set[str]
     buffers: dict[str, str]  # and the output that is the next value
-    groups: dict[str, Group]  # of every parameter
+    groups: dict[str, ParameterGroup]  # of every parameter
 
 
 class JointGraph:
@@ -179,7 +180,7 @@ class JointGraph:
 
     def match_types(self) -> None:
         """The first values of parameters that are low now."""
-        for parameter in self.parameters:
+        for parameter in (*self.parameters, *self.given):
             _match_type(parameter)
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
@@ -241,8 +242,10 @@ def begin(
     gradients: Mapping[str, str] | None,
     seed: str | None,
     groups: Groups,
+    batch: int | None = None,
 ) -> JointGraph:
-    """The graph, its loss found, and what is trained."""
+    """The graph, its loss found, and what is trained. ``batch``: its size, where the step is for one alone; the forward
+    graph that is packed beside it stays open."""
     backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
     losses = _losses(backward, losses, policy)
     parts = forward if backward is None else forward_part(forward, backward)
@@ -252,7 +255,11 @@ def begin(
         refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, backward is not None)
-    return JointGraph(forward, Read(losses, backward, pack(parts), frozen, buffers, of_names))
+    read = Read(losses, backward, pack(parts), frozen, buffers, of_names)
+    if batch is not None:
+        fix_batch(forward, batch)
+        infer(forward)
+    return JointGraph(forward, read)
 
 
 def _losses(

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ..gradients.builder import Builder
 from .flat_update import Move, Part, add_average, move_together, parts_of
-from .groups import Group, distinct
+from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
 from .scale_graph import ScaleValues, next_scale
@@ -69,7 +69,7 @@ def add_update(
     states: StateBuilder,
     parameters: Sequence[Value],
     gradients: Sequence[Value],
-    groups: Sequence[Group],
+    groups: Sequence[ParameterGroup],
     scale: Scale | None,
     options: UpdateOptions = NOTHING_MORE,
     running: Sequence[tuple[Value, Value]] = (),
@@ -138,7 +138,7 @@ def _clipped(b: Builder, gradients: Sequence[Value], options: UpdateOptions) -> 
     return [b.op("Mul", gradient, factor) for gradient in gradients], norm
 
 
-def _learning_rate(states: StateBuilder, group: Group, number: int, count: Value) -> Value:
+def _learning_rate(states: StateBuilder, group: ParameterGroup, number: int, count: Value) -> Value:
     """A group's table of learning rates at the number of updates so far; its last row holds for all that follow."""
     assert group.optimizer is not None
     b, more = states.builder, f"/{number}" if number else ""

@@ -124,3 +124,14 @@ def test_shapes_behind_an_operator_that_onnx_does_not_know() -> None:
     flow = OnnxGraph(onnx_io.deserialize(onnx.parser.parse_model(text), None)).dataflow()
     shapes = {value.name: flow.shape(value.id) for value in flow.values}
     assert shapes["r"] == (3, 4) and shapes["q"] is None
+
+
+def test_shapes_behind_sizes_below_zero() -> None:
+    """They are unknown ones, which onnx's rule for Gemm takes for sizes."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 6] x) => (float[a, b] y)
+    <int64[2] to = {3, 4}> { q = Gemm (x, x)  r = Reshape (q, to)  y = Neg (r) }"""
+    model = onnx.parser.parse_model(text)
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_value = -1
+    flow = OnnxGraph(onnx_io.deserialize(model, None)).dataflow()
+    assert {value.name: flow.shape(value.id) for value in flow.values}["r"] == (3, 4)

@@ -10,6 +10,7 @@ from torch._decomp import get_decompositions
 
 from .attention import grouped_products, plain_attention
 from .distances import distances
+from .fourier import complex_to_complex, complex_to_real, padded, real_to_complex
 from .losses import aligned, smoothed_cross_entropy
 from .recurrent import RECURRENT, WHOLE, by_layers, is_projected
 from .scatters import bags, scattered
@@ -21,13 +22,35 @@ aten = torch.ops.aten
 
 def decomposed(program: torch.export.ExportedProgram, unroll: bool = False) -> torch.export.ExportedProgram:
     """The program with these operators written out; itself where it has none of them."""
-    table, chosen = _table(unroll), {}
+    table, chosen = _table(unroll), dict[object, Function]()
     for node in program.graph.nodes:
-        if node.target in table:
+        if _is_fourier(node):
+            chosen |= _FOURIER | {node.target: _own(node.target)}
+        elif node.target in table:
             function, wanted = table[node.target]
             if wanted(node):
                 chosen[node.target] = function
     return program.run_decompositions(chosen) if chosen else program
+
+
+_FOURIER: dict[object, Function] = {
+    aten._fft_r2c.default: real_to_complex,
+    aten._fft_c2c.default: complex_to_complex,
+    aten._fft_c2r.default: complex_to_real,
+    aten.constant_pad_nd.default: padded,
+}
+
+
+def _own(target: Any) -> Function:
+    """torch's composition of an operator, which `decompose` would look for in this table again."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return lambda *args, **named: target._op_dk(composite, *args, **named)
+
+
+def _is_fourier(node: torch.fx.Node) -> bool:
+    """One of torch.fft's functions, which are made of the three that are written out here."""
+    target: Any = node.target
+    return isinstance(target, torch._ops.OpOverload) and str(target).startswith("aten.fft_")
 
 
 def _table(unroll: bool) -> dict[object, Apart]:
@@ -67,9 +90,12 @@ def _always(node: torch.fx.Node) -> bool:
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    return bool(node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0))
+    """Cross entropy that ONNX's operator does not know: with label smoothing, or of shares in place of classes."""
+    target: Any = node.args[1]
+    smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
+    return bool(smoothing or target.meta["val"].is_floating_point())
 
 
 def _without_heads(node: torch.fx.Node) -> bool:
     query: Any = node.args[0]
-    return query.meta["val"].dim() != 4
+    return bool(query.meta["val"].dim() != 4)

@@ -1,4 +1,5 @@
-"""What torch's exporter leaves where its optimizer did not run: CastLike, and sequences that are split and indexed.
+"""What torch's exporter leaves where its optimizer did not run: CastLike, and sequences that are split and indexed; and
+products that ONNX Runtime gets wrong.
 
 Cast and Split have gradients and CUDA kernels, sequences have neither.
 """
@@ -15,7 +16,8 @@ from .replace import replace_value
 
 
 def lower_residues(graph: ir.Graph) -> int:
-    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, and returns how many nodes went.
+    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, and products of transposed matrices and
+    vectors; returns how many nodes went.
 
     Types and shapes must have been inferred; they are to be inferred again.
 
@@ -23,6 +25,7 @@ def lower_residues(graph: ir.Graph) -> int:
     """
     b = Builder(graph, "lowered")
     found = [node for node in graph if node.domain in ("", "ai.onnx") and node.op_type in _LOWERED]
+    found = [node for node in found if node.op_type != "MatMul" or _is_transposed_by_vector(node)]
     for node in found:
         b.before, b.scope = node, node.name or node.op_type
         _LOWERED[node.op_type](b, node)
@@ -79,4 +82,25 @@ def _refused(node: ir.Node, message: str) -> AmpError:
     return AmpError("AMP210", f"{node.op_type}: {message}", where=place_of(node), hint=hint)
 
 
-_LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split}
+def _product(b: Builder, node: ir.Node) -> None:
+    """A transposed matrix and a vector, as matrices: ONNX Runtime 1.31 moves the Transpose into a kernel that then
+    reads the matrix wrongly."""
+    x, y = node.inputs
+    assert x is not None and y is not None and x.shape is not None and y.shape is not None
+    first, axis = len(x.shape) == 1, -2 if len(x.shape) == 1 else -1
+    vector = x if first else y
+    matrix = b.op("Unsqueeze", vector, b.ints(0 if first else 1))
+    b.typed(matrix, vector.dtype or ir.DataType.FLOAT, *((1, vector.shape[0]) if first else (vector.shape[0], 1)))  # type: ignore[index]
+    made = b.op("MatMul", *((matrix, y) if first else (x, matrix)))
+    _replace(b, node, b.op("Squeeze", made, b.ints(axis)))
+
+
+def _is_transposed_by_vector(node: ir.Node) -> bool:
+    pair = [value for value in node.inputs if value is not None and value.shape is not None]
+    if node.op_type != "MatMul" or len(pair) < 2 or min(len(value.shape or ()) for value in pair) != 1:
+        return False
+    makers = [value.producer() for value in pair]
+    return any(maker is not None and maker.op_type == "Transpose" for maker in makers)
+
+
+_LOWERED = {"CastLike": _cast_like, "SplitToSequence": _split, "MatMul": _product}

@@ -15,7 +15,7 @@ class SaidByFirst(AmpError):
     """What went wrong on rank 0, which says it, on another rank."""
 
 
-class Group:
+class Ranks:
     """All processes of a training. This one is its only one; `torch_group.TorchGroup` has others."""
 
     rank = 0
@@ -34,7 +34,7 @@ class Group:
         """Raises AmpError AMP509 where ranks give texts that differ."""
 
 
-ALONE = Group()
+ALONE = Ranks()
 
 
 def launched() -> tuple[int, int]:

@@ -16,9 +16,11 @@ from ....core.arrays import Array
 from ....runtime.onnxruntime_session import OrtTensor
 from ...step.training_step import TrainingStep
 from ..accumulation import AccumulatingBinding, MicroBatch, counted, shared, weighed
+from ..checkpoint import digest, digest_of
 from ..flat_buffer import BufferPart
 from .alone import threads_of_rank
-from .shared_buffer import SharedBuffer, as_torch, from_torch
+from .options import ParallelOptions
+from .shared_buffer import SharedBuffer, as_torch, from_torch, low_copy
 from .torch_group import TorchGroup
 
 
@@ -28,10 +30,20 @@ class ParallelBinding(AccumulatingBinding):
     total: SharedBuffer
 
     def __init__(
-        self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int, group: TorchGroup
+        self,
+        step: TrainingStep,
+        device: str,
+        strict: bool,
+        threads: int,
+        parts: int,
+        group: TorchGroup,
+        options: ParallelOptions,
     ) -> None:
-        """Raises what `AccumulatingBinding` raises, and AmpError AMP501."""
-        self.group = group
+        """Raises what `AccumulatingBinding` raises, and AmpError AMP501 and AMP325."""
+        options.check(step.layout)
+        self.group, self.options = group, options
+        self._terms = f"{digest(step)} {parts} {strict} {options}"
+        self._compared = False
         super().__init__(step, device, strict, threads_of_rank(threads), parts)
         self.all_parts = parts * group.world
         made = {value.name: value for value in self._cut.gradients.model.graph.outputs}
@@ -41,9 +53,23 @@ class ParallelBinding(AccumulatingBinding):
         self._sent = [name for name in old if name not in self._averaged]
         shapes = {self._cut.loss: (), **{name: first[old[name]].shape for name in self._averaged}}
         self.rest = SharedBuffer(shapes, self.memory)
+        self.low = low_copy(self.total.tensor, options.communicate)
 
     def _buffer(self) -> SharedBuffer:
         return SharedBuffer(self._cut.summed, self.memory)
+
+    def put(self, state: Mapping[str, Array]) -> None:
+        self._compared = False
+        super().put(state)
+
+    def compare(self) -> None:
+        """Raises AmpError AMP509 where ranks do not run the same step, or hold other bits."""
+        hint = "give all ranks the same step and options"
+        self.group.refuse_difference(self._terms, "another step or other options", hint)
+        state = {entry.name: self.get(entry.name) for entry in self.layout.states}
+        hint = "load the last checkpoint on all; ranks on unlike machines may compute unlike bits"
+        self.group.refuse_difference(digest_of(state), "other bits in its state", hint)
+        self._compared = True
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -61,7 +87,9 @@ class ParallelBinding(AccumulatingBinding):
         return self._update_of(weighed(batch, self.parts, weights, whole, first))
 
     def _update_of(self, pieces: list[MicroBatch]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
-        state = {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
+        if not self._compared:
+            self.compare()
+        state = self._state()
         done = self._summed(pieces, state)
         if not pieces:
             self.total.tensor.zero_()
@@ -72,10 +100,22 @@ class ParallelBinding(AccumulatingBinding):
         self.rest.view(self._cut.loss).fill_(done.loss)
         for name in self._averaged if pieces else ():
             self.rest.view(name).copy_(as_torch(done.moved[name]) * share)
-        self.group.sum(self.total.tensor, self.rest.tensor)
+        self._reduce()
         given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, **self.rest.parts}
         given |= {name: self._of_first(done.moved.get(name), name) for name in self._sent}
+        return self._applied(given)
+
+    def _applied(self, given: dict[str, OrtTensor | BufferPart]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         return self._update.run({}, given)
+
+    def _reduce(self) -> None:
+        """Sums what the ranks have made. A gradient that overflows in a low type is infinite in the sum too."""
+        if self.low is None:
+            self.group.sum(self.total.tensor, self.rest.tensor)
+            return
+        self.low.copy_(self.total.tensor)
+        self.group.sum(self.low, self.rest.tensor)
+        self.total.tensor.copy_(self.low)
 
     def _of_first(self, moved: OrtTensor | None, name: str) -> OrtTensor:
         """What is no float32 number cannot be averaged: it is that of rank 0, as in torch."""

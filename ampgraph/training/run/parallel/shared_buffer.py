@@ -56,3 +56,10 @@ def from_torch(tensor: torch.Tensor) -> OrtTensor:
     """A tensor of torch, where it lies."""
     value: OrtTensor = import_onnxruntime().OrtValue.from_dlpack(tensor)
     return value
+
+
+def low_copy(tensor: torch.Tensor, kind: str) -> torch.Tensor | None:
+    """Room for a tensor in a low type; None for float32."""
+    import torch
+
+    return None if kind == "float32" else torch.empty_like(tensor, dtype=getattr(torch, kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ....core.errors import AmpError, first_line
 from ....core.installing import pip_install
-from .alone import ALONE, Group, SaidByFirst, launched
+from .alone import ALONE, Ranks, SaidByFirst, launched
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 AUTO = "auto"
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
-class TorchGroup(Group):
+class TorchGroup(Ranks):
     """The ranks of a process group; every method but ``first`` is called by all of them, in the same order."""
 
     def __init__(self, group: ProcessGroup, memory: str) -> None:
@@ -92,7 +94,7 @@ class TorchGroup(Group):
             _torch().cuda.synchronize()
 
 
-def join(distributed: str | ProcessGroup | None, memory: str) -> Group:
+def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     """The processes to train with. Raises AmpError AMP501 without torch, AMP325 for what is no group of processes,
     AMP509 where the others cannot be reached."""
     if distributed is None or (distributed == AUTO and launched()[1] == 1):
@@ -111,8 +113,12 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
     """The group of all processes that the launcher has started."""
     distributed = torch.distributed
     if not distributed.is_initialized():
+        kind = "cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl"
         with _told():
-            distributed.init_process_group("cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl")
+            store, rank, world = next(distributed.rendezvous("env://"))
+            # torchrun may keep its store when it starts ranks again: addresses of those that ended would be found there
+            store = distributed.PrefixStore(f"ampgraph/{os.environ.get(RESTARTS, '0')}", store)
+            distributed.init_process_group(kind, store=store, rank=rank, world_size=world)
         atexit.register(_leave, distributed)
     group: ProcessGroup = distributed.group.WORLD
     return group

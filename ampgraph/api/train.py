@@ -1,0 +1,232 @@
+"""`ampgraph.train`: a step file over data, epoch by epoch, on ONNX Runtime or MindSpore."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.errors import AmpError
+from ..core.files import text_file
+from ..core.graph import is_mindir
+from ..core.json_types import JsonObject
+from ..core.shown import Shown
+from ..report.plot import check_plot, draw_losses
+from ..report.step_log import StepLog, check_log
+from ..report.training import closing_lines, history_dict
+from ..training.run.fit_options import FitOptions
+from ..training.run.fitting import History, OnEpoch, OnStep, fit
+from ..training.run.group_rates import Given, scheduled
+from ..training.run.normalized import normalized
+from ..training.run.parallel.alone import ALONE, Ranks
+from .kinds import PathLike
+from .pictures import refuse_page
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from ..training.mindspore.step_trainer import MindirTrainer
+    from ..training.run.dataset import TrainingData
+    from ..training.run.trainer import Trainer
+    from ..training.step.step_result import StepResult
+
+
+@dataclass(frozen=True, repr=False)
+class Trained(Shown):
+    """What `train` did. ``trainer`` holds the state; ``log``: what every step told, where wanted; ``ranks``: how
+    many processes shared every batch, of which this was ``rank``."""
+
+    LINES = f"{__name__}.trained_lines"
+
+    step: str
+    device: str
+    strict: bool
+    checkpoint: str | None
+    plot: str | None
+    html: str | None
+    resumed: bool
+    rank: int
+    ranks: int
+    history: History
+    trainer: Trainer | MindirTrainer
+    log: StepLog | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that reports."""
+        return self.rank == 0
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        names = ("step", "device", "strict", "checkpoint", "plot", "html")
+        report: JsonObject = {name: getattr(self, name) for name in names if name != "html" or self.html}
+        return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
+
+
+def trained_lines(found: Trained) -> list[str]:
+    """The report of `train`."""
+    lines = closing_lines(found.history, found.checkpoint, found.plot, found.resumed)
+    return [*lines, f"page         {found.html}"] if found.html else lines
+
+
+def train(
+    step: PathLike,
+    data: TrainingData,
+    *,
+    validate: TrainingData | None = None,
+    epochs: int = 10,
+    batch_size: int = 64,
+    lr_schedule: Given = None,
+    device: str = "auto",
+    strict: bool = False,
+    threads: int = 0,
+    accumulate: int = 1,
+    checkpoint: PathLike | None = None,
+    checkpoint_every: int = 0,
+    resume: bool = False,
+    seed: int = 0,
+    last_batch: str = "drop",
+    normalize: Sequence[str] | None = None,
+    scale: Sequence[str] | None = None,
+    plot: PathLike | None = None,
+    html: PathLike | None = None,
+    log: PathLike | None = None,
+    distributed: str | ProcessGroup | None = "auto",
+    communicate: str = "float32",
+    shard_optimizer: bool = False,
+    cuda_graph: bool = False,
+    on_step: OnStep | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Trained:
+    """Trains a step over data. What `ampgraph.Trainer` and its ``fit`` do, in one call, and for .mindir files too.
+
+    Args:
+        step: the .onnx file of a training step, or a .mindir file of a whole step.
+        data: arrays by input name, labels under ``labels``; an .npz file, a folder or a pattern of files; an iterable
+            of batches.
+        validate: measured in float32 after each epoch.
+        epochs: how often all data is seen.
+        batch_size: samples of one update, of all ranks.
+        lr_schedule: of the learning rate over all updates; a mapping for groups of parameters.
+        device: auto (the best that is here), cpu, cuda, tensorrt, cann.
+        strict: run on the CPU with every low value really rounded.
+        threads: of a step on the CPU; 0 for all.
+        accumulate: micro-batches that share each batch.
+        checkpoint: a folder that keeps one after every epoch; ``checkpoint_every``: and after so many steps of one.
+        resume: go on from the checkpoint there.
+        seed: decides the order of the samples.
+        last_batch: drop, keep or pad one that is not full.
+        normalize: ``[INPUT=]MEAN,STD``; ``scale``: ``[INPUT=]FACTOR``, of data in files.
+        plot: a picture of the loss curve, by matplotlib.
+        html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
+        log: a .csv file with these of every step.
+        distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
+        on_step, on_epoch: hear of every step and epoch.
+
+    Raises:
+        AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325
+            for what MindSpore has not got.
+    """
+    given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
+    options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
+    trainer, group = _opened(
+        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer,
+        cuda_graph,
+    )  # fmt: skip
+    _check_places(group, step, plot, html, log)
+    wanted = (html is not None or log is not None) and group.first
+    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if wanted else None
+
+    def heard(done: int, total: int, result: StepResult[object]) -> None:
+        for listener in (told, on_step):
+            if listener is not None:
+                listener(done, total, result)
+
+    history = fit(trainer, given, held_out, options, heard, on_epoch, group)
+    found = Trained(
+        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
+        group.world, history, trainer, told,
+    )  # fmt: skip
+    if group.first:
+        _write(found, log)
+    return found
+
+
+def _text(path: PathLike | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[str] | None) -> TrainingData:
+    if not normalize and not scale:
+        return data
+    if not isinstance(data, (str, os.PathLike)):
+        hint = "give files, or ampgraph.Normalized(data, ...)"
+        raise AmpError("AMP325", "normalize and scale are for data in files", hint=hint)
+    return normalized(os.fspath(data), normalize, scale)
+
+
+def _opened(
+    step: PathLike,
+    device: str,
+    strict: bool,
+    threads: int,
+    accumulate: int,
+    distributed: str | ProcessGroup | None,
+    communicate: str,
+    shard_optimizer: bool,
+    cuda_graph: bool,
+) -> tuple[Trainer | MindirTrainer, Ranks]:
+    """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
+    if not is_mindir(step):
+        from ..training.run.trainer import Trainer
+
+        trainer = Trainer(
+            step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed,
+            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
+        )  # fmt: skip
+        return trainer, trainer.group
+    for option, given in (
+        ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
+        ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
+        ("--cuda-graph", cuda_graph),
+    ):  # fmt: skip
+        if given:
+            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+    from ..training.mindspore.step_trainer import MindirTrainer
+
+    return MindirTrainer(step, device), ALONE
+
+
+def _check_places(
+    group: Ranks, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None
+) -> None:
+    if group.first:
+        if plot is not None:
+            check_plot(plot)
+        if log is not None:
+            check_log(os.fspath(log), step)
+        refuse_page(html, step)
+
+
+def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[float]:
+    """By update, of the first group of parameters."""
+    tables = scheduled(trainer.layout, trainer.learning_rate, given, steps)
+    return [trainer.learning_rate] if tables is None else [float(rate) for rate in next(iter(tables.values()))]
+
+
+def _write(found: Trained, log: PathLike | None) -> None:
+    history = found.history
+    if found.plot is not None:
+        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
+        draw_losses(found.plot, history.losses, history.finite, measured)
+    if found.log is not None:
+        with text_file(log, found.log.to_csv, "--log"):
+            pass
+        if found.html is not None:
+            from ..report.picture.training_page import training_page
+            from .pictures import OPTION
+
+            page = training_page(f"ampgraph train {os.path.basename(found.step)}", found.log.rows, trained_lines(found))
+            with text_file(found.html, lambda: page, OPTION):
+                pass

@@ -1,0 +1,73 @@
+"""`ampgraph.export_weights`: the forward model of a training step with what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..core.json_types import JsonObject
+from ..core.shown import Shown
+from ..formats.checks import faults_reported, refuse_overwriting
+from ..formats.onnx.graph import OnnxGraph
+from ..training.run import checkpoint as files
+from ..training.run.evaluation import save_trained
+from ..training.run.fitting import FILE
+from ..training.step.training_step import TrainingStep
+from .kinds import PathLike
+
+
+@dataclass(frozen=True, repr=False)
+class ExportedWeights(Shown):
+    """What `export_weights` wrote, from which files, and how many updates the weights have seen."""
+
+    LINES = f"{__name__}.weights_lines"
+
+    step: str
+    checkpoint: str
+    result: str
+    updates: int
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def weights_lines(found: ExportedWeights) -> list[str]:
+    """The report of `export-weights`."""
+    return [f"{name:<11} {value}" for name, value in found.to_dict().items()]
+
+
+def export_weights(
+    step: PathLike,
+    checkpoint: PathLike,
+    output: PathLike,
+    *,
+    ema: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> ExportedWeights:
+    """Writes the forward model with the weights of a checkpoint: float32, for inference, ready for `convert`.
+
+    Args:
+        step: the file that `build_training_step` gave and `TrainingStep.save` wrote.
+        checkpoint: the folder that `train` was given, or a file in it.
+        output: where the model goes, whole or not at all.
+        ema: the running average of the weights, which a step built with it keeps, instead of the weights.
+        progress: hears what is done next.
+
+    Raises:
+        AmpError: AMP101 for files that are missing, AMP108 and AMP405 for a checkpoint that is damaged or of another
+            step, AMP105 and AMP106 for a place where nothing can be written.
+    """
+    tell = progress or (lambda stage: None)
+    place = Path(checkpoint)
+    place = place / FILE if place.is_dir() else place
+    with faults_reported(step):
+        tell("reading")
+        given = TrainingStep.load(step)
+        refuse_overwriting(OnnxGraph(given.model), Path(output), [Path(step), place], "-o")
+        found = files.load(place)
+        files.check_belongs(found, files.digest(given), str(place))
+        tell("writing")
+        save_trained(given, found.state, output, average=ema)
+    return ExportedWeights(str(step), str(place), str(output), int(found.state[given.layout.count]))

@@ -1,0 +1,214 @@
+"""Training a .mindir file of a whole step: MindSpore runs it, data, epochs and checkpoints are as for an ONNX step.
+
+The file is what nn.TrainOneStepCell or nn.TrainOneStepWithLossScaleCell exports, converted or not. Its state (weights,
+moments, loss scale, counters) are its parameters, which each run changes; a checkpoint holds them by their names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array, Feeds
+from ...core.errors import AmpError, nearest
+from ...formats.mindir.float_status import check_finite, has_float_status
+from ...formats.mindir.graph import MindirGraph
+from ...formats.mindir.whole_step import LOSS_SCALE_CELL, SCALE, is_step
+from ...runtime import mindspore_session as runtime
+from ...runtime.mindir_ports import MindirPorts, read_ports
+from ...runtime.ports import Port
+from ..run import checkpoint as files
+from ..run.dataset import TrainingData
+from ..run.group_rates import Tables
+from ..run.schedules import table_of
+from ..run.step_inputs import StepInputs
+from ..step.step_result import StepResult
+from ..step.training_step import StepLayout
+
+RATE, COUNT = "learning_rate", "global_step"
+"""What MindSpore's optimizers call their parameters."""
+
+
+class MindirInputs(StepInputs):
+    """What a step file takes; whole numbers may come in a wider type than the file's."""
+
+    def __init__(self, layout: StepLayout, ports: Mapping[str, Port]) -> None:
+        self.layout, self.parts, self.ports = layout, 1, dict(ports)
+
+    def checked(self, batch: Feeds) -> dict[str, Array]:
+        return super().checked(self._narrowed(batch))
+
+    def _whole(self, arrays: Feeds) -> dict[str, Array]:
+        return super()._whole(self._narrowed(arrays))
+
+    def _narrowed(self, arrays: Feeds) -> Feeds:
+        """Raises AmpError AMP503 for a number that the file's type does not hold."""
+        if not isinstance(arrays, Mapping):
+            return arrays
+        return {name: _narrow(self.ports[name], a) if name in self.ports else a for name, a in arrays.items()}
+
+
+def _narrow(port: Port, value: Any) -> Any:
+    array = value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
+    if array is None or not port.dtype.startswith(("int", "uint")) or not array.size:
+        return value
+    limits = np.iinfo(port.dtype)
+    if array.min() < limits.min or array.max() > limits.max:
+        raise AmpError("AMP503", f"'{port.name}' has numbers beyond {port.dtype}", hint="export it with a wider type")
+    return array.astype(port.dtype)
+
+
+class MindirTrainer:
+    """A step file and its state, which `fit` trains.
+
+    Raises AmpError AMP1xx, AMP501, AMP502, AMP505 as `runtime.mindspore_session.MindsporeSession`; AMP205 for a file
+    that is no training step, or returns something else than MindSpore's cells do.
+    """
+
+    accumulate = 1
+
+    def __init__(self, path: str | os.PathLike[str], device: str = "auto") -> None:
+        ports, model = read_ports(path)
+        finite = _check_step(ports, model, str(path))
+        self._ms: ModuleType = runtime.import_mindspore()
+        self.device = runtime.select_device(self._ms, device)
+        self._ports = ports
+        self._cell = _loaded(self._ms, path, model, self.device)
+        self.parameters = {parameter.name: parameter for parameter in self._cell.get_parameters()}
+        names = tuple(ports.inputs)
+        self.layout = StepLayout((), names, loss="output0", finite=finite, options={"loss_scale": "none"})
+        self.feeds = MindirInputs(self.layout, ports.inputs)
+        self._digest = MindirGraph.load(path).digest()
+        self._table: Array | None = None
+
+    @property
+    def digest(self) -> str:
+        """What a checkpoint must bear to belong to this file."""
+        return self._digest
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def step_checked(self, batch: Mapping[str, Array]) -> StepResult[Any]:
+        """A step on arrays that `feeds` has checked. Raises AmpError AMP504 when MindSpore stops."""
+        if self._table is not None:
+            self._assign(RATE, self._table[min(self.updates, len(self._table) - 1)])
+        tensors = runtime.tensors_of(self._ms, self._ports.check(batch))
+        with runtime.stops_reported(self._ports, self.device), runtime.graph_mode(self._ms):
+            made = self._cell(*tensors)
+        if not isinstance(made, tuple):
+            return StepResult(_number, made)
+        loss, overflow, scale = made
+        return StepResult(_number, loss, _Finite(overflow), scale)
+
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
+        """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
+        and for what is no row of numbers from 0."""
+        if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
+            message = "the step has its own schedule of learning rates"
+            raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
+        self._table = table_of(table["*"] if isinstance(table, Mapping) else table)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the optimizer was made with; 0 for a schedule of its own."""
+        rate = self.parameters.get(RATE)
+        return float(rate.asnumpy().reshape(-1)[0]) if rate is not None and rate.shape in ((), (1,)) else 0.0
+
+    @property
+    def updates(self) -> int:
+        """How many updates the state has seen; steps that were skipped do not count."""
+        count = self.parameters.get(COUNT)
+        return int(count.asnumpy().reshape(-1)[0]) if count is not None else 0
+
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next step; 1 for none."""
+        scale = self.parameters.get(SCALE)
+        return float(scale.asnumpy().reshape(-1)[0]) if scale is not None else 1.0
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def late_state(self) -> dict[str, files.Late]:
+        """The parameters by name, each copied when it is asked for."""
+        held = {name: functools.partial(runtime.to_numpy, item) for name, item in self.parameters.items()}
+        arrays = {name: fetch() for name, fetch in held.items()}
+        return {name: files.Late(arrays[name].dtype, arrays[name].shape, fetch) for name, fetch in held.items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Takes all parameters. Raises AmpError AMP405 for a state of another step; nothing changes then."""
+        for name, parameter in self.parameters.items():
+            if name not in state:
+                raise AmpError("AMP405", f"the state has no '{name}'", hint="it is of another step")
+            mine = runtime.to_numpy(parameter)
+            if (state[name].dtype, state[name].shape) != (mine.dtype, mine.shape):
+                raise AmpError("AMP405", f"'{name}' is of another type or shape", hint="it is of another step")
+        unknown = next((name for name in state if name not in self.parameters), None)
+        if unknown is not None:
+            raise AmpError("AMP405", f"this step has no '{unknown}'", hint=nearest(unknown, list(self.parameters)))
+        for name in self.parameters:
+            self._assign(name, state[name])
+
+    def _assign(self, name: str, value: Any) -> None:
+        parameter = self.parameters[name]
+        array = np.asarray(value).reshape(parameter.shape)
+        self._ms.ops.assign(parameter, self._ms.Tensor(array, parameter.dtype))
+
+    # -- more than a step ---------------------------------------------------------------------------------------------
+
+    def prepare_evaluation(self) -> object:
+        """Raises AmpError AMP206: such a file has no forward graph of its own."""
+        hint = "leave --validate out; mindspore.load_checkpoint reads the checkpoint into the network"
+        raise AmpError("AMP206", "a MindIR step holds no forward graph to measure", hint=hint)
+
+    def evaluate(self, data: TrainingData, *, batch_size: int = 256) -> dict[str, float]:
+        """Raises AmpError AMP206, as `prepare_evaluation`."""
+        self.prepare_evaluation()
+        return {}
+
+
+class _Finite:
+    """The opposite of an overflow flag, read when it is asked for."""
+
+    def __init__(self, overflow: Any) -> None:
+        self.overflow = overflow
+
+    def asnumpy(self) -> Array:
+        return np.asarray(np.logical_not(self.overflow.asnumpy()))
+
+
+def _number(value: Any) -> Any:
+    return value.asnumpy().reshape(())
+
+
+def _check_step(ports: MindirPorts, model: Any, where: str) -> str:
+    """The output that says overflow, or an empty string. Raises AmpError AMP205 for what `MindirTrainer` cannot run."""
+    if not is_step(model):
+        hint = f"export {LOSS_SCALE_CELL}, or train forward and loss with ampgraph.training.mindspore.train_step"
+        raise AmpError("AMP205", "holds no training step", where=where, hint=hint)
+    found = [(port.dtype, port.shape in ((), (1,))) for port in ports.outputs.values()]
+    if found == [("float32", True)]:
+        return ""
+    if found == [("float32", True), ("bool", True), ("float32", True)]:
+        return "output1"
+    given = ", ".join(str(port) for port in ports.outputs.values())
+    message = f"gives {given}, not a loss, or a loss, an overflow flag and a loss scale"
+    raise AmpError("AMP205", message, where=where, hint=f"export {LOSS_SCALE_CELL}")
+
+
+def _loaded(ms: ModuleType, path: str | os.PathLike[str], model: Any, device: str) -> Any:
+    """The cell, in training mode; off Ascend with checks of the gradients instead of its float status."""
+    if device == "Ascend" or not has_float_status(model):
+        return runtime.load_cell(ms, path).set_train()
+    graph = MindirGraph.load(path)
+    check_finite(graph.file.model, str(path))
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+        place = Path(folder) / "step.mindir"
+        graph.save(place)
+        return runtime.load_cell(ms, place).set_train()

@@ -1,0 +1,50 @@
+"""Writes the files of a version that every later one has to read: `cd tests && python -m kept.make 0.2`.
+
+Run once for each version, when it is released: a folder that is there is never written again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+import ampgraph
+from ampgraph.training.run.fitting import FILE
+from onnx_text import parse
+
+HOME = Path(__file__).resolve().parent
+FIT = {"epochs": 4, "batch_size": 16, "seed": 3}
+
+
+def main(version: str) -> None:
+    """A model with its plan and ranges; a training step, its data, a checkpoint halfway and the losses to the end."""
+    folder = HOME / version
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.standard_normal((4, 3)).astype(np.float32), "v": rng.standard_normal((3, 2)).astype(np.float32)}
+    text = "g (float[N,4] x) => (float[N,2] y) { h = MatMul (x, w)  a = Tanh (h)  y = MatMul (a, v) }"
+    onnx.save(parse(text, opset=18, **weights), folder / "model.onnx")
+    data = {"x": rng.standard_normal((64, 4)).astype(np.float32), "labels": rng.integers(0, 2, 64)}
+    np.savez(folder / "data.npz", **data)
+    ampgraph.calibrate(str(folder / "model.onnx"), data=[{"x": data["x"]}]).write(folder / "ranges.json")
+    plan = ampgraph.plan(str(folder / "model.onnx"), "O1")
+    (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    step = ampgraph.build_training_step(str(folder / "model.onnx"), loss="cross_entropy", optimizer="adamw", level="O1")
+    step.save(folder / "step.onnx")
+
+    def keep(epoch: object) -> None:
+        if not (folder / FILE).exists():
+            shutil.copy(folder / "run" / FILE, folder / FILE)
+
+    trainer = ampgraph.Trainer(str(folder / "step.onnx"), "cpu", strict=True)
+    history = trainer.fit(str(folder / "data.npz"), checkpoint=folder / "run", on_epoch=keep, **FIT)
+    shutil.rmtree(folder / "run")
+    np.save(folder / "losses.npy", history.losses)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

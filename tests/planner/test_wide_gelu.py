@@ -1,0 +1,80 @@
+"""CUDA's ONNX Runtime matches no constants in bfloat16: a GELU stays float32 there, or becomes its operator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+import ampgraph
+from ampgraph.numerics.strict.session import run_strict
+from onnx_text import parse
+from planner.form_models import gelu
+from planner.support import converted, decisions, kinds
+
+LAST = "h = Mul (x, o)  y = Mul (h, half)"
+TANH = """c = Pow (x, three)  m = Mul (c, cubic)  i = Add (x, m)  s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)
+    h = Mul (x, half)  y = Mul (h, o)"""
+NUMBERS = {"three": 3, "cubic": 0.044715, "factor": 0.7978845608, "one": 1, "half": 0.5}
+
+
+def by_tanh(opset: int = 18) -> ModelProto:
+    stored = {name: np.float32(number) for name, number in NUMBERS.items()}
+    graph = f"g (float[4,8] f) => (float[4,8] z) {{ x = MatMul (f, w)  {TANH}  z = MatMul (y, w) }}"
+    return parse(graph, {"w": np.eye(8, dtype=np.float32), **stored}, opset=opset)
+
+
+def by_erf(opset: int = 18) -> ModelProto:
+    model = gelu(LAST)
+    model.opset_import[0].version, model.ir_version = opset, 9
+    return model
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_it_stays_float32_between_casts(level: str) -> None:
+    found = decisions(converted(by_erf(), level, dtype="bfloat16"))
+    assert found.count("Cast>f32") == 2 and found.count("Cast>bf16") == 2  # with those of the borders
+    assert "Erf:f32" in found
+    said = ampgraph.explain(by_erf(), "y", level=level, dtype="bfloat16").slots[0].reason
+    assert "one kernel on cuda in float32" in said
+
+
+ELSEWHERE = [("O3", {}), ("O2", {"target": "tensorrt"}), ("O2", {"dtype": "float16"})]
+
+
+@pytest.mark.parametrize(("level", "options"), ELSEWHERE)
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+def test_elsewhere_it_is_low(model, level: str, options: dict[str, str]) -> None:
+    found = decisions(converted(model(), level, **{"dtype": "bfloat16", **options}))
+    assert "Erf:f32" not in found and "Tanh:f32" not in found
+
+
+def test_what_is_read_from_inside_is_no_kernel() -> None:
+    model = by_erf()
+    model.graph.output.append(helper.make_tensor_value_info("t", 1, [4, 8]))
+    assert "Erf:bf16" in decisions(converted(model, dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(("model", "attribute"), [(by_erf, b"none"), (by_tanh, b"tanh")])
+def test_at_its_opset_it_is_its_operator(model, attribute: bytes) -> None:
+    given = model(20)
+    result = converted(given, dtype="bfloat16")
+    assert kinds(result) == ["Cast", "MatMul", "Gelu", "MatMul", "Cast"]
+    written = next(node for node in result.graph.node if node.op_type == "Gelu")
+    assert written.attribute[0].s == attribute
+    assert ampgraph.convert(result, dtype="bfloat16").SerializeToString() == result.SerializeToString()
+    assert "Gelu" not in kinds(converted(given, dtype="bfloat16", rewrite="no-gelu"))
+    assert "Gelu" not in kinds(converted(given))  # float16 needs none
+
+
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
+@pytest.mark.parametrize("opset", [18, 20])
+def test_it_is_no_less_right(model, opset: int) -> None:
+    given, rng = model(opset), np.random.default_rng(1)
+    made = [ampgraph.convert(given, dtype="bfloat16", target=target) for target in ("cuda", "tensorrt")]
+    errors = np.zeros(2)
+    for _ in range(24):
+        feeds = {"f": rng.standard_normal((4, 8)).astype(np.float32)}
+        expected = run_strict(given, feeds)["z"]
+        errors += [float(np.linalg.norm(run_strict(one, feeds)["z"] - expected)) for one in made]
+    assert errors[0] <= errors[1]
