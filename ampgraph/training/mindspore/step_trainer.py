@@ -26,6 +26,7 @@ from ...runtime.mindir_ports import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData
+from ..run.group_rates import Tables
 from ..run.schedules import table_of
 from ..run.step_inputs import StepInputs
 from ..step.step_result import StepResult
@@ -106,7 +107,7 @@ class MindirTrainer:
         loss, overflow, scale = made
         return StepResult(_number, loss, _Finite(overflow), scale)
 
-    def set_rates(self, table: Sequence[float] | Array | Mapping[str, Array]) -> None:
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
         and for what is no row of numbers from 0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
