@@ -14,6 +14,7 @@ from ...runtime.onnxruntime_session import OrtTensor
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep
 from .binding import Binding, Readable
+from .captured import CapturedBinding
 from .evaluation import trained_model
 from .flat_buffer import BufferPart
 
@@ -84,6 +85,9 @@ def joined(
     if not isinstance(mine, Binding) or not isinstance(theirs, Binding):
         hint = "leave accumulate away in both trainers, and give distributed=None"
         raise AmpError("AMP325", "steps that share their state run without accumulate and in one process", hint=hint)
+    if isinstance(mine, CapturedBinding) or isinstance(theirs, CapturedBinding):
+        message = "a CUDA graph reads its state where it lay first, and a shared one may lie with the other step"
+        raise AmpError("AMP325", message, hint="leave cuda_graph away in both trainers")
     if mine.device != theirs.device:
         message = f"a step on {mine.device} cannot share the state of one on {theirs.device}"
         raise AmpError("AMP325", message, hint=f"device='{theirs.device}' for both")
