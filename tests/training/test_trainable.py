@@ -11,8 +11,7 @@ from training.trainable.__main__ import RESULTS
 from training.trainable.all import CASES
 from training.trainable.measure import Measured, measure
 
-CHEAP = ("GRU", "torch scan", "Cross entropy, label smoothing", "Graph network, scatter_reduce amax")
-CHEAP += ("Gradient penalty by torch.func.grad", "pack_padded_sequence")
+CHEAP = ("torch scan", "Cross entropy, label smoothing", "Gradient penalty by torch.func.grad", "pack_padded_sequence")
 
 
 @pytest.mark.slow
