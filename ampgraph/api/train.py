@@ -19,7 +19,7 @@ from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.group_rates import Given, scheduled
 from ..training.run.normalized import normalized
-from ..training.run.parallel.alone import ALONE, Ranks
+from ..training.run.parallel.alone import ALONE, Ranks, launched
 from .kinds import PathLike
 from .pictures import refuse_page
 
@@ -185,6 +185,9 @@ def _opened(
     ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+    if distributed is not None and launched()[1] > 1:
+        message = "a .mindir file is trained by one process, and this is one of several"
+        raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
     from ..training.mindspore.step_trainer import MindirTrainer
 
     return MindirTrainer(step, device), ALONE

@@ -13,7 +13,7 @@ from ...core.errors import AmpError
 from ...runtime.onnxruntime_session import OrtTensor
 from ..step.state_tensors import GIVEN, PARAMETER, RUNNING
 from ..step.training_step import TrainingStep
-from .binding import Binding
+from .binding import Binding, Readable
 from .evaluation import trained_model
 from .flat_buffer import BufferPart
 
@@ -62,6 +62,10 @@ class SharedBinding:
     def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """The same: all of a batch is this process's own."""
         return self.run(batch)
+
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
 
     def _common(self) -> list[str]:
         return [entry.name for entry in self.layout.of(*KINDS) if entry.name in self.holders]
