@@ -97,7 +97,7 @@ def torch_step(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def our_step(path: Path, batch: dict[str, np.ndarray]) -> tuple[Any, Any]:
-    step = ampgraph.build_training_step(path, loss="cross_entropy", optimizer="adam:lr=1e-3", level="O0")
+    step = ampgraph.build_training_step(path, loss="cross_entropy", optimizer="adam:lr=1e-3", level="O0", target="cpu")
     trainer = ampgraph.Trainer(step, "cpu", threads=1)
     return step, lambda: trainer.step(batch).loss
 

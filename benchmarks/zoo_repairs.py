@@ -8,8 +8,10 @@ second conversion, which must take them, and is verified on the same samples. Th
 
 - the value that was named as the first that is not finite is so no more, or
 - the error of the sample that was looked at is no more than half above what the report says is left with these nodes in
-  float32, or below the tolerance: what was float32 before may be low now, near the rest. Where nodes are named by where
-  errors grow, and the report says nothing of what is left, a tenth of the error has to go.
+  float32, or below the tolerance: what was float32 before may be low now, near the rest.
+
+Where there was no time to look for causes, the report names nodes by where errors grow, not what is left with them in
+float32: these are counted by themselves, with how many of them take a tenth of the error away.
 
 Every model and level is a process of its own; what FILE.json has of the same converted bytes is used again.
 """
@@ -62,8 +64,9 @@ def measure(source: Path, low: Path, data: Path, level: str, tolerance: float, c
     if found.first_nonfinite is not None:
         born = again.first_nonfinite
         return known | {"mended": born is None or born.node != found.first_nonfinite.node}
-    allowed = max(MORE * found.left if found.left is not None else LITTLE * (known["error"] or math.inf), tolerance)
-    return known | {"mended": after is not None and after <= allowed}
+    if found.left is None:  # it is not said what is left
+        return known | {"less": after is not None and after < LITTLE * (known["error"] or math.inf)}
+    return known | {"mended": after is not None and after <= max(MORE * found.left, tolerance)}
 
 
 def of_sample(found: Any, number: int | None = None) -> float | None:
@@ -110,6 +113,8 @@ def cells(known: Known) -> list[str]:
         return [*begin, "", "", "right as it is"]
     if "refused" in known:
         return [*begin, "", "", "REFUSED"]
+    if "less" in known:
+        return [*begin, "", shown(known["after"]), f"by growth: {'less' if known['less'] else 'NO LESS'}"]
     if "mended" not in known:
         return [*begin, "", "", "no repair"]
     left = "" if known["left"] is None else shown(known["left"])
@@ -122,9 +127,14 @@ def table(every: dict[str, Known]) -> str:
     """As markdown, and what it comes to."""
     lines = ["| model, level | error | repairs | said to be left | left | |", "|---|---|---|---|---|---|"]
     lines += [f"| {name} | " + " | ".join(cells(known)) + " |" for name, known in sorted(every.items())]
-    repaired = [known for known in every.values() if "mended" in known or "refused" in known]
+    repaired = [known for known in every.values() if {"mended", "less", "refused"} & known.keys()]
     refused, mended = sum("refused" in known for known in repaired), sum(bool(k.get("mended")) for k in repaired)
-    return "\n".join([*lines, "", f"with repairs: {len(repaired)}; refused: {refused}; do what they say: {mended}"])
+    grown = [known["less"] for known in repaired if "less" in known]
+    sums = (
+        f"with repairs: {len(repaired)}; refused: {refused}; do what they say: {mended} of {len(repaired) - len(grown)}"
+    )
+    late = f"named by growth, with no time to look for causes: {len(grown)}; less with them in float32: {sum(grown)}"
+    return "\n".join([*lines, "", sums, late])
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options
 from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
+from ..training.forward.fixed_batch import check_batch
 from ..training.forward.read import read_forward
 from ..training.step.groups import Groups, groups_of
 from ..training.step.joint_graph import JointGraph, begin
@@ -61,6 +62,7 @@ def build_training_step(
     output: PathLike | None = None,
     gradients: Mapping[str, str] | None = None,
     seed: str | None = None,
+    batch: int | None = None,
     **fields: Unpack[RecipeFields],
 ) -> TrainingStep:
     """A training step of a forward graph, or of one that has its backward, for stock ONNX Runtime.
@@ -91,6 +93,8 @@ def build_training_step(
             default outputs ``gradient:P``, ``P.grad``, ``grad_P`` and ``P_grad`` are the gradient of parameter P.
         seed: the float32 scalar input that these gradients start from, which becomes the loss scale. By default one
             of ``seed``, ``scale``, ``grad_output``, ``tangents_1``.
+        batch: the one size that its batches have: shapes are then numbers, and on CUDA nothing of a step runs on the
+            host. Evaluation and the trained model take any.
         **fields: of the recipe, but for io and ranges; each replaces the recipe's own:
 
     Raises:
@@ -104,9 +108,10 @@ def build_training_step(
     policy = _policy(loss_scale, options.level.name, wanted.dtype)
     groups, update = groups_of(optimizer), UpdateOptions(clip_norm, clip_value, ema)
     losses, extra = loss_terms(loss), as_penalty(penalty)
+    size = check_batch(batch)
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
-        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups)
+        joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra)
         _lower_precision(joint, options)
         step = _finished(joint, options, groups, policy, update)

@@ -12,7 +12,7 @@ from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.recipe import OPTIONS, Given, OtherFields, Recipe
+from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
 from .check import Checking
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..numerics.metrics.custom import Function
-
-
-OF_READING = ("opset", "freeze_weights")
-"""What a plan does not say: how the model is read."""
 
 
 class ConvertOptions(OtherFields, total=False):

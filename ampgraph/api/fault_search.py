@@ -109,7 +109,9 @@ class FaultSearch:
             self.notes.append(f"nodes are named by where errors grow, not by what they cause: {refused.message}")
             return False
         if late():
-            self.notes.append(f"the search for the nodes that make the error ended after {self.seconds:g} seconds")
+            instead = "" if found.suspects else ": nodes are named by where errors grow"
+            text = f"the search for the nodes that make the error ended after {self.seconds:g} seconds"
+            self.notes.append(text + instead)
         self.growth, self.left = found.suspects, found.left if found.suspects else None
         return bool(found.suspects)
 

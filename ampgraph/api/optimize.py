@@ -54,10 +54,12 @@ def _low_types(graph: OnnxGraph, options: Options) -> str:
 
 
 def runs_on(options: Options, proto: onnx.ModelProto) -> bool:
-    """Whether the target has kernels for the operators of ONNX Runtime's own in a model."""
+    """Whether the target has kernels for the operators of ONNX Runtime's own in a model, and the CPU has, on which the
+    result is checked."""
     imported = {entry.domain: entry.version for entry in proto.opset_import}
     kinds = {(kind_of(node), imported.get(node.domain, 1)) for node, _ in walk(proto.graph)}
-    return all(options.kernels.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN))
+    tables = [table for table in (options.kernels, options.kernels.fallback) if table is not None]
+    return all(table.runs(kind, opset) for kind, opset in kinds if kind.startswith(OWN) for table in tables)
 
 
 def _fused(graph: OnnxGraph, python: str, options: Options) -> Moved:

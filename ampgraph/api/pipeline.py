@@ -57,6 +57,8 @@ def settled_plan(graph: Graph, options: Options, low_io: frozenset[str]) -> tupl
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io = rewrites, sorted(low_io)
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
+    if isinstance(graph, StepGraph) and plan.dtype == "float16" and not plan.changes_nothing:
+        plan.notes += [Note("loss scale", "", text) for text in graph.scale_doubts()]
     if options.ranges is not None:
         plan.notes += [Note("samples", "", text) for text in options.ranges.notes]
     return plan, flow

@@ -95,6 +95,7 @@ def train(
     distributed: str | ProcessGroup | None = "auto",
     communicate: str = "float32",
     shard_optimizer: bool = False,
+    cuda_graph: bool = False,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Trained:
@@ -120,7 +121,7 @@ def train(
         plot: a picture of the loss curve, by matplotlib.
         html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
         log: a .csv file with these of every step.
-        distributed, communicate, shard_optimizer: as `ampgraph.Trainer` takes them.
+        distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
 
     Raises:
@@ -130,7 +131,8 @@ def train(
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(
-        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer
+        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer,
+        cuda_graph,
     )  # fmt: skip
     _check_places(group, step, plot, html, log)
     wanted = (html is not None or log is not None) and group.first
@@ -142,13 +144,17 @@ def train(
                 listener(done, total, result)
 
     history = fit(trainer, given, held_out, options, heard, on_epoch, group)
-    texts = [None if path is None else os.fspath(path) for path in (checkpoint, plot, html)]
     found = Trained(
-        os.fspath(step), trainer.device, strict, *texts, resume, group.rank, group.world, history, trainer, told
-    )
+        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
+        group.world, history, trainer, told,
+    )  # fmt: skip
     if group.first:
         _write(found, log)
     return found
+
+
+def _text(path: PathLike | None) -> str | None:
+    return None if path is None else os.fspath(path)
 
 
 def _read(data: TrainingData, normalize: Sequence[str] | None, scale: Sequence[str] | None) -> TrainingData:
@@ -169,6 +175,7 @@ def _opened(
     distributed: str | ProcessGroup | None,
     communicate: str,
     shard_optimizer: bool,
+    cuda_graph: bool,
 ) -> tuple[Trainer | MindirTrainer, Ranks]:
     """What runs a step: ONNX Runtime, or MindSpore. Raises AmpError AMP325 for what MindSpore has not got."""
     if not is_mindir(step):
@@ -176,12 +183,13 @@ def _opened(
 
         trainer = Trainer(
             step, device, strict=strict, threads=threads, accumulate=accumulate, distributed=distributed,
-            communicate=communicate, shard_optimizer=shard_optimizer,
+            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
         )  # fmt: skip
         return trainer, trainer.group
     for option, given in (
         ("--strict", strict), ("--threads", threads), ("--accumulate", accumulate != 1),
         ("--communicate", communicate != "float32"), ("--shard-optimizer", shard_optimizer),
+        ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ..core.metric_names import metrics_help
-from ..core.recipe import Given, flags, recipe_of
+from ..core.recipe import OF_READING, Given, flags, recipe_of
 from .completion import completes
 from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .pipes import PIPE, piped
@@ -126,7 +126,6 @@ def convert(
         from dataclasses import replace
 
         from ..api.check import Checking
-        from ..api.convert import OF_READING
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.repair import convert_and_repair

@@ -77,6 +77,12 @@ GradientOption = Annotated[
 ]
 SeedInputOption = Annotated[str | None, _text("--seed-input", "INPUT", "And the scalar that the gradients start from.")]
 AverageOption = Annotated[bool, typer.Option("--ema", help="Their running average, of a step that was built with one.")]
+CudaGraphOption = Annotated[
+    bool, typer.Option("--cuda-graph", help="Launch each step as one CUDA graph; for a step built with --batch.")
+]
+BatchOption = Annotated[
+    int | None, _text("--batch", "N", "Batches have this size alone: no shapes are computed when it runs.")
+]
 DataOption = Annotated[str, _text("--data", "DATA", DATA)]
 ValidateOption = Annotated[str | None, _text("--validate", "DATA", "Measured in float32 after each epoch.")]
 EpochsOption = Annotated[int, _text("--epochs", "N", "How often all data is seen.")]
@@ -134,6 +140,7 @@ def build_step(
     freeze: FreezeOption = None,
     gradient: GradientOption = None,
     seed_input: SeedInputOption = None,
+    batch: BatchOption = None,
     *,
     fields: Given,
     as_json: JsonOption = False,
@@ -152,8 +159,7 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
-        from ..training.step.groups import group_words
-        from ..training.step.loss_terms import parse_losses
+        from ..training.step import groups, loss_terms
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -162,8 +168,8 @@ def build_step(
         bar.stage("building the step")
         step = build_training_step(
             model,
-            loss=parse_losses(loss or ()),
-            optimizer=group_words(optimizer),
+            loss=loss_terms.parse_losses(loss or ()),
+            optimizer=groups.group_words(optimizer),
             recipe=recipe_of(None, fields),
             loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm,
@@ -173,9 +179,10 @@ def build_step(
             freeze=freeze or (),
             gradients=parse_gradients(gradient or ()),
             seed=seed_input,
+            batch=batch,
         )
-        bar.stage("writing")
         report = describe_step(step, model, output)
+        bar.stage("writing")
         step.save(output)
         done()
     show_json(report.to_dict()) if as_json else show(step_lines(report))
@@ -195,6 +202,7 @@ def train(
     accumulate: AccumulateOption = 1,
     communicate: CommunicateOption = "float32",
     shard_optimizer: ShardOption = False,
+    cuda_graph: CudaGraphOption = False,
     checkpoint: CheckpointOption = None,
     checkpoint_every: EveryOption = 0,
     resume: ResumeOption = False,
@@ -232,7 +240,7 @@ def train(
             lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
             normalize=normalize, scale=scale, plot=plot, html=html, log=log, communicate=communicate,
-            shard_optimizer=shard_optimizer,
+            shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
             on_step=lambda count, total, result: bar.part("training", count, total),
             on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
         )  # fmt: skip

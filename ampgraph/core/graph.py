@@ -283,6 +283,10 @@ class StepGraph(Protocol):
         """Whether it holds one, so that each run changes its parameters."""
         ...
 
+    def scale_doubts(self) -> list[str]:
+        """What speaks against a step in float16 as its loss is scaled; nothing for a file without a step."""
+        ...
+
     def check_gradients(self) -> int:
         """Looks for overflow in the gradients themselves instead of a register of the device's; how many are looked at,
         0 where no register is asked. Raises AmpError AMP205 for a check of unknown form."""

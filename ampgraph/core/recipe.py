@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, object]
 """Fields by name, as somebody gave them."""
+OF_READING = ("opset", "freeze_weights")
+"""Fields that a plan does not hold: how the model is read."""
 FORMAT = 1
 KEY = "ampgraph_recipe"
 

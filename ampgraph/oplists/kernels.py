@@ -47,10 +47,16 @@ class Broken:
     mask_below: float = 0.0
     """Only nodes that make a mask for a Softmax by a stored number below it; 0: every node."""
 
+    sums: Trait | None = None
+    """Only nodes that add up what operators of this trait make; None: every node."""
+
+    beside: Trait | None = None
+    """Only in models with an operator of this trait; None: in every model. With `sums`."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below)
+        return not (self.attribute or self.before or self.mask_below or self.sums)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -154,10 +160,14 @@ class Kernels:
 
 def _broken(entry: Mapping[str, object]) -> Broken:
     attribute = str(entry.get("attribute", ""))
-    before = next((trait for trait in get_args(Trait) if trait == entry.get("before")), None)
+    before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
     reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
     below = float(str(entry.get("mask_below", 0)))
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below)
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside)
+
+
+def _trait(name: object) -> Trait | None:
+    return next((trait for trait in get_args(Trait) if trait == name), None)
 
 
 def _fused(entry: Mapping[str, Any]) -> Fused:

@@ -12,6 +12,7 @@ from ..oplists.kernels import Kernels
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .gradients import tied_to_forward
+from .guards.embeddings import broken_sum
 from .guards.masks import broken_mask
 from .opsets import freed_at
 
@@ -71,8 +72,8 @@ def _first(context: Context) -> list[Tie | Hold]:
     for op in context.flow.ops:
         first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            broken = [*_broken(context, op, breakable), *_broken_before(context, op), *broken_mask(context, op)]
-            first += [*_ties(context, op), *broken]
+            first += [*_ties(context, op), *_broken(context, op, breakable), *_broken_before(context, op)]
+            first += [*broken_mask(context, op), *broken_sum(context, op)]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
     return first

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import GELU, GELU_BY_TANH, HALF_LAST, QUOTIENT, Rewrite
 from ..oplists.patterns import Region, find_regions
-from .fusions import fused_when_wide
+from .fusions import is_split
 from .options import Options
 from .selection import touched
 
@@ -62,7 +62,7 @@ class _FormFinder:
         admits = kernels.admits(region.kind, flow.opset, "T", self.options.dtype)
         if not kind or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
             return None
-        if not fused_when_wide(flow, self.options, region) or len({op.scope for op in region.ops}) > 1:
+        if not is_split(flow, self.options, region) or len({op.scope for op in region.ops}) > 1:
             return None
         nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
         scope = flow.scopes[region.result.scope].path

@@ -32,19 +32,23 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     return [Tie((units[0], *sources))]
 
 
-def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target makes one kernel of a region in float32 alone, where nobody else reads what is inside it."""
+def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether the target knows a region in float32 and not in the low type, where it is many kernels; nobody else
+    reads what is inside it."""
     form = options.kernels.fuses.get(region.kind)
     if form is None or options.dtype not in form.float32_alone or not region.complete:
         return False
-    traits, ids = options.lists.traits, {op.id for op in region.ops}
-    roles = {op.role for op in region.ops if op.slots}
+    ids = {op.id for op in region.ops}
     made = (v for op in region.ops if op is not region.result for v in op.outputs)
-    return (
-        roles <= form.wide_operators
-        and len([op for op in region.ops if op.slots and not traits.has(op.role, "constants")]) > WIDE_NODES
-        and all(use.op in ids for v in made for use in flow.uses[v])
-    )
+    many = len([op for op in region.ops if op.slots]) > WIDE_NODES
+    return many and all(use.op in ids for v in made for use in flow.uses[v])
+
+
+def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether such a region is one kernel in float32 between Casts."""
+    if not is_split(flow, options, region):
+        return False
+    return {op.role for op in region.ops if op.slots} <= options.kernels.fuses[region.kind].wide_operators
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -133,6 +133,7 @@ def _counted(nodes: dict[str, int], heavy: dict[str, int]) -> str:
 def epoch_line(epoch: Epoch, epochs: int) -> str:
     """One epoch in one line."""
     words = [f"epoch {epoch.number}/{epochs}", f"loss {epoch.loss:.5g}"]
+    words += [f"{name} {number:.5g}" for name, number in epoch.parts.items()]
     if epoch.skipped:
         words.append(f"{plural(epoch.skipped, 'step')} skipped")
     if epoch.scale != 1:

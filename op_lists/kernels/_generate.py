@@ -35,6 +35,11 @@ class Registry(TypedDict):
 
 REDUCTION = {"attribute": "reduction", "fine": "none", "default": "none"}
 DIES = "ONNX Runtime 1.31 dies as it loads, where it moves a low Transpose past a product with a constant"
+EMBEDDINGS = {
+    "bfloat16": "ONNX Runtime 1.31 makes one operator of embeddings and the norm before an Attention, which refuses it",
+    "sums": "lookups",
+    "beside": "fused_attention",
+}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
     "mask_below": -1000.0,
@@ -61,6 +66,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "ties": True,
         "tied": {},
         "broken": {
+            "Add": EMBEDDINGS,
             "GRU": {
                 **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
                 "attribute": "linear_before_reset",
@@ -75,7 +81,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
                 "float32_alone": ["bfloat16"],
-                "wide_operators": ["Add", "Div", "Erf", "Mul", "Pow", "Tanh"],
+                "wide_operators": ["Add", "Div", "Erf", "Mul"],
             },
             "LayerNormalization": {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
@@ -118,11 +124,13 @@ HEADS: dict[str, dict[str, Any]] = {
 COMMENTS = {
     "cuda": """
 # Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
-# if not set) has another value than `fine`, or all nodes.
+# if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
+# the trait `beside`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
 # (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
-# and consists of `wide_operators` becomes one kernel.
+# and consists of `wide_operators` becomes one kernel. GELU by tanh does not: behind a Cast,
+# FastGeluFusion::CheckSecondFormula wants the half to be multiplied low, and reads that half.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """

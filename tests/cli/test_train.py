@@ -220,6 +220,23 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
     refused(run(*words, "--plot", tmp_path / "none" / "loss.png"), "AMP105")
 
 
+@pytest.mark.slow
+def test_the_page_and_the_table_of_steps(made, tmp_path):
+    words = ("train", made / "step.onnx", "--data", made / "train.npz", "--epochs", 2, "--batch-size", 50)
+    code, out, _ = run(*words, "--lr-schedule", "linear", "--html", tmp_path / "p.html", "--log", tmp_path / "s.csv")
+    rows = (tmp_path / "s.csv").read_text().splitlines()
+    page = (tmp_path / "p.html").read_text()
+    assert code == 0 and f"page         {tmp_path / 'p.html'}" in out and len(rows) == 9
+    assert all(f"<h2>{name}</h2>" in page for name in ("loss", "loss scale", "gradient norm", "learning rate"))
+    rates = [float(row.split(",")[-1]) for row in rows[1:]]
+    assert rates[0] == pytest.approx(0.01, rel=0.2) and rates == sorted(rates, reverse=True)
+    before = contents(tmp_path)
+    refused(run(*words, "--log", tmp_path / "s.txt"), "AMP105", ".csv")
+    refused(run(*words, "--html", tmp_path / "none" / "p.html"), "AMP105")
+    refused(run(*words, "--html", made / "step.onnx"), "AMP106")
+    assert contents(tmp_path) == before
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 BUILD = ["build-step", "forward.onnx", "--loss", "cross_entropy", "--optimizer", "adam", "-o", "new.onnx"]

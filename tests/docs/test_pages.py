@@ -37,6 +37,7 @@ NOT_HERE = {
     "small.mindir": "a model whose output vanishes: tests/api/test_check.py",
     "near.onnx": "a model that is in doubt: tests/api/test_check.py",
     "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
+    "digits_step": "a step that MindSpore exports: tests/training/test_mindspore_step_trainer.py",
     "rnn.onnx": "a model of tests/training",
     "node_softmax": "a model that torch exported: tests/planner/policies",
     "--sensitivity": "eighteen runs more: tests/api/test_tune.py",

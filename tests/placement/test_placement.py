@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import ampgraph
@@ -14,7 +16,7 @@ from ampgraph.runtime.optimizing import optimized
 from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
-from planner.form_models import GELUS, INVERSES, attention, gelu, layer_norm, rms
+from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -102,3 +104,36 @@ def test_a_gelu_is_one_kernel(gpu_python):
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_attention_with_a_mask_loads(gpu_python, level):
     assert optimized(ampgraph.convert(attention(), level), python=gpu_python).providers()["CPU"] == 0
+
+
+WIDE, OPERATOR = ["Cast", "Cast", "Cast", "Cast", "Gelu"], ["Cast", "Cast", "Gelu"]
+
+
+@pytest.mark.parametrize(("opset", "nodes"), [(18, WIDE), (20, OPERATOR)])
+def test_a_gelu_is_one_kernel_in_bfloat16(gpu_python, opset, nodes):
+    """Float32 between Casts, and from opset 20 on its operator."""
+    given = gelu(FINE["half last"])
+    given.opset_import[0].version = opset
+    found = optimized(ampgraph.convert(given, "O2", dtype="bfloat16"), python=gpu_python)
+    assert sorted(node.kind.rpartition("::")[2] for node in found.nodes if node.kind != "MatMul") == nodes
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_mask_in_a_fused_softmax_needs_no_cast(gpu_python, level):
+    mask = np.triu(np.full((4, 4), np.finfo(np.float32).min, np.float32), 1)
+    text = """g (float[4,8] x, float[8,4] y) => (float[4,4] z) { a = MatMul (x, y)
+        b = com.microsoft.BiasSoftmax <axis = 1, is_inner_broadcast = 0> (a, m)  z = MatMul (b, v) }"""
+    given = parse(text, m=mask, v=np.eye(4, dtype=np.float32), domains=["com.microsoft"])
+    found = optimized(ampgraph.convert(given, level), python=gpu_python)
+    assert found.fused() == {"com.microsoft::BiasSoftmax": 1} and sum(found.cast().values()) == 3
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_step_of_one_batch_stays_on_the_device(gpu_python, level):
+    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
+    found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", batch=64, **options), python=gpu_python)
+    assert found.providers().keys() == {"CUDA"} and not found.copied()
+
+
+def step_model(source, **options):
+    return ir.to_proto(ampgraph.build_training_step(source, **options).model)

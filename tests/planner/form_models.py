@@ -64,3 +64,25 @@ def attention() -> ModelProto:
     shapes = {"split": np.array([0, 0, 2, 8]), "joined": np.array([0, 0, 16])}
     w = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
     return parse(graph, {"w": w, "b": w[0], **stored, **shapes}, opset=12)
+
+
+def embeddings(norm: str = "n = LayerNormalization <axis = -1> (e, g, b)", attention: bool = True) -> ModelProto:
+    """Words, places and kinds added up and normalised, before an Attention in one operator, as ONNX Runtime has it."""
+    behind = "a = com.microsoft.Attention <num_heads = 2> (n, w_in, b_in)" if attention else "a = MatMul (n, w_out)"
+    graph = f"""g (int64[B,S] ids, int64[B,S] kinds) => (float[B,S,16] y) {{
+        sizes = Shape (ids)  length = Gather (sizes, one)  counted = Range (zero, length, one)
+        row = Unsqueeze (counted, first)  sizes2 = Shape (ids)  all = Expand (row, sizes2)
+        word = Gather (words, ids)  place = Gather (places, all)  kind = Gather (names, kinds)
+        two = Add (word, place)  e = Add (two, kind)  {norm}  {behind}  o = MatMul (a, w_out)  y = Add (o, n) }}"""
+    stored: dict[str, Any] = {
+        **{"words": (30, 16), "places": (8, 16), "names": (2, 16), "w_out": (16, 16)},
+        **{"g": np.ones(16, np.float32), "b": np.zeros(16, np.float32)},
+        **{"one": np.int64(1), "zero": np.int64(0), "first": np.array([0])},
+    }
+    stored |= {"w_in": (16, 48), "b_in": (48,)} if attention else {}
+    stored |= {"square": np.float32(2), "eps": np.float32(1e-5)} if "square" in norm else {}
+    return parse(graph, stored, opset=17, domains=["com.microsoft"])
+
+
+WRITTEN_OUT = """m = ReduceMean <axes = [-1]> (e)  d = Sub (e, m)  q = Pow (d, square)  v = ReduceMean <axes = [-1]> (q)
+    s = Add (v, eps)  r = Sqrt (s)  z = Div (d, r)  t = Mul (z, g)  n = Add (t, b)"""

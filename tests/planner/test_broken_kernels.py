@@ -7,6 +7,7 @@ import pytest
 import ampgraph
 from ampgraph.runtime.optimizing import optimized
 from onnx_text import parse
+from planner.form_models import WRITTEN_OUT, embeddings
 
 BEFORE = {
     "graph input": "t = Transpose<perm = [1, 0, 2]>(x) m = MatMul(t, w) y = Relu(m)",
@@ -40,3 +41,19 @@ def test_a_transpose_elsewhere_is_as_before():
     body = "t = Transpose<perm = [1, 0, 2]>(x) r = Relu(t) m = MatMul(r, w) y = Relu(m)"
     assert ampgraph.explain(model(body), "t", level="O2", target="cpu").precision == "float16"
     assert ampgraph.explain(model(BEFORE["graph input"]), "t", level="O2").precision == "float16"
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
+@pytest.mark.parametrize("given", [embeddings(), embeddings(WRITTEN_OUT)], ids=["operator", "written out"])
+def test_embeddings_that_would_be_fused_into_what_takes_no_bfloat16(given, level):
+    """The last sum stays float32, whatever the norm behind it; float16 has a kernel, other targets have no fusion."""
+    found = ampgraph.explain(given, "e", level=level, dtype="bfloat16")
+    assert found.precision == "float32" and "makes one operator of" in found.slots[0].reason
+    low = [ampgraph.Recipe.of(level="O3"), ampgraph.Recipe.of(level="O3", dtype="bfloat16", target="tensorrt")]
+    assert all(ampgraph.explain(given, "e", recipe=recipe).precision != "float32" for recipe in low)
+
+
+def test_embeddings_before_no_fused_attention_are_low():
+    given = embeddings(attention=False)
+    assert ampgraph.explain(given, "e", level="O3", dtype="bfloat16").precision == "bfloat16"
+    assert ampgraph.explain(embeddings(), "two", level="O3", dtype="bfloat16").precision == "bfloat16"

@@ -31,12 +31,11 @@ def by_erf(opset: int = 18) -> ModelProto:
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
-@pytest.mark.parametrize("model", [by_erf, by_tanh])
-def test_it_stays_float32_between_casts(model, level: str) -> None:
-    found = decisions(converted(model(), level, dtype="bfloat16"))
+def test_it_stays_float32_between_casts(level: str) -> None:
+    found = decisions(converted(by_erf(), level, dtype="bfloat16"))
     assert found.count("Cast>f32") == 2 and found.count("Cast>bf16") == 2  # with those of the borders
-    assert "Erf:f32" in found or "Tanh:f32" in found
-    said = ampgraph.explain(model(), "y", level=level, dtype="bfloat16").slots[0].reason
+    assert "Erf:f32" in found
+    said = ampgraph.explain(by_erf(), "y", level=level, dtype="bfloat16").slots[0].reason
     assert "one kernel on cuda in float32" in said
 
 
@@ -72,7 +71,7 @@ def test_at_its_opset_it_is_its_operator(model, attribute: bytes) -> None:
 @pytest.mark.parametrize("opset", [18, 20])
 def test_it_is_no_less_right(model, opset: int) -> None:
     given, rng = model(opset), np.random.default_rng(1)
-    made = [ampgraph.convert(given, dtype="bfloat16", **more) for more in ({}, {"target": "tensorrt"})]
+    made = [ampgraph.convert(given, dtype="bfloat16", target=target) for target in ("cuda", "tensorrt")]
     errors = np.zeros(2)
     for _ in range(24):
         feeds = {"f": rng.standard_normal((4, 8)).astype(np.float32)}

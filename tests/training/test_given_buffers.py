@@ -101,10 +101,16 @@ class Moving(nn.Module):
 
 
 @pytest.mark.slow
-def test_a_module_that_moves_an_average_of_its_own_is_refused(tmp_path):
-    """Its BatchNorm is not: build-step updates that."""
-    ampgraph.export_for_training(Moving(), (torch.randn(4, 4),), tmp_path / "forward.onnx")
-    told = refused("AMP215", tmp_path / "forward.onnx", loss="mse")
-    assert "'average'" in told
+def test_a_module_that_moves_an_average_of_its_own(tmp_path):
+    """It is state, as that of its BatchNorm is; unless it is frozen. The export leaves the module's own as it was."""
+    torch.manual_seed(0)
+    module, x = Moving(), torch.randn(4, 4)
+    made = ampgraph.export_for_training(module, (x,), tmp_path / "forward.onnx")
+    assert not module.average.any() and made.outputs == ["linear"]
+    trainer = ampgraph.Trainer(build(made, loss="mse"))
+    for _ in range(3):
+        trainer.step({"x": x.numpy(), "labels": np.zeros((4, 1), np.float32)})
+        module(x)
+    np.testing.assert_allclose(trainer.state["average"], module.average.numpy(), rtol=1e-6)
     step = build(tmp_path / "forward.onnx", loss="mse", freeze=["average"])
     assert [entry.name for entry in step.layout.of("running")] == ["norm.running_mean", "norm.running_var"]

@@ -7,6 +7,7 @@ from onnx import numpy_helper
 
 from ampgraph import AmpError
 from ampgraph.api.build_step import build_training_step
+from ampgraph.report.training import epoch_line
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.loss_terms import loss_terms, parse_losses
 from ampgraph.training.step.training_step import TrainingStep
@@ -93,6 +94,15 @@ def test_micro_batches_report_no_parts():
     batch = {name: array for name, array in labelled().items() if name != "labels"}
     result = trainer.step(batch)
     assert result.parts == {} and result.loss == pytest.approx(whole.step(batch).loss, rel=1e-6)
+
+
+def test_an_epoch_tells_the_mean_of_every_part():
+    trainer = Trainer(build({"near": 1, "small": 0.5}), threads=1)
+    rows = list(batches(3))
+    data = {name: np.concatenate([batch[name] for batch in rows]) for name in ("x", "t")}
+    [epoch] = trainer.fit(data, epochs=1, batch_size=16).epochs
+    assert epoch.loss == pytest.approx(epoch.parts["near"] + 0.5 * epoch.parts["small"], rel=1e-5)
+    assert "small 0." in epoch_line(epoch, 1)
 
 
 def test_the_validation_measures_the_sum():

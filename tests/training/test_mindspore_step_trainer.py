@@ -68,7 +68,7 @@ def test_epochs_are_the_cells_and_go_on_from_a_checkpoint(step: Path, data: Arra
 def _rates_and_refusals(trainer: MindirTrainer, data: Arrays) -> None:
     """On a trainer that is there: opening one takes seconds."""
     done, batch = trainer.updates, trainer.feeds.checked({name: array[:64] for name, array in data.items()})
-    trainer.set_rates([0.5] * done + [0.25, 0.125])
+    trainer.set_rates({"*": np.array([0.5] * done + [0.25, 0.125], np.float32)})
     for expected in (0.25, 0.125, 0.125):
         trainer.step_checked(batch)
         assert trainer.learning_rate == expected
@@ -78,8 +78,9 @@ def _rates_and_refusals(trainer: MindirTrainer, data: Arrays) -> None:
     ):
         with pytest.raises(AmpError, match=f"{code}.*{told}"):
             fit(trainer, data, validate, options)
+    wide: Arrays = {**data, "inputs1": data["inputs1"] + 2**40}
     with pytest.raises(AmpError, match=r"AMP503.*beyond int32"):
-        trainer.feeds.dataset({**data, "inputs1": data["inputs1"] + 2**40})
+        trainer.feeds.dataset(dict(wide))
     before = state(trainer)
     with pytest.raises(AmpError, match=r"AMP405.*scale_sense"):
         trainer.load_state({**before, "scale_sense": np.zeros(3, np.float32)})

@@ -1,5 +1,7 @@
 """Gradient penalties against torch.autograd.grad(create_graph=True), and what they refuse."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -41,7 +43,7 @@ def moved(step, batch):
     before = trainer.state
     result = trainer.step(batch)
     assert result.finite
-    return result, {name: before[name] - trainer.value(name) for name in trainer.layout and step.parameters}
+    return result, {name: before[name] - trainer.value(name) for name in step.parameters}
 
 
 def assert_gradients(ours, total, parameters, bound):
@@ -188,7 +190,7 @@ def test_penalties_that_make_no_sense(text, told):
 
 
 def test_micro_batches_share_only_what_is_a_mean_over_samples():
-    options = {"loss": "loss", "optimizer": "sgd:lr=1", "level": "O0"}
+    options: dict[str, Any] = {"loss": "loss", "optimizer": "sgd:lr=1", "level": "O0"}
     with pytest.raises(AmpError, match="AMP325.*penalty is of the whole batch"):
         Trainer(build_training_step(regression(), **options, penalty="power=1"), accumulate=2)
     step = build_training_step(critic(), **options, penalty=SCORES[0])

@@ -1,6 +1,8 @@
 """Two steps that train by turns over shared state: a small GAN against torch, and on digits."""
 
+import runpy
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from sklearn.datasets import load_digits
 import ampgraph
 from ampgraph import AmpError, Trainer
 from onnx_text import parse
+from share import FULL
 from training.small_steps import batches, regression
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gan_digits.py"
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,8 @@ def test_what_cannot_be_shared():
     other = ampgraph.build_training_step(regression(), loss="loss", optimizer="sgd", level="O0")
     with pytest.raises(AmpError, match="AMP405.*no parameter of the same name"):
         Trainer(other, share=Trainer(generator))
+    with pytest.raises(AmpError, match="AMP325.*is no trainer"):
+        Trainer(discriminator, share=generator)  # type: ignore[arg-type]
     with pytest.raises(AmpError, match="AMP325.*without accumulate"):
         Trainer(discriminator, accumulate=2, share=Trainer(generator))
     wide = ampgraph.build_training_step(regression(), loss="loss", optimizer="sgd", level="O3", target="cuda")
@@ -198,3 +205,11 @@ def test_what_is_made_comes_near_to_digits():
             discriminator.step({"real": digits[order[start : start + 64]], "noise": noise[0]})
             generator.step({"noise": noise[1]})
     assert far[1] < far[0] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="13 s of CPU; the same is trained above: ./test full")
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter, about itself
+def test_the_example_comes_nearer(tmp_path):
+    before, after = runpy.run_path(str(EXAMPLE))["main"](tmp_path, 20)
+    assert after < before / 3

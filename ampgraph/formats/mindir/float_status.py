@@ -6,6 +6,8 @@ Equal -> ReduceAll``. No other device has it. There every gradient is looked at:
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from ...core.errors import AmpError
 from ...core.names import FreshNames
 from . import schema, view
@@ -76,17 +78,15 @@ class _StatusCheck:
         return self.kinds.get(name) == "Depend"
 
     def _gradients(self) -> list[str]:
-        """What the register is read behind."""
+        """What the register is read behind; nothing where it is read in another way."""
         [status, *more] = [node for node in self.graph.node if self.kinds[node.output[0]] in STATUS]
         before = self.makers.get(status.input[0])
         if more or before is None or not self._waits(before.output[0]):
-            self._refuse()
+            return []
         waited = self.makers.get(before.input[1])
-        if waited is None or self.kinds[waited.output[0]] not in view.TUPLES:
-            self._refuse()
-        return list(waited.input)
+        return list(waited.input) if waited is not None and self.kinds[waited.output[0]] in view.TUPLES else []
 
-    def _refuse(self) -> None:
+    def _refuse(self) -> NoReturn:
         raise AmpError("AMP205", "checks for overflow in an unknown form", where=self.where, hint=OTHER_FORM)
 
     def _checks(self, end: Message, gradients: list[str]) -> list[Message]:

@@ -21,7 +21,7 @@ from .float_status import check_finite, has_float_status
 from .schema import Message
 from .values import NUMBER
 from .weights import CHUNK, MindirFile, data_files, elements
-from .whole_step import is_step, refuse_unknown_step
+from .whole_step import UNSCALED, has_loss_scale, is_step, refuse_unknown_step
 
 SMALL = 256  # bytes: constants up to here are part of the digest
 
@@ -48,6 +48,10 @@ class MindirGraph(EditableGraph):
 
     def is_step(self) -> bool:
         return is_step(self.file.model)
+
+    def scale_doubts(self) -> list[str]:
+        """That small gradients get lost, where a step has no loss scale of MindSpore's cell."""
+        return [UNSCALED] if self.is_step() and not has_loss_scale(self.file.model) else []
 
     def check_gradients(self) -> int:
         """Finite checks in the place of the float status of Ascend; how many gradients are checked."""

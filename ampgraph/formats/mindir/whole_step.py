@@ -20,6 +20,7 @@ BACKBONE, NETWORK, LOSS = "_backbone-", "network-", "_loss_fn-"
 SCALE = "scale_sense"
 """What MindSpore's cell calls its loss scale."""
 LOSS_SCALE_CELL = "nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), optimizer, scale_sense)"
+UNSCALED = f"no {SCALE} in the step: unless it scales its loss otherwise, small gradients become 0 in float16"
 OUTSIDE = "the step keeps loss, loss scale, checks and updates in float32"
 PASSING = {"Add": (0, 1), "AddExt": (0, 1), "AddN": None, "BiasAdd": (0,), "Sub": (0,), "SubExt": (0,)}
 """Operators that hand their gradient on as it is -> the operands that get it, None for all."""

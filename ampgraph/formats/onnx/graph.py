@@ -23,6 +23,7 @@ from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
+from .walk import captured
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -186,7 +187,7 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
 def _is_sorted(graph: ir.Graph) -> bool:
     seen: set[ir.Node] = set()
     for node in graph:
-        for value in node.inputs:
+        for value in (*node.inputs, *captured(node)):
             producer = value.producer() if value is not None else None
             if producer is not None and producer.graph is graph and producer not in seen:
                 return False

@@ -35,7 +35,8 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 def captured(node: ir.Node) -> list[ir.Value]:
     """The values that the bodies of a node read from outside, once each."""
-    return list(dict.fromkeys(value for body in bodies(node) for value in _captured(body)))
+    found = bodies(node)
+    return list(dict.fromkeys(value for body in found for value in _captured(body))) if found else []
 
 
 def _captured(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -18,6 +18,7 @@ from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
 from .cancelling import Cancelling
+from .factors import shrinks
 from .offsets import scores_with_positions
 from .probabilities import Probabilities
 from .raw import Raw, raw
@@ -112,11 +113,23 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
             why, ops = spoilt
             if context.guards_hold:
                 holds = [Hold(tuple(other.slots.values()), ACCURACY, why) for other in ops]
+                holds += [Hold((unit,), ACCURACY, why) for unit in _crossed(context, ops)]
                 found.append(Ruling(holds, Note(why.rule, describe(flow, op), why.text)))
                 sources += [Source(other.id, why, False) for other in ops]
             elif any(listed.is_low(u) for other in ops for u in other.slots.values()):
                 warnings.append(Note(f"{why.rule} (not held)", describe(flow, op), why.text))
     return Fragile(found, sources, warnings)
+
+
+def _crossed(context: Context, ops: Collection[Op]) -> list[int]:
+    """What hands values over a border of a body or a function, from one of some operators to another."""
+    flow, borders, ids = context.flow, context.borders, {op.id for op in ops}
+    found: dict[int, None] = {}
+    for formal in (v for op in ops for v in op.inputs if v in borders.before):
+        passed = sorted(borders.origins(formal))
+        if any(flow.values[v].producer in ids for v in passed):
+            found.update((unit, None) for v in passed if (unit := flow.values[v].unit) != NONE)
+    return list(found)
 
 
 def _is_safe_inside(context: Context, regions: Regions, op: Op) -> bool:
@@ -135,6 +148,7 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("squares", _square),
         ("sums_squares", _square),
         ("multiplies", _square),
+        ("scalings", _shrunk),
         ("logarithms", _spectrum),
         ("logarithms", _probability),
         ("divides", _spectrum),
@@ -241,6 +255,16 @@ def _square(sight: Sight, op: Op) -> Spoilt:
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
     return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op]
+
+
+def _shrunk(sight: Sight, op: Op) -> Spoilt:
+    """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
+    if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
+        return None
+    factor = shrinks(sight.context, op)
+    if factor is None:
+        return None
+    return Why("tiny", f"constants multiply by {factor:.1g} up to here: float16 keeps few digits of what is left"), [op]
 
 
 def _spectrum(sight: Sight, op: Op) -> Spoilt:

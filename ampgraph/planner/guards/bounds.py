@@ -34,6 +34,10 @@ class Bounds:
             self._known[value] = self._bound(value, depth)
         return self._known[value]
 
+    def is_measured(self, value: int) -> bool:
+        """Whether its range is known by data."""
+        return value in self._measured
+
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self._measured.get(value)

@@ -116,8 +116,11 @@ class _Parts:
         return {self._find(v) for op in self.flow.ops if holds(op) for v in self._values(op)}
 
     def _values(self, op: Op) -> list[int]:
-        made = [v for v in op.outputs if v != NONE and self.flow.values[v].dtype == FLOAT32]
-        return [*self.islands.floats(op), *made]
+        """What it reads and makes; a scale that is computed is no data."""
+        traits, read = self.islands.traits, self.islands.floats(op)
+        if traits.has(op.role, "quantizes") or traits.has(op.role, "dequantizes"):
+            read = [v for v in read if v == op.inputs[0]]
+        return [*read, *(v for v in op.outputs if v != NONE and self.flow.values[v].dtype == FLOAT32)]
 
     def _join(self, values: list[int]) -> None:
         roots = {self._find(v) for v in values}

@@ -32,8 +32,8 @@ class ForwardTypes(ABC):
                 self.low[flow.find(unit.id)] = False
                 self.why[flow.find(unit.id)] = unit.fixed or f"its operator does not take {options.dtype}"
         for op in flow.ops:
-            for unit in op.slots.values() if op.held else ():
-                self.make_float32(unit, op.held)
+            for held in op.slots.values() if op.held else ():
+                self.make_float32(held, op.held)
 
     def settle(self) -> None:
         """Walks until no type changes."""

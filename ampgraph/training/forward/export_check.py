@@ -154,6 +154,9 @@ def _evaluated(
     import torch
 
     modes = [(part, part.training) for part in module.modules()]
+    kept = [
+        (part, name, b, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None
+    ]
     module.eval()
     random = np.random.default_rng(0)
     try:
@@ -169,6 +172,9 @@ def _evaluated(
     finally:
         for part, mode in modes:
             part.training = mode
+        for part, name, buffer, numbers in kept:  # evaluation may move them too
+            buffer.copy_(numbers)
+            part._buffers[name] = buffer
     slopes = {
         name: np.zeros(tuple(trained[name].shape), np.float32) if slope is None else slope.cpu().numpy()
         for name, slope in zip(names, found, strict=True)

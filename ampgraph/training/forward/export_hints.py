@@ -17,12 +17,14 @@ ADVICE = (
     (r"data-dependent|GuardOnDataDependent", "a branch on a number that the module computes: choose by torch.where, or "
      "give the number as an argument (experts of transformers: _experts_implementation='batched_mm')"),
     (r"No ONNX function found for .*?op='([\w.]+)'", "{0} has no form in ONNX: write it with other operators"),
+    (r"Constraints violated", "the module fixes the size of a first axis: give a batch that is no other size "
+     "of the examples, or dynamic_batch=False"),
     (r"No decompositions registered for .*complex", "complex numbers have no form in ONNX: compute with real ones"),
 )  # fmt: skip
 PACKED = (
     "pass padded sequences and pick each row's last step by its length: what is packed has sizes that depend on numbers"
 )
-INNER = "a gradient inside of forward is traced by make_fx first: docs/training.md, Gradients inside of a module"
+INNER = "a gradient inside of forward is written out by make_fx, but not of a module with buffers: BatchNorm's, masks"
 
 
 @contextmanager
@@ -42,12 +44,17 @@ def what_to_change(error: BaseException, dynamic_batch: bool) -> str:
     if _stood_in(error, "torch/nn/utils/rnn.py") or _held(error, "PackedSequence"):
         return PACKED
     text = "\n".join(map(str, _chain(error)))
-    if _stood_in(error, "torch/autograd/__init__.py") or "functorch" in text:
+    if takes_gradients(error):
         return INNER
     for pattern, advice in ADVICE:
         if found := re.search(pattern, text):
             return advice.format(*found.groups())
     return GENERAL + (FIXED if dynamic_batch else "")
+
+
+def takes_gradients(error: BaseException) -> bool:
+    """Whether it was raised because forward takes gradients itself."""
+    return _stood_in(error, "torch/autograd/__init__.py") or any("functorch" in str(part) for part in _chain(error))
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:

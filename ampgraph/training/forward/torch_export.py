@@ -26,7 +26,7 @@ from ...formats.onnx.graph import OnnxGraph
 from ..gradients.builder import Builder
 from .buffers import give_out
 from .export_check import check_export
-from .export_hints import quiet_logs, what_to_change
+from .export_hints import quiet_logs, takes_gradients, what_to_change
 from .parameters import parameter_names
 from .read import SIGNATURE
 from .sync_norms import refuse_synchronised
@@ -42,8 +42,10 @@ PARAMETER_LINE = re.compile(r"^.*\bPARAMETER target='([^']*)'.*\n?", re.MULTILIN
 
 @dataclass(frozen=True)
 class ExportedForward:
-    """A forward graph in a file. ``outputs`` are the module's; ``parameters`` are those that a step trains; ``str`` of it
-    is the path."""
+    """A forward graph in a file; ``str`` of it is the path.
+
+    ``outputs`` are the module's, ``parameters`` those that a step trains.
+    """
 
     path: str
     inputs: list[str]
@@ -117,19 +119,45 @@ def _exported(
     torch: ModuleType, module: torch.nn.Module, args: Sequence[object], dynamic_batch: bool, unroll: bool
 ) -> ir.Model:
     """What torch's exporter makes of a module that trains, as it is."""
-    from .decompositions.table import decomposed
-
     shapes = _dynamic(torch, args) if dynamic_batch else None
-    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
-    with _training_mode(module), torch.no_grad(), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
+    with _training_mode(module), traced_ways(torch), quiet_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of an export in training mode, which is meant
         try:
-            traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
-            program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
+            try:
+                return _program(torch, module, args, shapes, unroll)
+            except Exception as error:
+                if not takes_gradients(error) or any(True for _ in module.buffers()):
+                    raise
+                return _with_inner_gradients(torch, module, args, shapes, unroll)
         except Exception as error:  # torch.export raises many kinds
             message = f"torch cannot export the module: {first_line(_root(error))}"
             raise AmpError("AMP214", message, hint=what_to_change(error, dynamic_batch)) from error
+
+
+def _program(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
+) -> ir.Model:
+    from .decompositions.table import decomposed
+
+    # Without no_grad torch 2.13 traces one form of attention, and decomposes another where a bias needs a gradient: T5
+    with torch.no_grad():
+        traced = torch.export.export(module, tuple(args), dynamic_shapes=shapes, strict=False)
+        program = torch.onnx.export(decomposed(traced, unroll), dynamo=True, optimize=False, verbose=False)
     model: ir.Model = program.model
+    return model
+
+
+def _with_inner_gradients(
+    torch: ModuleType, module: torch.nn.Module, args: Sequence[object], shapes: tuple[Any, ...] | None, unroll: bool
+) -> ir.Model:
+    from .inner_gradients import input_names, written
+
+    varying = None if shapes is None else (shapes,)  # of *args
+    model = _program(torch, written(module, args), args, varying, unroll)
+    names, taken = input_names(module), {value.name for node in model.graph for value in node.outputs}
+    if len(names) == len(model.graph.inputs) and taken.isdisjoint(names):
+        for value, name in zip(model.graph.inputs, names, strict=True):
+            value.name = name
     return model
 
 

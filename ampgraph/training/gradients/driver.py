@@ -16,8 +16,8 @@ from ...core.names import FreshNames
 from . import rules  # noqa: F401
 from .broadcast import sum_to
 from .builder import Builder
-from .control import bodies, read_inside, through_bodies
 from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
+from .rules.control import bodies, read_inside, through_bodies
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 

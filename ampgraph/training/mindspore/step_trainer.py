@@ -26,6 +26,7 @@ from ...runtime.mindir_ports import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData
+from ..run.group_rates import Tables
 from ..run.schedules import table_of
 from ..run.step_inputs import StepInputs
 from ..step.step_result import StepResult
@@ -106,13 +107,13 @@ class MindirTrainer:
         loss, overflow, scale = made
         return StepResult(_number, loss, _Finite(overflow), scale)
 
-    def set_rates(self, table: Sequence[float] | Array) -> None:
+    def set_rates(self, table: Sequence[float] | Array | Tables) -> None:
         """The learning rate of every update from the first on. Raises AmpError AMP324 where the file computes its own,
         and for what is no row of numbers from 0."""
         if RATE not in self.parameters or self.parameters[RATE].shape not in ((), (1,)):
             message = "the step has its own schedule of learning rates"
             raise AmpError("AMP324", message, hint="leave --lr-schedule out, or export the optimizer with one number")
-        self._table = table_of(table)
+        self._table = table_of(table["*"] if isinstance(table, Mapping) else table)
 
     @property
     def learning_rate(self) -> float:
@@ -179,7 +180,7 @@ class _Finite:
         self.overflow = overflow
 
     def asnumpy(self) -> Array:
-        return np.logical_not(self.overflow.asnumpy())
+        return np.asarray(np.logical_not(self.overflow.asnumpy()))
 
 
 def _number(value: Any) -> Any:

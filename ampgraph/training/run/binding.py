@@ -44,11 +44,8 @@ class Binding:
         self.device, providers = choose("cpu" if strict else device)
         self.memory = "cuda" if self.device == "tensorrt" else self.device
         self.layout = step.layout
-        self._session, proto = open_graph(step, self.device, providers, strict, threads)
-        # an engine that compiles whole subgraphs may read a state again after it wrote some of it
-        known = self.device in ("cpu", "cuda")
-        safe = in_place(ir.from_proto(proto).graph, step.layout.states) if known else frozenset()
-        self.in_place = safe - {step.layout.scale}
+        self._session, proto = self._open(step, providers, strict, threads)
+        self.in_place = self._written_in_place(proto) - {step.layout.scale}
         self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
@@ -63,6 +60,18 @@ class Binding:
     def turn(self) -> int:
         """Changes with every step that was done."""
         return self._turn
+
+    def _open(
+        self, step: TrainingStep, providers: Sequence[str], strict: bool, threads: int
+    ) -> tuple[GraphSession, onnx.ModelProto]:
+        return open_graph(step, self.device, providers, strict, threads)
+
+    def _written_in_place(self, proto: onnx.ModelProto) -> frozenset[str]:
+        """The state that a step may write where it reads it: an engine that compiles whole subgraphs may read a state
+        again after it wrote some of it."""
+        if self.device not in ("cpu", "cuda"):
+            return frozenset()
+        return frozenset(in_place(ir.from_proto(proto).graph, self.layout.states))
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -39,8 +39,8 @@ WAITING = 64  # results that stay on the device before they are read together
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, and what a
-    validation found."""
+    """One epoch, from 1: the mean loss of its steps, how many were skipped, the loss scale at its end, what a
+    validation found, and the mean of each part of the loss over the steps that ran here."""
 
     number: int
     steps: int
@@ -48,6 +48,7 @@ class Epoch:
     skipped: int
     scale: float
     validation: dict[str, float]
+    parts: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
         return asdict(self)
@@ -147,6 +148,7 @@ class _Run:
         self.file = None if options.checkpoint is None else Path(options.checkpoint) / FILE
         self.losses: list[float] = []
         self.finite: list[bool] = []
+        self.parts: dict[str, list[float]] = {}
         self.waiting: list[StepResult[object]] = []
         policy = parse_loss_scale(str(trainer.layout.options.get("loss_scale", "none")))
         self.patience = policy.patience if isinstance(policy, DynamicLossScale) else None
@@ -242,7 +244,9 @@ class _Run:
         usable = [loss for loss, kept in zip(losses, finite, strict=True) if kept]  # one that overflowed says nothing
         mean = float(np.mean(usable)) if usable else float("nan")
         found = {} if self.validate is None else self.group.from_first(self._validated)
-        return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found)
+        parts = {name: float(np.mean(numbers)) for name, numbers in self.parts.items()}
+        self.parts.clear()
+        return Epoch(self.epoch, self.steps, mean, finite.count(False), scale, found, parts)
 
     def _validated(self) -> dict[str, float]:
         return {} if self.validate is None else self.trainer.evaluate(self.validate)
@@ -254,6 +258,8 @@ class _Run:
         for result in self.waiting:
             self.losses.append(result.loss)
             self.finite.append(result.finite)
+            for name, number in result.parts.items() if self.finite[-1] else ():
+                self.parts.setdefault(name, []).append(number)
         self.waiting.clear()
         if not self.trainer.layout.finite and self.losses and not np.isfinite(self.losses[-1]):
             message = f"the loss is {self.losses[-1]:g}, and nothing leaves such a step out: the weights are lost"

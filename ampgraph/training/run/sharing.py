@@ -42,6 +42,10 @@ class SharedBinding:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.holder(name).shape(name)
 
+    def readable(self) -> Readable:
+        """Where the state is read, as it is now."""
+        return self
+
     def holder(self, name: str) -> Binding:
         """Whose value of a name counts."""
         return self.holders.get(name, self.own)

@@ -49,6 +49,8 @@ class Trainer:
             steps that train by turns. Parameters that only the other step trains are ``shared`` in this one.
         communicate: the type in which processes send their gradients: float32, float16 or bfloat16.
         shard_optimizer: each process keeps the optimizer's state of its part of the parameters alone (ZeRO-1).
+        cuda_graph: each step is launched as one CUDA graph, for a step built with ``batch``. The state takes twice its
+            memory, and every step waits for its loss.
 
     Raises:
         AmpError: AMP1xx and AMP206 for the step, AMP321, AMP323 and AMP505 for the device, AMP325 for
@@ -69,6 +71,7 @@ class Trainer:
         share: Trainer | None = None,
         communicate: str = "float32",
         shard_optimizer: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
         if not is_whole(threads) or threads < 0:
             raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
@@ -78,16 +81,10 @@ class Trainer:
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
         self.accumulate = int(accumulate)
-        self.group = ALONE
+        self.group, self._cuda_graph = ALONE, cuda_graph
         options = ParallelOptions(communicate, shard_optimizer)
         opened = self._opened(device, strict, int(threads), distributed, options)
         self._binding: Binding | AccumulatingBinding | SharedBinding = opened
-        if self.accumulate * self.group.world > 1 and self.layout.whole_batch:
-            raise AmpError(
-                "AMP325",
-                f"shares of a batch: {self.layout.whole_batch}",
-                hint="train it in one process, without accumulate",
-            )
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
@@ -95,6 +92,9 @@ class Trainer:
         self._rate = float(first[self.layout.rates][0]) if self.layout.rates else 0.0
         self._binding.put(first)
         if share is not None:
+            if not isinstance(share, Trainer):
+                message = f"share={share!r} is no trainer"
+                raise AmpError("AMP325", message, hint="open the other step first: share=ampgraph.Trainer(other)")
             self._binding, share._binding = joined(
                 self.training_step, self._binding, share.training_step, share._binding
             )
@@ -109,8 +109,8 @@ class Trainer:
         distributed: str | ProcessGroup | None,
         options: ParallelOptions,
     ) -> Binding | AccumulatingBinding:
-        parts = self.accumulate
-        opened, self.group = open_binding(self.training_step, device, strict, threads, parts, distributed, options)
+        step, parts, graph = self.training_step, self.accumulate, self._cuda_graph
+        opened, self.group = open_binding(step, device, strict, threads, parts, distributed, options, graph)
         return opened
 
     @property

@@ -20,6 +20,7 @@ from ..forward.exported_backward import (
     refuse_copies,
     start_from,
 )
+from ..forward.fixed_batch import fix_batch
 from ..forward.lowerings.batch_norm import lower_batch_norm
 from ..forward.lowerings.dropout import lower_dropout
 from ..forward.lowerings.losses import lower_losses
@@ -29,6 +30,7 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
+from .flat_update import longest_run
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
@@ -183,7 +185,7 @@ class JointGraph:
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(update)
+        updated = self._update(update, longest_run(options.get("target")))
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -204,7 +206,7 @@ class JointGraph:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
-    def _update(self, update: UpdateOptions) -> Updated:
+    def _update(self, update: UpdateOptions, longest: int) -> Updated:
         """Commits all state; the gradients are read, and no outputs any more."""
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
@@ -212,7 +214,8 @@ class JointGraph:
         del self.graph.outputs[1 : len(made) + 1 - len(parts)]
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
-        updated = add_update(self.states, self.parameters, gradients, self.groups, self.scale, update, running)
+        parameters, groups = self.parameters, self.groups
+        updated = add_update(self.states, parameters, gradients, groups, self.scale, update, running, longest)
         if self.iteration is not None:
             self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated
@@ -239,8 +242,10 @@ def begin(
     gradients: Mapping[str, str] | None,
     seed: str | None,
     groups: Groups,
+    batch: int | None = None,
 ) -> JointGraph:
-    """The graph, its loss found, and what is trained."""
+    """The graph, its loss found, and what is trained. ``batch``: its size, where the step is for one alone; the forward
+    graph that is packed beside it stays open."""
     backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
     losses = _losses(backward, losses, policy)
     parts = forward if backward is None else forward_part(forward, backward)
@@ -250,7 +255,11 @@ def begin(
         refuse_copies(forward, parts, [forward.graph.initializers[name] for name in names])
     frozen = frozen_names(parts, freeze)
     buffers = read_buffers(forward, frozen, backward is not None)
-    return JointGraph(forward, Read(losses, backward, pack(parts), frozen, buffers, of_names))
+    read = Read(losses, backward, pack(parts), frozen, buffers, of_names)
+    if batch is not None:
+        fix_batch(forward, batch)
+        infer(forward)
+    return JointGraph(forward, read)
 
 
 def _losses(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,7 @@ from ..gradients.builder import Builder
 from ..option_text import BadOption, read_options
 
 Value = ir.Value
+Moved: TypeAlias = "tuple[Value, list[Value]]"
 GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -41,11 +42,33 @@ class Optimizer(Protocol):
 
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
-    ) -> tuple[Value, list[Value]]: ...
+    ) -> Moved: ...
+
+
+class Elementwise:
+    """An optimizer of which each number depends on its own gradient alone, so that tensors may be moved together."""
+
+    weight_decay: float
+
+    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        """What decay by the weight leaves of a parameter, and makes of its gradient."""
+        raise NotImplementedError
+
+    def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        """What is subtracted from a parameter, and its new slots."""
+        raise NotImplementedError
+
+    def update(
+        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
+    ) -> Moved:
+        """A new parameter and its new slots."""
+        parameter, gradient = self.decayed(b, parameter, gradient, begun)
+        move, after = self.moved(b, gradient, slots, begun)
+        return b.op("Sub", parameter, move), after
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Elementwise):
     """v = momentum v + g; p = p - lr v. Nesterov: p = p - lr (g + momentum v)."""
 
     lr: float = 0.01
@@ -67,23 +90,22 @@ class SGD:
     def begin(self, b: Builder, lr: Value, count: Value) -> tuple[Value, ...]:
         return (lr,)
 
-    def update(
-        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
-    ) -> tuple[Value, list[Value]]:
+    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        return parameter, _coupled(b, parameter, gradient, self.weight_decay)
+
+    def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
         [lr] = begun
-        if self.weight_decay:
-            gradient = b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
         if not self.momentum:
-            return b.op("Sub", parameter, b.op("Mul", gradient, lr)), []
+            return b.op("Mul", gradient, lr), []
         velocity = b.op("Add", b.op("Mul", slots[0], b.number(self.momentum)), gradient)
         move = velocity
         if self.nesterov:
             move = b.op("Add", gradient, b.op("Mul", velocity, b.number(self.momentum)))
-        return b.op("Sub", parameter, b.op("Mul", move, lr)), [velocity]
+        return b.op("Mul", move, lr), [velocity]
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Elementwise):
     """m and v are running means of g and g^2, corrected for their start; p = p - lr m' / (sqrt(v') + eps).
 
     With m' = m / c1 and v' = v / c2 that is p - (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)): one pass fewer.
@@ -116,21 +138,15 @@ class Adam:
         kept = b.op("Sub", _wide(b, 1), b.op("Mul", rate, _wide(b, self.weight_decay)))
         return tuple(b.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (step, eps, kept))
 
-    def _decayed(self, b: Builder, parameter: Value, gradient: Value, kept: Value) -> tuple[Value, Value]:
+    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
         """Adam adds the decay to the gradient."""
-        if self.weight_decay:
-            gradient = b.op("Add", gradient, b.op("Mul", parameter, b.number(self.weight_decay)))
-        return parameter, gradient
+        return parameter, _coupled(b, parameter, gradient, self.weight_decay)
 
-    def update(
-        self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]
-    ) -> tuple[Value, list[Value]]:
-        step, eps, kept = begun
-        parameter, gradient = self._decayed(b, parameter, gradient, kept)
+    def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
+        step, eps, _ = begun
         mean = _running(b, slots[0], gradient, self.beta1)
         square = _running(b, slots[1], b.op("Mul", gradient, gradient), self.beta2)
-        move = b.op("Mul", b.op("Div", mean, b.op("Add", b.op("Sqrt", square), eps)), step)
-        return b.op("Sub", parameter, move), [mean, square]
+        return b.op("Mul", b.op("Div", mean, b.op("Add", b.op("Sqrt", square), eps)), step), [mean, square]
 
 
 @dataclass(frozen=True)
@@ -139,10 +155,8 @@ class AdamW(Adam):
 
     weight_decay: float = 0.01
 
-    def _decayed(self, b: Builder, parameter: Value, gradient: Value, kept: Value) -> tuple[Value, Value]:
-        if self.weight_decay:
-            parameter = b.op("Mul", parameter, kept)
-        return parameter, gradient
+    def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
+        return b.op("Mul", parameter, begun[2]) if self.weight_decay else parameter, gradient
 
 
 OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
@@ -186,6 +200,10 @@ def as_optimizer(given: object) -> Optimizer:
         hint = "ampgraph.SGD(lr=0.1), ampgraph.Adam(), ampgraph.AdamW(), or a text: adam:lr=0.001"
         raise AmpError("AMP322", f"optimizer={kind} is no optimizer for a graph", hint=hint)
     return given
+
+
+def _coupled(b: Builder, parameter: Value, gradient: Value, decay: float) -> Value:
+    return b.op("Add", gradient, b.op("Mul", parameter, b.number(decay))) if decay else gradient
 
 
 def _running(b: Builder, old: Value, new: Value, beta: float) -> Value:

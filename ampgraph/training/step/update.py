@@ -7,18 +7,18 @@ torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
+from .flat_update import Move, Part, add_average, move_together, parts_of
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
-from .optimizers import Optimizer
 from .scale_graph import ScaleValues, next_scale
-from .state_tensors import AVERAGE, COUNTER, EMA, SCALE, SCHEDULE, SLOT, StateBuilder
+from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 from .update_options import UpdateOptions
 
 Value = ir.Value
@@ -73,14 +73,17 @@ def add_update(
     scale: Scale | None,
     options: UpdateOptions = NOTHING_MORE,
     running: Sequence[tuple[Value, Value]] = (),
+    longest: int = 0,
 ) -> Updated:
     """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
 
     ``groups``: that of each parameter. ``running``: further state and its next value, which a step that is not finite
-    leaves as it was.
+    leaves as it was. ``longest``: how many numbers of small parameters are moved together.
     """
     b = states.builder
     b.scope = ""
+    parts = parts_of(b, parameters, gradients, groups, longest)
+    gradients = [part.gradient for part in parts]
     floats = [new for old, new in running if old.dtype == FLOAT]
     finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
     holds = finite if scale is not None and scale.skips else None
@@ -97,9 +100,10 @@ def add_update(
         rate = _learning_rate(states, group, number, count)
         b.scope = ""
         begun = group.optimizer.begin(b, rate, counted)
-        for parameter, gradient, own in zip(parameters, gradients, groups, strict=True):
-            if own.pattern == group.pattern:
-                _update(states, parameter, gradient, _Move(group.optimizer, begun, average, holds))
+        move = Move(group.optimizer, begun, average, holds)
+        for part, gradient in zip(parts, gradients, strict=True):
+            if part.group.pattern == group.pattern:
+                _update(states, replace(part, gradient=gradient), move)
     states.commit({**dict(running), count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
@@ -154,32 +158,22 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
 
 
-@dataclass(frozen=True)
-class _Move:
-    """What the update of one parameter takes from its group."""
-
-    optimizer: Optimizer
-    begun: Sequence[Value]
-    average: tuple[Value, Value] | None
-    holds: Value | None
-
-
-def _update(states: StateBuilder, parameter: Value, gradient: Value, move: _Move) -> None:
-    """One parameter. A low one is raised for the arithmetic and rounded once."""
+def _update(states: StateBuilder, part: Part, move: Move) -> None:
+    """Some parameters together, or one. A low one is raised for the arithmetic and rounded once."""
+    if len(part.parameters) > 1:
+        return move_together(states, part, move)
+    [parameter] = part.parameters
     b, dtype = states.builder, parameter.dtype
     b.scope = parameter.name or ""
     shape = parameter.shape.numpy() if parameter.shape is not None else ()
     slots = [states.add(f"{slot}/{parameter.name}", np.zeros(shape, np.float32), SLOT) for slot in move.optimizer.slots]
     wide = parameter if dtype == ir.DataType.FLOAT else b.op("Cast", parameter, to=FLOAT)
-    new, moved = move.optimizer.update(b, wide, gradient, slots, move.begun)
-    after = dict(zip(slots, moved, strict=True))
-    if move.average is not None and parameter.const_value is not None:
-        old = states.add(f"{EMA}{parameter.name}", parameter.const_value.numpy().astype(np.float32), AVERAGE)
-        kept, entering = move.average
-        after[old] = b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering))
+    new, moved = move.optimizer.update(b, wide, part.gradient, slots, move.begun)
+    add_average(states, parameter, new, move)
     if dtype is not None and dtype != ir.DataType.FLOAT:
         new = b.op("Cast", new, to=int(dtype))
-    states.commit({parameter: new, **after}, when=move.holds)
+    states.commit({parameter: new, **dict(zip(slots, moved, strict=True))}, when=move.holds)
+    return None
 
 
 def _output(b: Builder, name: str, value: Value | None) -> str:

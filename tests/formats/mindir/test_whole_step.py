@@ -14,7 +14,8 @@ from ampgraph.formats.mindir import view
 from ampgraph.formats.mindir.float_status import check_finite
 from ampgraph.formats.mindir.graph import MindirGraph
 from ampgraph.formats.mindir.weights import MindirFile
-from formats.mindir.parse import convert, parse
+from ampgraph.formats.mindir.whole_step import UNSCALED
+from formats.mindir.parse import convert, parse, plan_of
 
 NET, LOSS = "Default/network-WithLossCell/_backbone-Net", "Default/network-WithLossCell/_loss_fn-Loss"
 STEP = f"""
@@ -135,3 +136,13 @@ def test_who_asks_for_a_loss_scale_is_told_where_one_comes_from(tmp_path: Path, 
     with pytest.raises(AmpError, match="AMP205") as caught:
         refuse_loss_scale(str(file), "dynamic")
     assert re.search(told, caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "noted"),
+    [(STEP, "float16", False), (STEP.replace("scale_sense", "factor"), "float16", True)]
+    + [(STEP.replace("scale_sense", "factor"), "bfloat16", False)],
+)
+def test_a_float16_step_without_a_loss_scale_is_named(text: str, dtype: str, noted: bool) -> None:
+    notes = [note.text for note in plan_of(parse(text), dtype=dtype).notes if note.topic == "loss scale"]
+    assert notes == ([UNSCALED] if noted else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -52,10 +54,14 @@ def _weights() -> dict[str, np.ndarray]:
         **{"words": drawn(WORDS, WIDTH) * 4, "places": drawn(32, WIDTH), "w_in": drawn(WIDTH, 3 * WIDTH)},
         **{"w_out": drawn(WIDTH, WIDTH), "w_words": drawn(WIDTH, WORDS)},
         **{"scale": np.ones(WIDTH, np.float32), "shift": np.zeros(WIDTH, np.float32)},
-        **{"one": np.float32(1), "large": np.float32(-10000), "factor": np.float32(0.35)},
+        **{"one": _number(1.0), "large": _number(-10000.0), "factor": _number(0.35)},
         **{"axes": np.array([1, 2]), "one_two": np.array([1, 2]), "one_one": np.array([1, 1])},
         **{"by_heads": np.array([0, 0, 3, HEADS, WIDTH // HEADS]), "by_width": np.array([0, 0, WIDTH])},
     }
+
+
+def _number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
 
 
 def search(kind: str) -> onnx.ModelProto:
@@ -71,7 +77,13 @@ def search(kind: str) -> onnx.ModelProto:
         for name, number in numbers.items()
     ]
     certain = {"top_p": 0.1, "temperature": 0.5} if kind == "Sampling" else {}  # one word is left to draw from
-    attributes = {**certain, "decoder": decoder, "model_type": 0, "eos_token_id": WORDS - 1, "pad_token_id": WORDS - 1}
+    attributes: dict[str, Any] = {
+        **certain,
+        "decoder": decoder,
+        "model_type": 0,
+        "eos_token_id": WORDS - 1,
+        "pad_token_id": WORDS - 1,
+    }
     node = helper.make_node(
         kind, ["input_ids", *numbers], ["sequences"], "search", domain="com.microsoft", **attributes
     )

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
+import ampgraph
 from formats.onnx.helpers import LEVELS, casts, convert_everywhere, convert_twice, graphs, low_kinds, nodes, stored, x
 from onnx_text import parse
 
@@ -257,3 +258,17 @@ def test_a_weight_is_cast_once_for_bodies_at_every_depth() -> None:
     of_w = [n for n in nodes(result["O2"]) if n.op_type == "Cast" and n.input[0] == "w"]
     assert len(of_w) == 1 and of_w[0] in list(result["O2"].graph.node)
     assert helper.get_attribute_value(of_w[0].attribute[0]) == onnx.TensorProto.FLOAT16
+
+
+def test_what_a_body_reads_is_sorted_before_it() -> None:
+    """Tools that append nodes leave a value behind the If that reads it from inside, which onnx refuses."""
+    text = """g (float[2,4] x, bool c) => (float[2,4] y) { a = MatMul (x, w)
+        y = If (c) <then_branch = t () => (float[2,4] u) { u = MatMul (a, w) },
+                    else_branch = e () => (float[2,4] v) { v = Relu (a) }> }"""
+    model = parse(text, w=np.eye(4, dtype=np.float32))
+    nodes_given = list(model.graph.node)[::-1]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes_given)
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(model)
+    onnx.checker.check_model(ampgraph.convert(model, "O2"))

@@ -75,7 +75,7 @@ class Experts(nn.Module):
             found = torch.einsum("bi,bkij->bkj", rows, self.weight[which])
         else:
             found = torch.einsum("bi,kij->bkj", rows, self.weight)
-            share = torch.zeros(len(rows), 4).scatter(1, which, share)
+            share = torch.zeros(rows.shape[0], 4).scatter(1, which, share)
         return F.cross_entropy(self.head(torch.tanh((share[..., None] * found).sum(1))), y)
 
 

@@ -34,10 +34,13 @@ class Messages(nn.Module):
         return F.cross_entropy(self.head(found), y)
 
 
-for way in ("index_add", "scatter_add"):
-    case(f"Graph network, {way}", edges, lambda way=way: Messages(way), fixed=True, lr=0.5)
-for way in ("amax", "amin", "mean"):
-    case(f"Graph network, scatter_reduce {way}", edges, lambda way=way: Messages(way), fixed=True, lr=0.5)
+def messages(together: str) -> None:
+    name = together if together.endswith("add") else f"scatter_reduce {together}"
+    case(f"Graph network, {name}", edges, lambda: Messages(together), fixed=True, lr=0.5)
+
+
+for way in ("index_add", "scatter_add", "amax", "amin", "mean"):
+    messages(way)
 
 
 def bags() -> tuple[torch.Tensor, torch.Tensor]:

@@ -62,7 +62,12 @@ case("Cross entropy of shares, label smoothing", shares, smooth(weight=WEIGHT), 
 case("Focal loss and smooth L1", labelled, lambda: With(focal), lr=0.2)
 case("KL divergence", shares, lambda: With(lambda o, y: F.kl_div(o.log_softmax(-1), y, reduction="batchmean")), lr=0.2)
 case("Huber loss", targets, lambda: With(lambda o, y: F.huber_loss(o, y, delta=0.7)), lr=0.2)
-case("Cosine embedding loss", targets, lambda: With(lambda o, y: F.cosine_embedding_loss(o, y, torch.ones(()))), lr=0.2)
+case(
+    "Cosine embedding loss",
+    targets,
+    lambda: With(lambda o, y: F.cosine_embedding_loss(o, y, torch.ones(o.shape[0]))),
+    lr=0.2,
+)
 case("Distances by cdist", targets, lambda: With(lambda o, y: torch.cdist(o, y).mean()), lr=0.2)
 case("Distances by cdist, p=1", targets, lambda: With(lambda o, y: torch.cdist(o, y, p=1.0).mean()), lr=0.1)
 
@@ -122,7 +127,7 @@ class Aligned(nn.Module):
 
 
 def penalty(function: Callable[[nn.Module, Tensor], Tensor], name: str) -> None:
-    case(f"Gradient penalty by {name}", lambda: (numbers(5, SIZE),), lambda: Penalised(function), refused="make_fx")
+    case(f"Gradient penalty by {name}", lambda: (numbers(5, SIZE),), lambda: Penalised(function))
 
 
 class Penalised(nn.Module):
@@ -153,3 +158,12 @@ def by_func(net: nn.Module, x: Tensor) -> Tensor:
 penalty(of_inputs, "torch.autograd.grad of inputs")
 penalty(of_weights, "torch.autograd.grad of weights")
 penalty(by_func, "torch.func.grad")
+
+
+def normed() -> nn.Module:
+    made = Penalised(of_inputs)
+    made.net = nn.Sequential(nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    return made
+
+
+case("Gradient penalty of a network with BatchNorm", lambda: (numbers(5, SIZE),), normed, refused="make_fx")

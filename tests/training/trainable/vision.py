@@ -154,6 +154,7 @@ case(
     "SyncBatchNorm",
     images,
     lambda: Classified(nn.Sequential(nn.Conv2d(3, 8, 3), nn.SyncBatchNorm(8), nn.ReLU(), *head(8))),
+    refused="convert_sync_batchnorm",
 )
 case(
     "weight_norm",

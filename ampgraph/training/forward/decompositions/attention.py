@@ -19,8 +19,8 @@ def plain_attention(
     if query.dim() != 3:
         return NotImplemented
     wide = None if mask is None else mask.unsqueeze(1) if mask.dim() == 3 else mask
-    parts = (part.unsqueeze(1) for part in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(*parts, wide, *more, **named).squeeze(1)
+    query, key, value = (part.unsqueeze(1) for part in (query, key, value))
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, wide, *more, **named).squeeze(1)
 
 
 def grouped_products(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

@@ -43,14 +43,14 @@ _FOURIER: dict[object, Function] = {
 
 def _own(target: Any) -> Function:
     """torch's composition of an operator, which `decompose` would look for in this table again."""
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd  # type: ignore[attr-defined]
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *args, **named: target._op_dk(composite, *args, **named)
 
 
 def _is_fourier(node: torch.fx.Node) -> bool:
     """One of torch.fft's functions, which are made of the three that are written out here."""
     target: Any = node.target
-    return isinstance(target, torch._ops.OpOverload) and target.name().startswith("aten::fft_")
+    return isinstance(target, torch._ops.OpOverload) and str(target).startswith("aten.fft_")
 
 
 def _table(unroll: bool) -> dict[object, Apart]:
@@ -90,9 +90,12 @@ def _always(node: torch.fx.Node) -> bool:
 
 
 def _is_smoothed(node: torch.fx.Node) -> bool:
-    return bool(node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0))
+    """Cross entropy that ONNX's operator does not know: with label smoothing, or of shares in place of classes."""
+    target: Any = node.args[1]
+    smoothing = node.args[5] if len(node.args) > 5 else node.kwargs.get("label_smoothing", 0.0)
+    return bool(smoothing or target.meta["val"].is_floating_point())
 
 
 def _without_heads(node: torch.fx.Node) -> bool:
     query: Any = node.args[0]
-    return query.meta["val"].dim() != 4
+    return bool(query.meta["val"].dim() != 4)

@@ -16,8 +16,8 @@ from .replace import replace_value
 
 
 def lower_residues(graph: ir.Graph) -> int:
-    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, products of transposed matrices and vectors,
-    and returns how many nodes went.
+    """Rewrites CastLike to Cast, SplitToSequence with its SequenceAt to Split, and products of transposed matrices and
+    vectors; returns how many nodes went.
 
     Types and shapes must have been inferred; they are to be inferred again.
 

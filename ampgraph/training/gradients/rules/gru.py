@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ..builder import Builder
 from ..registry import attribute, gradient
 from ..scans import scan
-from .recurrent import KEEP, Direction, Found, Gradient, recurrent, refuse_activations
+from .recurrent import KEEP, Direction, Gradient, SideGradients, recurrent, refuse_activations
 
 Value = ir.Value
 USUAL = ("Sigmoid", "Tanh")
@@ -26,7 +26,7 @@ def gru(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
 
 
 @dataclass(frozen=True)
-class Gates:
+class GruGates:
     """All [T, B, H]: what stood before each step, the gates, and what d is multiplied by for z and n."""
 
     before: Value
@@ -36,7 +36,7 @@ class Gates:
     of_n: Value
 
 
-def _after(side: Direction, gradients: Sequence[Gradient]) -> Found:
+def _after(side: Direction, gradients: Sequence[Gradient]) -> SideGradients:
     """The reset behind the product: everything that d is multiplied by is known before."""
     refuse_activations(side.node, side.number, USUAL)
     b, weight = side.b, side.weight(2)
@@ -62,10 +62,10 @@ def _after(side: Direction, gradients: Sequence[Gradient]) -> Found:
         three = b.op("Concat", whole, whole, whole, axis=2)
         of_x = side.rows(b.op("Mul", three, _joined(side, gates.of_z, of_r, gates.of_n)), 3)
         of_state = side.rows(b.op("Mul", three, factors), 3)
-    return Found(of_x, of_state, side.shared(of_state, before), states)
+    return SideGradients(of_x, of_state, side.shared(of_state, before), states)
 
 
-def _before(side: Direction, gradients: Sequence[Gradient]) -> Found:
+def _before(side: Direction, gradients: Sequence[Gradient]) -> SideGradients:
     """The reset in front of the product: what R brings back is needed for r."""
     refuse_activations(side.node, side.number, USUAL)
     b, hidden = side.b, side.hidden
@@ -98,18 +98,18 @@ def _before(side: Direction, gradients: Sequence[Gradient]) -> Found:
     states, [made] = scan(b, step, [side.slopes(gradients, 1)], rows, backwards=not side.backwards, reason=KEEP)
     two, new = b.ops("Split", 2, made, b.ints(2 * hidden, hidden), axis=2)
     weights = b.op("Concat", side.shared(two, before, 2), side.shared(new, kept, 1), axis=1)
-    return Found(made, made, weights, states)
+    return SideGradients(made, made, weights, states)
 
 
 def _split(side: Direction, value: Value) -> list[Value]:
     return side.b.ops("Split", 3, value, side.b.ints(*[side.hidden] * 3), axis=2)
 
 
-def _gates(side: Direction, before: Value, z: Value, r: Value, n: Value) -> Gates:
+def _gates(side: Direction, before: Value, z: Value, r: Value, n: Value) -> GruGates:
     b = side.b
     of_z = side.rows(b.op("Mul", b.op("Sub", before, n), _slope(b, z)))
     flat = b.op("Sub", b.number(1, n), b.op("Mul", n, n))
-    return Gates(before, z, r, of_z, side.rows(b.op("Mul", b.op("Sub", b.number(1, z), z), flat)))
+    return GruGates(before, z, r, of_z, side.rows(b.op("Mul", b.op("Sub", b.number(1, z), z), flat)))
 
 
 def _slope(b: Builder, gate: Value) -> Value:

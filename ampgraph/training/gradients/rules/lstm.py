@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ..builder import Builder
 from ..registry import gradient
 from ..scans import scan
-from .recurrent import KEEP, Direction, Found, Gradient, recurrent, refuse_activations
+from .recurrent import KEEP, Direction, Gradient, SideGradients, recurrent, refuse_activations
 
 Value = ir.Value
 USUAL = ("Sigmoid", "Tanh", "Tanh")
@@ -27,7 +27,7 @@ def lstm(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
 
 
 @dataclass(frozen=True)
-class Gates:
+class LstmGates:
     """All of them [T, B, H]; ``before`` is the cell that each step found."""
 
     i: Value
@@ -38,7 +38,7 @@ class Gates:
     tanh: Value  # of the cell that it made
 
 
-def _lstm(side: Direction, gradients: Sequence[Gradient]) -> Found:
+def _lstm(side: Direction, gradients: Sequence[Gradient]) -> SideGradients:
     refuse_activations(side.node, side.number, USUAL)
     b, weight = side.b, side.weight(2)
     inputs = side.before(side.state(5))
@@ -57,10 +57,10 @@ def _lstm(side: Direction, gradients: Sequence[Gradient]) -> Found:
     rows = [side.slopes(gradients, 0), factors, through, gates.f]
     last = [side.slopes(gradients, 1), side.slopes(gradients, 2)]
     states, [made] = scan(b, step, last, rows, backwards=not side.backwards, reason=KEEP)
-    return Found(made, made, side.shared(made, inputs), states)
+    return SideGradients(made, made, side.shared(made, inputs), states)
 
 
-def _gates(side: Direction, inputs: Value) -> Gates:
+def _gates(side: Direction, inputs: Value) -> LstmGates:
     """Computed again; the cells in a Scan of their own, elementwise."""
     b = side.b
     sums = b.op("Add", side.sums(side.x, 1, 0), side.sums(inputs, 2, 1))
@@ -75,10 +75,10 @@ def _gates(side: Direction, inputs: Value) -> Gates:
 
     _, [before] = scan(b, step, [side.state(6)], [f, brought], backwards=side.backwards, reason=KEEP)
     tanh = side.rows(b.op("Tanh", b.op("Add", b.op("Mul", f, before), brought)))
-    return Gates(i, o, f, g, before, tanh)
+    return LstmGates(i, o, f, g, before, tanh)
 
 
-def _factors(side: Direction, gates: Gates) -> tuple[Value, Value]:
+def _factors(side: Direction, gates: LstmGates) -> tuple[Value, Value]:
     """What dc' (and dh for o) is multiplied by: [T, B, 4 H]; and o (1 - tanh(c')^2), which brings dh to dc'."""
     b = side.b
 

@@ -144,7 +144,7 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Found:
+class SideGradients:
     """The gradients that one direction brings: of its gates, of R, and of its first states [B, H]."""
 
     of_x: Value  # the gates as they depend on X W^T and its bias [T, B, k H]
@@ -153,7 +153,7 @@ class Found:
     states: list[Value]
 
 
-Backward = Callable[[Direction, Sequence[Gradient]], Found]
+Backward = Callable[[Direction, Sequence[Gradient]], SideGradients]
 
 
 def recurrent(
@@ -210,7 +210,7 @@ def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
     return recurrent(b, node, gradients, 1, _rnn)
 
 
-def _rnn(side: Direction, gradients: Sequence[Gradient]) -> Found:
+def _rnn(side: Direction, gradients: Sequence[Gradient]) -> SideGradients:
     """With d the gradient of h: that of its sum is d f', and R brings it to the step before."""
     b, [name] = side.b, activations(side.node, side.number, ("Tanh",))
     if name not in ("tanh", "relu"):
@@ -229,4 +229,4 @@ def _rnn(side: Direction, gradients: Sequence[Gradient]) -> Found:
 
     rows = [side.slopes(gradients, 0), slope]
     states, [made] = scan(b, step, [side.slopes(gradients, 1)], rows, backwards=not side.backwards, reason=KEEP)
-    return Found(made, made, side.shared(made, side.before(side.state(5))), states)
+    return SideGradients(made, made, side.shared(made, side.before(side.state(5))), states)

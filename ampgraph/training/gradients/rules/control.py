@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ...core.errors import AmpError
-from ...core.names import FreshNames
-from ...oplists.traits import has
-from .builder import INT64, Builder
-from .registry import Unsupported, attribute, kind_of, place_of
+from ....core.errors import AmpError
+from ....core.names import FreshNames
+from ....oplists.traits import has
+from ..builder import INT64, Builder
+from ..registry import Unsupported, attribute, kind_of, place_of
 
 Value = ir.Value
 Pairs = list[tuple[Value, Value]]

@@ -1,0 +1,100 @@
+"""Parameters that are moved together end where they do one by one, and more of them cost hardly more nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ampgraph.api.build_step import build_training_step
+from ampgraph.training.step import flat_update
+from ampgraph.training.step.optimizers import AdamW
+from onnx_text import parse
+from training.small_steps import Runner, batches, regression
+
+FORMS = {
+    "sgd": "sgd:lr=0.1",
+    "momentum": "sgd:lr=0.05,momentum=0.9,nesterov=yes,weight_decay=0.01",
+    "adam": "adam:lr=0.01,weight_decay=0.02",
+    "adamw": "adamw:lr=0.01",
+    "groups": ["b*=adamw:lr=0.02,weight_decay=0", "*=adamw:lr=0.01"],
+}
+
+
+def trained(monkeypatch, limit, **options):
+    """Parameters, averages and losses after 30 steps, two of which overflow."""
+    monkeypatch.setattr(flat_update, "ON_CPU", limit)
+    step = build_training_step(regression(), loss="loss", target="cpu", **options)
+    run = Runner(step)
+    for number, batch in enumerate(batches(30)):
+        run({**batch, "x": batch["x"] * np.float32(1e30)} if number in (4, 20) else batch)
+    kept = [entry.name for entry in step.layout.of("parameter", "average", "scale", "counter")]
+    return step, {name: run.state[name].tobytes() for name in kept}
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+@pytest.mark.parametrize("form", FORMS)
+def test_together_is_as_one_by_one_to_the_bit(form, level, monkeypatch):
+    """Also over steps that overflow, with a running average and low parameters."""
+    options = {"optimizer": FORMS[form], "level": level, "loss_scale": "dynamic:init=1024", "ema": 0.9}
+    step, apart = trained(monkeypatch, 0, **options)
+    flat, together = trained(monkeypatch, 1 << 20, **options)
+    assert together == apart
+    slots = [len(found.layout.of("slot")) for found in (flat, step)]
+    assert slots[0] < slots[1] or form == "sgd"
+
+
+def test_an_overflow_leaves_all_as_it_was(monkeypatch):
+    monkeypatch.setattr(flat_update, "ON_CPU", 1 << 20)
+    step = build_training_step(
+        regression(), loss="loss", target="cpu", level="O0", optimizer="adamw:lr=0.1", loss_scale="dynamic:init=1024"
+    )
+    run = Runner(step)
+    run.state["w1"] = np.copysign(np.zeros_like(run.state["w1"]), -1)  # -0.0 too
+    before = {e.name: run.state[e.name].tobytes() for e in step.layout.of("parameter", "slot")}
+    [batch] = batches(1)
+    run({**batch, "t": batch["t"] * np.float32(np.inf)})
+    assert {name: run.state[name].tobytes() for name in before} == before
+
+
+def layers(count):
+    """Products of 4 x 4 one behind the other."""
+    body = "  ".join(f"h{n + 1} = MatMul (h{n}, w{n})" for n in range(count))
+    model = parse(
+        f"g (float[N,4] h0) => (float[N,4] h{count}) {{ {body} }}",
+        **{f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)},
+    )
+    return build_training_step(
+        model, loss="mse", optimizer="adamw", loss_scale="dynamic", clip_norm=1.0, level="O0", target="cuda"
+    )
+
+
+def update_nodes(step):
+    """Nodes of the update but for moves: by operator."""
+    found = Counter(node.op_type for node in step.model.graph if (node.name or "").startswith("step/"))
+    return Counter({kind: count for kind, count in found.items() if kind not in ("Reshape", "Identity", "Constant")})
+
+
+def test_nodes_do_not_grow_with_the_number_of_parameters():
+    """But for the one that writes a parameter where it lies, and AdamW's decay, which reads it."""
+    few, many = update_nodes(layers(5)), update_nodes(layers(25))
+    assert many - few == Counter({"Sub": 20, "Mul": 20})
+    assert few.total() <= 90
+
+
+def test_long_runs_are_cut_and_large_parameters_stay_alone(monkeypatch):
+    step = build_training_step(regression(), loss="loss", optimizer="adam", level="O0", target="cpu")
+    assert len(step.layout.of("slot")) == 2  # all four together
+    monkeypatch.setattr(flat_update, "ON_CPU", 30)
+    step = build_training_step(regression(), loss="loss", optimizer="adam", level="O0", target="cpu")
+    slots = [entry.name for entry in step.layout.of("slot") if entry.name.startswith("exp_avg/")]
+    assert slots == ["exp_avg/w1", "exp_avg/b1", "exp_avg/w2+1"]
+
+
+def test_an_optimizer_of_the_user_moves_one_by_one():
+    class Own(AdamW):
+        """It may look at a tensor as a whole."""
+
+    step = build_training_step(regression(), loss="loss", optimizer=Own(), level="O0", target="cpu")
+    assert len(step.layout.of("slot")) == 8
