@@ -67,10 +67,6 @@ class SharedBinding:
         """The same: all of a batch is this process's own."""
         return self.run(batch)
 
-    def readable(self) -> Readable:
-        """Where the state is read, as it is now."""
-        return self
-
     def _common(self) -> list[str]:
         return [entry.name for entry in self.layout.of(*KINDS) if entry.name in self.holders]
 
