@@ -131,26 +131,26 @@ def train(
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(
-        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer,
-        cuda_graph,
+        step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer, cuda_graph
     )  # fmt: skip
     _check_places(group, step, plot, html, log)
-    wanted = (html is not None or log is not None) and group.first
-    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if wanted else None
-
-    def heard(done: int, total: int, result: StepResult[object]) -> None:
-        for listener in (told, on_step):
-            if listener is not None:
-                listener(done, total, result)
-
-    history = fit(trainer, given, held_out, options, heard, on_epoch, group)
+    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if group.first and (html or log) else None
+    history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
     found = Trained(
         os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
         group.world, history, trainer, told,
     )  # fmt: skip
-    if group.first:
-        _write(found, log)
+    _write(found, log)
     return found
+
+
+def _both(*listeners: OnStep | None) -> OnStep:
+    def heard(done: int, total: int, result: StepResult[object]) -> None:
+        for listener in listeners:
+            if listener is not None:
+                listener(done, total, result)
+
+    return heard
 
 
 def _text(path: PathLike | None) -> str | None:
@@ -219,6 +219,8 @@ def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[f
 
 
 def _write(found: Trained, log: PathLike | None) -> None:
+    if not found.first:
+        return
     history = found.history
     if found.plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]

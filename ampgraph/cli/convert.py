@@ -134,19 +134,18 @@ def convert(
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
     _refuse(model, loss_scale, plan_in, given)
-    checking = Checking(check, tolerance, repair, metric)
     with piped(model, output, dry_run) as pipe, progress() as bar:
         job = Job(
             pipe.model, recipe_of(None, fields), plan_in, measuring, pipe.output, beside=True, plan_out=plan_out,
-            dry_run=dry_run, report=True, option="-o", checking=checking, metadata=metadata,
-            optimize=_optimizer(optimize, runtime),
+            dry_run=dry_run, report=True, option="-o", metadata=metadata,
+            checking=Checking(check, tolerance, repair, metric), optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
         result = convert_and_repair(job, bar.part)
-        summary = result.summary
-        picture_conversion(html, result.graph, summary, result.choices)
+        picture_conversion(html, result.graph, result.summary, result.choices)
         pipe.deliver()
         done()
+    summary = result.summary
     assert summary is not None  # the job asks for one
     if PIPE in (model, output):
         summary = replace(summary, model=model, output=summary.output and (output or PIPE))

@@ -167,20 +167,11 @@ def build_step(
             refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
         bar.stage("building the step")
         step = build_training_step(
-            model,
-            loss=loss_terms.parse_losses(loss or ()),
-            optimizer=groups.group_words(optimizer),
-            recipe=recipe_of(None, fields),
-            loss_scale=DEFAULT if loss_scale is None else loss_scale,
-            clip_norm=clip_norm,
-            clip_value=clip_value,
-            ema=ema,
-            penalty=penalty,
-            freeze=freeze or (),
-            gradients=parse_gradients(gradient or ()),
-            seed=seed_input,
-            batch=batch,
-        )
+            model, loss=loss_terms.parse_losses(loss or ()), optimizer=groups.group_words(optimizer),
+            recipe=recipe_of(None, fields), loss_scale=DEFAULT if loss_scale is None else loss_scale,
+            clip_norm=clip_norm, clip_value=clip_value, ema=ema, penalty=penalty, freeze=freeze or (),
+            gradients=parse_gradients(gradient or ()), seed=seed_input, batch=batch,
+        )  # fmt: skip
         report = describe_step(step, model, output)
         bar.stage("writing")
         step.save(output)
