@@ -14,6 +14,7 @@ from ampgraph.models import digits
 from ampgraph.training.forward.torch_export import export_for_training
 from ampgraph.training.run.checkpoint import digest_of
 from ampgraph.training.run.trainer import Trainer
+from ampgraph.training.step import flat_update
 from onnx_text import parse
 from share import FULL
 from training.ranks import all_right, on_ranks, opened
@@ -244,8 +245,12 @@ def test_float16_is_not_sent_where_nobody_looks_for_overflows():
 
 @pytest.mark.parametrize("world", [2, 3] if FULL else [2])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd:lr=0.1,momentum=0.9"] if FULL else ["adamw"])
-def test_each_rank_keeps_its_part_of_the_slots(world, optimizer):
-    """The bits of ranks that keep all of them, over an overflow too."""
+def test_each_rank_keeps_its_part_of_the_slots(world, optimizer, monkeypatch):
+    """The bits of ranks that keep all of them, over an overflow too; one run of updates cannot be shared out."""
+    few = built(optimizer=optimizer, level="O0")
+    errors = on_ranks(world, lambda rank, group: opened(few, group, shard_optimizer=True))
+    assert all("AMP325" in str(error) and "are updated in 1 runs" in str(error) for error in errors)
+    monkeypatch.setattr(flat_update, "ELSEWHERE", 0)
     step = built(optimizer=optimizer, level="O2", loss_scale=SCALE, clip_norm=0.5)
     feeds = list(batches(6))
     feeds[2]["x"][-1] *= np.float32(1e30)
