@@ -19,7 +19,7 @@ from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.group_rates import Given, scheduled
 from ..training.run.normalized import normalized
-from ..training.run.parallel.alone import ALONE, Ranks
+from ..training.run.parallel.alone import ALONE, Ranks, launched
 from .kinds import PathLike
 from .pictures import refuse_page
 
@@ -134,15 +134,13 @@ def train(
         step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer, cuda_graph
     )  # fmt: skip
     _check_places(group, step, plot, html, log)
-    wanted = (html is not None or log is not None) and group.first
-    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if wanted else None
+    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if group.first and (html or log) else None
     history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
     found = Trained(
         os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
         group.world, history, trainer, told,
     )  # fmt: skip
-    if group.first:
-        _write(found, log)
+    _write(found, log)
     return found
 
 
@@ -195,6 +193,9 @@ def _opened(
     ):  # fmt: skip
         if given:
             raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+    if distributed is not None and launched()[1] > 1:
+        message = "a .mindir file is trained by one process, and this is one of several"
+        raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
     from ..training.mindspore.step_trainer import MindirTrainer
 
     return MindirTrainer(step, device), ALONE
@@ -218,6 +219,8 @@ def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[f
 
 
 def _write(found: Trained, log: PathLike | None) -> None:
+    if not found.first:
+        return
     history = found.history
     if found.plot is not None:
         measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]

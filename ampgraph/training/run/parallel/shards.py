@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from ....core.errors import AmpError
 from ...step.cut import drop_unread
 from ...step.state_tensors import AVERAGE, PARAMETER, SLOT
 from ...step.training_step import TrainingStep
@@ -20,7 +21,10 @@ SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 def owners(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
     """The rank of every parameter, slot and average that is updated; ``sizes``: their numbers. The largest first, each
-    to the rank that has least."""
+    to the rank that has least.
+
+    Raises AmpError AMP325 where a rank would get nothing: small parameters are updated together, and stay so.
+    """
     entries = [entry for entry in update.layout.of(*SHARED_OUT) if entry.output]
     made = {value.name: value for value in update.model.graph.outputs}
     together = {entry.name: {entry.name} for entry in entries}
@@ -35,6 +39,9 @@ def owners(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> dict[s
         rank = loads.index(min(loads))
         loads[rank] += sum(sizes[name] for name in names)
         found |= dict.fromkeys(names, rank)
+    if not min(loads):
+        message = f"the parameters of this step are updated in {len(kinds)} runs, too few for {ranks} ranks"
+        raise AmpError("AMP325", message, hint="leave --shard-optimizer away: it saves memory for larger networks")
     return found
 
 
