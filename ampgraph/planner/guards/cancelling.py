@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-from ...core.dataflow import NONE, Op
+from ...core.dataflow import NONE, Dataflow, Op
 from ..context import Context
 from ..regions import Regions
+from .cosines import ends_cosine
 
 STEPS = 8  # operators looked back for a mean
 TERMS = 64  # operators of a sum of products that are looked at
@@ -74,7 +75,7 @@ class Cancelling:
         """Whether an operator multiplies two computed values, of which neither is stored."""
         if op.id in self.squares:
             return not self.traits.has(op.role, "sums_squares")
-        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not self._is_scaled(op)
+        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.flow, op)
 
     def _factors(self, op: Op) -> list[int]:
         squared = self.squares.get(op.id)
@@ -138,7 +139,7 @@ class Cancelling:
         if op.id in self.squares or (self.traits.has(op.role, "products") and self._is_free(op.id)):
             return True
         kept = any(self.traits.has(op.role, t) for t in ("cancels", "conversions", "moves", "negates", "sums"))
-        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and self._is_scaled(op)))
+        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.flow, op)))
 
     @cached_property
     def _powers(self) -> Collection[int]:
@@ -154,35 +155,19 @@ class Cancelling:
 
     def _from_cosine(self, op: Op) -> list[Op]:
         """A number and a cosine similarity: what is left of near twins."""
-        if not self._is_scaled(op) or all(self.flow.scalar(v) is None for v in op.inputs):
+        if not _is_scaled(self.flow, op) or all(self.flow.scalar(v) is None for v in op.inputs):
             return []
         writers = (self._writer(v) for v in op.inputs)
-        found = next((w for w in writers if w is not None and self._is_cosine(w)), None)
+        found = next(
+            (w for w in writers if w is not None and ends_cosine(self.context, self.regions, self.squares, w)), None
+        )
         return [] if found is None else [op, found]
-
-    def _is_cosine(self, op: Op) -> bool:
-        """Whether an operator ends a norm that divides a sum of products of two values."""
-        if self.regions.of_op.get(op.id, "Bias") == "Bias":
-            return False
-        for total in (self.flow.writer(v) for v in op.inputs if v != NONE):
-            if total is not None and self.traits.has(total.role, "sums") and total.id in self.regions.of_op:
-                product = self.flow.writer(total.inputs[0])
-                if (
-                    product is not None
-                    and self.traits.has(product.role, "multiplies")
-                    and product.id not in self.squares
-                ):
-                    return len({v for v in product.inputs if v != NONE}) == 2
-        return False
 
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
         return self.regions.of_op.get(op, "Bias") == "Bias" and bool(self.flow.ops[op].slots)
-
-    def _is_scaled(self, op: Op) -> bool:
-        return any(v != NONE and self.flow.values[v].weight for v in op.inputs)
 
     def _writer(self, value: int, exact: bool = False) -> Op | None:
         return self.flow.writer(value if exact or value == NONE else self._origin(value)) if value != NONE else None
@@ -205,3 +190,7 @@ class Cancelling:
         if op is None or not op.inputs or not self._is_free(op.id):
             return None
         return op if any(self.traits.has(op.role, t) for t in ("reshapes", "conversions")) else None
+
+
+def _is_scaled(flow: Dataflow, op: Op) -> bool:
+    return any(v != NONE and flow.values[v].weight for v in op.inputs)

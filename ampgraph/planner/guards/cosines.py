@@ -1,0 +1,23 @@
+"""Cosine similarities: a norm that divides a sum of products of two values."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from ...core.dataflow import NONE, Op
+from ..context import Context
+from ..regions import Regions
+
+
+def ends_cosine(context: Context, regions: Regions, squares: Container[int], op: Op) -> bool:
+    """Whether an operator ends a norm that divides a sum of products of two values. ``squares``: products of one."""
+    flow, traits = context.flow, context.traits
+    if regions.of_op.get(op.id, "Bias") == "Bias":
+        return False
+    for total in (flow.writer(v) for v in op.inputs if v != NONE):
+        if total is None or not traits.has(total.role, "sums") or total.id not in regions.of_op:
+            continue
+        product = flow.writer(total.inputs[0])
+        if product is not None and traits.has(product.role, "multiplies") and product.id not in squares:
+            return len({v for v in product.inputs if v != NONE}) == 2
+    return False
