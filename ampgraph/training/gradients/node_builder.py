@@ -16,7 +16,7 @@ from ...core.arrays import Array
 from ...core.dataflow import HELD
 from ...core.names import FreshNames
 
-Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | None
+Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | None
 Dim = int | str | ir.SymbolicDim | None
 
 

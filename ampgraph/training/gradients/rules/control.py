@@ -142,7 +142,7 @@ def _end(b: Builder, found: Value | None, like: Value) -> None:
 
 
 def _branches(way: _Way) -> Pairs:
-    made = {}
+    made: dict[str, ir.Graph] = {}
     for name in ("then_branch", "else_branch"):
         graph = way.copy(way.node.attributes[name].as_graph())
         seeds = [(end, g) for end, g in zip(graph.outputs, way.gradients, strict=True) if g is not None]

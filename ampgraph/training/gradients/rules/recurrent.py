@@ -175,8 +175,8 @@ def recurrent(
     total = parts[0][0] if len(parts) == 1 else b.op("Add", parts[0][0], parts[1][0])
     joined = [b.op("Concat", *pair, axis=0) if len(parts) > 1 else pair[0] for pair in zip(*parts, strict=True)][1:]
     weights, bias, states = joined[:2], joined[2], joined[3:]
-    made = [total, *weights, bias, None, *states]
-    return [slope if value is not None else None for slope, value in zip(made, node.inputs, strict=False)]
+    slopes: list[Gradient] = [total, *weights, bias, None, *states]
+    return [slope if value is not None else None for slope, value in zip(slopes, node.inputs, strict=False)]
 
 
 def _refuse(node: ir.Node) -> None:
