@@ -56,7 +56,7 @@ def test_two_processes(words, tmp_path):
 
 def processes_of(parent: int) -> dict[int, int]:
     """The processes that torchrun has started, by rank."""
-    found = {}
+    found: dict[int, int] = {}
     for place in Path("/proc").iterdir():
         try:
             ours = place.name.isdigit() and f"\nPPid:\t{parent}\n" in (place / "status").read_text()

@@ -13,11 +13,20 @@ import numpy as np
 import onnx
 
 import ampgraph
-from ampgraph.training.run.fitting import FILE
+from ampgraph.training.run.fitting import FILE, History, OnEpoch
 from onnx_text import parse
 
 HOME = Path(__file__).resolve().parent
-FIT = {"epochs": 4, "batch_size": 16, "seed": 3}
+EPOCHS = 4
+
+
+def trained(folder: Path, checkpoint: Path, resume: bool = False, on_epoch: OnEpoch | None = None) -> History:
+    """The step of a folder, over its data."""
+    trainer = ampgraph.Trainer(str(folder / "step.onnx"), "cpu", strict=True)
+    return trainer.fit(
+        str(folder / "data.npz"), epochs=EPOCHS, batch_size=16, seed=3, checkpoint=checkpoint, resume=resume,
+        on_epoch=on_epoch,
+    )  # fmt: skip
 
 
 def main(version: str) -> None:
@@ -25,12 +34,12 @@ def main(version: str) -> None:
     folder = HOME / version
     folder.mkdir()
     rng = np.random.default_rng(1)
-    weights = {"w": rng.standard_normal((4, 3)).astype(np.float32), "v": rng.standard_normal((3, 2)).astype(np.float32)}
+    w, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 3), (3, 2)))
     text = "g (float[N,4] x) => (float[N,2] y) { h = MatMul (x, w)  a = Tanh (h)  y = MatMul (a, v) }"
-    onnx.save(parse(text, opset=18, **weights), folder / "model.onnx")
-    data = {"x": rng.standard_normal((64, 4)).astype(np.float32), "labels": rng.integers(0, 2, 64)}
-    np.savez(folder / "data.npz", **data)
-    ampgraph.calibrate(str(folder / "model.onnx"), data=[{"x": data["x"]}]).write(folder / "ranges.json")
+    onnx.save(parse(text, opset=18, w=w, v=v), folder / "model.onnx")
+    x, labels = rng.standard_normal((64, 4)).astype(np.float32), rng.integers(0, 2, 64)
+    np.savez(folder / "data.npz", x=x, labels=labels)
+    ampgraph.calibrate(str(folder / "model.onnx"), data=[{"x": x}]).write(folder / "ranges.json")
     plan = ampgraph.plan(str(folder / "model.onnx"), "O1")
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     step = ampgraph.build_training_step(str(folder / "model.onnx"), loss="cross_entropy", optimizer="adamw", level="O1")
@@ -40,8 +49,7 @@ def main(version: str) -> None:
         if not (folder / FILE).exists():
             shutil.copy(folder / "run" / FILE, folder / FILE)
 
-    trainer = ampgraph.Trainer(str(folder / "step.onnx"), "cpu", strict=True)
-    history = trainer.fit(str(folder / "data.npz"), checkpoint=folder / "run", on_epoch=keep, **FIT)
+    history = trained(folder, folder / "run", on_epoch=keep)
     shutil.rmtree(folder / "run")
     np.save(folder / "losses.npy", history.losses)
 

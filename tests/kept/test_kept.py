@@ -12,7 +12,8 @@ import pytest
 import ampgraph
 from ampgraph.core.version import __version__
 from ampgraph.training.run.fitting import FILE
-from kept.make import FIT, HOME
+from kept.make import EPOCHS, HOME, trained
+from onnx_text import proto
 
 VERSIONS = sorted(path for path in HOME.iterdir() if (path / "model.onnx").is_file())
 every = pytest.mark.parametrize("folder", VERSIONS, ids=[path.name for path in VERSIONS])
@@ -25,7 +26,7 @@ def test_this_version_has_its_files() -> None:
 @every
 def test_a_plan_is_followed(folder: Path) -> None:
     plan = ampgraph.Plan.from_json((folder / "plan.json").read_text(encoding="utf-8"))
-    made = ampgraph.apply(str(folder / "model.onnx"), plan)
+    made = proto(ampgraph.apply(str(folder / "model.onnx"), plan))
     onnx.checker.check_model(made, full_check=True)
     assert [node.op_type for node in made.graph.node].count("Cast") == 4
     assert ampgraph.verify(str(folder / "model.onnx"), made, samples=2).ok
@@ -43,8 +44,7 @@ def test_ranges_steer(folder: Path) -> None:
 def test_a_training_goes_on_where_it_stood(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     shutil.copy(folder / FILE, tmp_path / "run" / FILE)
-    trainer = ampgraph.Trainer(str(folder / "step.onnx"), "cpu", strict=True)
-    history = trainer.fit(str(folder / "data.npz"), checkpoint=tmp_path / "run", resume=True, **FIT)
+    history = trained(folder, tmp_path / "run", resume=True)
     expected = np.load(folder / "losses.npy")
-    assert history.resumed == len(expected) // FIT["epochs"]
+    assert history.resumed == len(expected) // EPOCHS
     np.testing.assert_allclose(history.losses, expected, rtol=1e-4)

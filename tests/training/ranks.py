@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -23,11 +23,12 @@ def opened(step, group, **options) -> Trainer:
 
 def on_ranks(count: int, work: Callable[[int, dist.ProcessGroup], T], wait: timedelta = WAIT) -> list[T | Exception]:
     """What ``work(rank, group)`` returns or raises on every rank. A rank that ends closes its connections."""
-    store, found = dist.HashStore(), {}
+    store = dist.HashStore()
+    found: dict[int, T | Exception] = {}
 
     def run(rank: int) -> None:
         try:
-            group = dist.ProcessGroupGloo(store, rank, count, wait)
+            group: Any = dist.ProcessGroupGloo(store, rank, count, wait)
             found[rank] = work(rank, group)
         except Exception as error:
             found[rank] = error
@@ -45,4 +46,4 @@ def all_right(results: list[T | Exception]) -> list[T]:
     wrong = [result for result in results if isinstance(result, Exception)]
     for error in sorted(wrong, key=lambda error: "AMP509" in str(error)):
         raise error
-    return results
+    return [result for result in results if not isinstance(result, Exception)]

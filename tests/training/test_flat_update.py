@@ -63,7 +63,7 @@ def layers(count):
     body = "  ".join(f"h{n + 1} = MatMul (h{n}, w{n})" for n in range(count))
     model = parse(
         f"g (float[N,4] h0) => (float[N,4] h{count}) {{ {body} }}",
-        **{f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)},
+        {f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)},
     )
     return build_training_step(
         model, loss="mse", optimizer="adamw", loss_scale="dynamic", clip_norm=1.0, level="O0", target="cuda"

@@ -44,11 +44,11 @@ def expected():
 
 @pytest.mark.parametrize("source", ["arrays", "npy", "npz", "batches", "tensors"])
 def test_pixels_become_what_torchvision_makes_of_them(source, tmp_path):
-    arrays = {"x": IMAGES, "labels": LABELS}
+    arrays: dict[str, np.ndarray] = {"x": IMAGES, "labels": LABELS}
     if source == "npy":
         for name, array in arrays.items():
             np.save(tmp_path / f"{name}.npy", array)
-    np.savez(tmp_path / "all.npz", **arrays) if source == "npz" else None
+    np.savez(tmp_path / "all.npz", x=IMAGES, labels=LABELS) if source == "npz" else None
     rows = [arrays, tmp_path, tmp_path / "all.npz", [arrays], [(torch.tensor(IMAGES), torch.tensor(LABELS))]]
     data = dict(zip(["arrays", "npy", "npz", "batches", "tensors"], rows, strict=True))[source]
     found = rows_of(ampgraph.Normalized(data, 1 / 255, MEAN, STD), 3, 4, 5)

@@ -13,6 +13,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.models import digits
 from ampgraph.training.forward.torch_export import export_for_training
 from ampgraph.training.run.checkpoint import digest_of
+from ampgraph.training.run.parallel.parallel_binding import ParallelBinding
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step import flat_update
 from onnx_text import parse
@@ -145,7 +146,10 @@ def normed():
         opset=20,
         ir=10,
         axis=np.array([2]),
-        **{name: np.full(2, n, np.float32) for name, n in [("s", 1), ("b", 0), ("mean", 0), ("variance", 1)]},
+        s=np.ones(2, np.float32),
+        b=np.zeros(2, np.float32),
+        mean=np.zeros(2, np.float32),
+        variance=np.ones(2, np.float32),
     )
 
 
@@ -261,6 +265,7 @@ def test_each_rank_keeps_its_part_of_the_slots(world, optimizer, monkeypatch):
 
     def kept(rank, group):
         trainer = opened(step, group, shard_optimizer=True)
+        assert isinstance(trainer._binding, ParallelBinding)
         update = trainer._binding._cut.update
         return sum(sizes[entry.name] for entry in update.layout.of("slot"))
 

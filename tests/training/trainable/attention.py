@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -88,7 +90,12 @@ class Mixtral(nn.Module):
         super().__init__()
         import transformers as hf
 
-        sizes = {"hidden_size": WIDE, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes: dict[str, Any] = {
+            "hidden_size": WIDE,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        }
         sizes |= {"num_key_value_heads": 1, "vocab_size": WORDS, "num_local_experts": 4, "num_experts_per_tok": 2}
         given = {} if experts is None else {"experts_implementation": experts}
         config = hf.MixtralConfig(**sizes, max_position_embeddings=16, pad_token_id=0)
@@ -112,12 +119,15 @@ class Speech(nn.Module):
         super().__init__()
         import transformers as hf
 
-        still = dict.fromkeys(("hidden_dropout", "attention_dropout", "feat_proj_dropout", "layerdrop"), 0.0)
+        still: dict[str, Any] = dict.fromkeys(
+            ("hidden_dropout", "attention_dropout", "feat_proj_dropout", "layerdrop"), 0.0
+        )
+        still |= {"num_feat_extract_layers": 2, "attn_implementation": "eager"}
         config = hf.Wav2Vec2Config(
             hidden_size=WIDE, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, conv_dim=(8, 8),
-            conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2, num_conv_pos_embeddings=8,
+            conv_kernel=(10, 3), conv_stride=(5, 2), num_conv_pos_embeddings=8,
             num_conv_pos_embedding_groups=2, mask_time_prob=0.0, mask_feature_prob=0.0, apply_spec_augment=False,
-            activation_dropout=0.0, final_dropout=0.0, attn_implementation="eager", **still,
+            activation_dropout=0.0, final_dropout=0.0, **still,
         )  # fmt: skip
         self.model, self.head = hf.Wav2Vec2Model(config), nn.Linear(WIDE, 3)
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import ampgraph
 from ampgraph.core.errors import AmpError
+from ampgraph.training.forward.torch_export import ExportedForward
 
 from .case import Case
 
@@ -80,7 +81,8 @@ def measure(case: Case) -> Measured:
     return Measured(case.name, away, found["O0"], found["O2"], nodes)
 
 
-def _step(case: Case, forward: ampgraph.ExportedForward, level: str) -> ampgraph.TrainingStep:
-    low = {"loss_scale": SCALE} if level == "O2" else {}
-    optimizer = f"sgd:lr={case.lr}"
-    return ampgraph.build_training_step(forward, loss=forward.outputs[0], optimizer=optimizer, level=level, **low)
+def _step(case: Case, forward: ExportedForward, level: str) -> ampgraph.TrainingStep:
+    optimizer, scale = f"sgd:lr={case.lr}", SCALE if level == "O2" else "default"
+    return ampgraph.build_training_step(
+        forward, loss=forward.outputs[0], optimizer=optimizer, level=level, loss_scale=scale
+    )
