@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MINDSPORE = "MindSpore's cells, optimizers and tensors: its package has no types"
+TORCH = "torch's operators, whose arguments and results have any type"
 REASONS: dict[str, str] = {
     "ampgraph.core.arrays": "numpy's element types, which ml_dtypes adds to; what a model gives, which only it knows",
     "ampgraph.core.dataflow": "the format's own nodes and values, which its readers alone look into",
@@ -17,9 +18,14 @@ REASONS: dict[str, str] = {
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
     "ampgraph.runtime.mindir_ports": "a message, as in formats.mindir.schema",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
+    "ampgraph.training.forward.decompositions.attention": TORCH,
+    "ampgraph.training.forward.decompositions.recurrent": TORCH,
+    "ampgraph.training.forward.decompositions.scatters": TORCH,
+    "ampgraph.training.forward.decompositions.table": TORCH,
     "ampgraph.training.gradients.registry": "the value of an attribute, of the kind that its name says",
     "ampgraph.training.mindspore.compiled_steps": MINDSPORE,
     "ampgraph.training.mindspore.cut_graph": MINDSPORE,
+    "ampgraph.training.mindspore.step_trainer": MINDSPORE,
     "ampgraph.training.mindspore.train": MINDSPORE,
 }
 """Module -> why `Any` stands in a signature of it."""

@@ -58,7 +58,8 @@ def test_json_has_the_frontier(amp):
     found = json.loads(out)
     assert status == 0 and found["met"] and found["output"] is None and found["runs"] <= 20
     assert found["error"] <= 4e-4 and found["patterns"] and found["metric"] == "l2"
-    assert [p["bytes"] for p in found["frontier"]] == sorted(p["bytes"] for p in found["frontier"])
+    errors = [p["error"] for p in found["frontier"]]
+    assert errors == sorted(errors, reverse=True) and found["frontier"][0]["bytes"] == 0
     assert sum(p["chosen"] for p in found["candidates"]) == 1
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^\$ ampgraph (.*)$", re.M)
 LISTED = re.compile(r"^ampgraph (.*?)  +\S.*$", re.M)  # a command and, behind it, what it is for
-BLOCK = re.compile(r"^```\n(.*?)^```$", re.M | re.S)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 QUANTIZED = """g (float[2, 8] x) => (float[2, 8] y) <float s = {0.05}, uint8 z = {128}> {
     q = QuantizeLinear (x, s, z)
     d = DequantizeLinear (q, s, z)
@@ -37,7 +37,8 @@ NOT_HERE = {
     "small.mindir": "a model whose output vanishes: tests/api/test_check.py",
     "near.onnx": "a model that is in doubt: tests/api/test_check.py",
     "spectrum": "a model whose causes are found: tests/numerics/test_causes.py",
-    "digits_step": "a step that MindSpore exports: tests/training/test_mindspore_step_trainer.py",
+    "digits_step.mindir": "a step that MindSpore exports: tests/training/test_mindspore_step_trainer.py",
+    "digits_step.O2": "a step that MindSpore exports: tests/training/test_mindspore_step_trainer.py",
     "rnn.onnx": "a model of tests/training",
     "node_softmax": "a model that torch exported: tests/planner/policies",
     "--sensitivity": "eighteen runs more: tests/api/test_tune.py",
@@ -49,7 +50,9 @@ NOT_HERE = {
 
 def commands(page: Path) -> Iterator[tuple[str, str]]:
     """(command, what the page shows below it)."""
-    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for language, block in FENCED.findall(page.read_text(encoding="utf-8")):
+        if language:
+            continue
         found = list((LISTED if page.name == "README.md" and block.startswith("ampgraph") else COMMAND).finditer(block))
         ends = [*(one.start() for one in found[1:]), len(block)]
         for one, end in zip(found, ends, strict=False):

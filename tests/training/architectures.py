@@ -78,9 +78,13 @@ def export(name: str) -> ModelProto:
         return onnx.load(path)
 
 
+class OneByOne(ampgraph.SGD):
+    """Not among the optimizers that move parameters together: its slots have the names of the parameters."""
+
+
 def build(forward: ModelProto, level: str, dtype: str = "float16") -> TrainingStep:
     """A step whose momentum after one update from zero is the gradient, unscaled."""
-    optimizer = ampgraph.SGD(0.1, momentum=0.9)
+    optimizer = OneByOne(0.1, momentum=0.9)
     scale = f"static:{SCALE:g}"
     return ampgraph.build_training_step(
         forward, loss="cross_entropy", optimizer=optimizer, level=level, dtype=dtype, loss_scale=scale

@@ -63,7 +63,7 @@ def test_numbers_of_numpy_and_one_pattern_alone():
     assert ours.parameters == theirs.parameters == ["b1", "b2"] and ours.layout == theirs.layout
 
 
-@pytest.mark.parametrize("loss", [["loss"], 1])
+@pytest.mark.parametrize("loss", [[1], 1, {1: 2.0}])
 def test_what_is_no_name_of_a_loss(loss):
     assert "is no name" in refused("AMP213", loss=loss)
 

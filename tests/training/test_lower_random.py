@@ -14,6 +14,7 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.forward.lowerings.random_numbers import lower_random
 from onnx_text import parse
+from training.architectures import OneByOne
 from training.small_steps import Runner
 
 SIZE = 40_000
@@ -82,7 +83,7 @@ class DropPath(nn.Module):
 def test_drop_path_of_a_torch_module(tmp_path, level):
     ampgraph.export_for_training(DropPath(), (torch.zeros(3, 4),), tmp_path / "net.onnx")
     step = ampgraph.build_training_step(
-        tmp_path / "net.onnx", loss="mse", optimizer=ampgraph.SGD(0.1, momentum=0.9), level=level, loss_scale=None
+        tmp_path / "net.onnx", loss="mse", optimizer=OneByOne(0.1, momentum=0.9), level=level, loss_scale=None
     )
     rows = 4000
     batch = {"x": np.zeros((rows, 4), np.float32), "labels": np.full((rows, 4), 1, np.float32)}

@@ -14,6 +14,7 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from onnx_text import parse
 from present import present
+from training.architectures import OneByOne
 from training.small_steps import Runner
 
 
@@ -52,7 +53,7 @@ def test_sequences_and_castlike_train(optimize):
     torch.manual_seed(0)
     module, x, t = Pieces(), torch.randn(3, 4), torch.randn(3)
     step = ampgraph.build_training_step(
-        raw(module, x, optimize), loss="mse", optimizer=ampgraph.SGD(0.1, momentum=0.9), level="O0"
+        raw(module, x, optimize), loss="mse", optimizer=OneByOne(0.1, momentum=0.9), level="O0"
     )
     runner = Runner(step)
     runner({"x": x.numpy(), "labels": t.numpy()})

@@ -111,7 +111,7 @@ class CapturedBinding(Binding):
         return options
 
 
-def captured(providers: Sequence[str]) -> list[Any]:
+def captured(providers: Sequence[str]) -> list[str | tuple[str, dict[str, str]]]:
     """The providers, asked for graphs."""
     return [(name, {"enable_cuda_graph": "1"}) if name == "CUDAExecutionProvider" else name for name in providers]
 

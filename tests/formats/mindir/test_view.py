@@ -220,6 +220,10 @@ def test_layers_and_cells() -> None:
           return d
     """)
     assert [flow.layer(op) for op in flow.ops] == ["seq.0", "", "head", ""]
+
+
+def test_cells_of_a_network() -> None:
+    flow = flow_of("main(x: f32[2])\n a = ReLU(x) @Default/seq-SequentialCell/0-Dense/ReLU-op0\n return a")
     assert flow.cells(flow.ops[0]) == [("seq", "SequentialCell"), ("0", "Dense")]
 
 

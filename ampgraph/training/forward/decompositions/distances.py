@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 
-def distances(one: torch.Tensor, other: torch.Tensor, p: float = 2.0, mode: Any = None) -> torch.Tensor:
+def distances(one: torch.Tensor, other: torch.Tensor, p: float = 2.0, mode: int | None = None) -> torch.Tensor:
     """Of all pairs of rows. The gradient of a distance of 0 is 0, as torch has it."""
     away = one.unsqueeze(-2) - other.unsqueeze(-3)
     if p == 0:

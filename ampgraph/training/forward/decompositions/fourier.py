@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -39,7 +38,7 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
     return made * _factor(made, axes, scaling)
 
 
-def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
+def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Tensor:
     """Zeros around complex numbers."""
     if not x.is_complex():
         return NotImplemented
