@@ -19,6 +19,7 @@ REASONS: dict[str, str] = {
     "ampgraph.runtime.mindir_ports": "a message, as in formats.mindir.schema",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
     "ampgraph.training.forward.decompositions.attention": TORCH,
+    "ampgraph.training.forward.decompositions.fourier": TORCH,
     "ampgraph.training.forward.decompositions.recurrent": TORCH,
     "ampgraph.training.forward.decompositions.scatters": TORCH,
     "ampgraph.training.forward.decompositions.table": TORCH,

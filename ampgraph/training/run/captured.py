@@ -50,7 +50,7 @@ class CapturedBinding(Binding):
             raise AmpError(
                 "AMP325", f"{self.device} has no CUDA graphs", hint="leave --cuda-graph away, or --device cuda"
             )
-        return super()._open(step, captured(providers), strict, threads)
+        return super()._open(step, cast("Sequence[str]", captured(providers)), strict, threads)
 
     def _written_in_place(self, proto: onnx.ModelProto) -> frozenset[str]:
         """Nothing: a step that is run twice has to read the same state."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -38,7 +39,7 @@ def complex_to_real(x: Tensor, axes: Sequence[int], scaling: int, size: int) -> 
     return made * _factor(made, axes, scaling)
 
 
-def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Tensor:
+def padded(x: Tensor, amounts: Sequence[int], value: float = 0.0) -> Any:
     """Zeros around complex numbers."""
     if not x.is_complex():
         return NotImplemented
