@@ -36,7 +36,7 @@ def test_gradients(name):
     them, both in a full run): no further than autocast. One test for all, since they share their exports."""
     found = measured(name)
     assert max(found.ours("O0")) <= 3 * max(found.float32())
-    for dtype in LOW if name in BOTH_TYPES else ("float16",):
+    for dtype in turn(name, list(LOW)) if name in BOTH_TYPES else ("float16",):
         band = found.autocast(dtype)
         for level in turn(f"{name} {dtype}", ("O1", "O2")) if "/" not in name else ("O2",):
             assert 1e-5 < np.median(found.ours(level, dtype)) <= max(band), f"{level} {dtype}"

@@ -11,7 +11,7 @@ from training.trainable.__main__ import RESULTS
 from training.trainable.all import CASES
 from training.trainable.measure import Measured, measure
 
-CHEAP = ("torch scan", "Cross entropy, label smoothing", "Gradient penalty by torch.func.grad", "pack_padded_sequence")
+CHEAP = ("Cross entropy, label smoothing", "Gradient penalty by torch.func.grad", "pack_padded_sequence")
 
 
 @pytest.mark.slow

