@@ -53,6 +53,7 @@ def heavy_in_float32(model: onnx.ModelProto, level: str) -> list[str]:
     return [d.kind for d in plan.decisions if d.kind in kinds and d.dtype == "float32"]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_valid_and_right(name: str, level: str) -> None:

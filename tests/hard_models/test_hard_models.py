@@ -101,6 +101,7 @@ def test_the_models_mean_the_same_to_the_reference_evaluator() -> None:
         assert measure.error(outputs, held.expected[0]) < 1e-4
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", FINITE)
 def test_right_without_data(name: str, level: str) -> None:
@@ -120,6 +121,7 @@ def test_verify_names_the_node_that_overflows(level: str) -> None:
     assert found.first_nonfinite is not None and found.first_nonfinite.node == encoders.T5_OVERFLOW
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", HARD_MODELS)
 def test_finite_with_data_and_heavy_nodes_low(name: str, level: str) -> None:

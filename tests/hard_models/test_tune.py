@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", HARD_MODELS)
 def test_tune_meets_5e_3_over_all_inputs(name):
     model, feeds = HARD_MODELS[name].build(), HARD_MODELS[name].feeds()

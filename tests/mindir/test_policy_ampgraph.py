@@ -100,6 +100,7 @@ def test_no_more_casts_than_mindspore(lowered, name, level):
     assert (ours > own) == ((name, level) in cases.MORE_CASTS), f"{ours} casts, MindSpore has {own}"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "level"), RUN)
 def test_no_larger_error_than_mindspore(errors, name, level):
     own, ours = errors[name, level], errors[name, f"ampgraph_{level}"]
@@ -130,6 +131,7 @@ def readers(model) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "level"), PAIRS)
 def test_weights_are_stored_low_where_every_reader_is_low(lowered, name, level):
     model = text.load(lowered / name / f"ampgraph_{level}.mindir")
@@ -139,6 +141,7 @@ def test_weights_are_stored_low_where_every_reader_is_low(lowered, name, level):
     assert [key for key, dtype in stored.items() if dtype == "float32" and found[key] == {"float16"}] == []
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "level"), PAIRS)
 def test_what_mindspore_casts_each_time_is_stored_low(lowered, name, level):
     """Else the test above could not fail: in MindSpore's files, and with weights kept, casts of float32 stand there."""
@@ -147,6 +150,7 @@ def test_what_mindspore_casts_each_time_is_stored_low(lowered, name, level):
     assert all(tensor.data_type == schema.ELEMENT_NUMBERS["float32"] for tensor in text.load(kept).graph.parameter)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "level"), PAIRS)
 def test_converting_again_changes_nothing(lowered, tmp_path, name, level):
     once_converted = lowered / name / f"ampgraph_{level}.mindir"

@@ -101,6 +101,7 @@ def test_float32_trains_as_the_cell_does(exported: Any, name: str) -> None:
     assert got[-1][0] < got[0][0] / 2
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "start"), STARTS)
 def test_o2_trains_as_mindspores_own_o2_does(exported: Any, name: str, start: float) -> None:
     """From 1e9 the first steps overflow in float16, and so do some later ones as the scale grows."""
@@ -146,6 +147,7 @@ def test_without_skipping_an_overflow_is_told_and_taken(exported: Any, scaler: A
     assert not all(np.isfinite(p.asnumpy()).all() for p in step.parameters.values())
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", ["branches", "strided", "conditional"])
 def test_graphs_that_are_cut_have_the_gradients_of_the_cell(exported: Any, name: str) -> None:
     """Five steps each; MindSpore 2.10 alone cannot differentiate these from a file."""
@@ -280,6 +282,7 @@ def whole_step() -> Any:
     return nn.TrainOneStepCell(net, nets.momentum(net.trainable_params())).set_train()
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("make", "told"),
     [
