@@ -36,8 +36,8 @@ LOW = [(name, f"{level}-bfloat16") for name, level in cases.half(cases.ESSENTIAL
 WHOLE = ("residual", "if")
 """Networks that every run compares at every level."""
 
-ESSENTIAL = [*cases.every(WHOLE), *cases.half(name for name in cases.ESSENTIAL if name not in WHOLE)]
-"""What the tests compare of the networks that the goal names."""
+ESSENTIAL = [*cases.every(WHOLE), *share(cases.half(name for name in cases.ESSENTIAL if name not in WHOLE), 2)]
+"""What the tests compare of the networks that the goal names: a half of them, a run."""
 
 USED = [*ESSENTIAL, *cases.half(CORNERS)]
 """What the tests compare."""
