@@ -45,6 +45,7 @@ def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | N
     if path is not None and summary is not None and made is not None:
         from ..report.picture.pages import conversion_page
 
+        refuse_page(path, summary.output)  # whose name may have been chosen since
         graph.prepare()
         name = Path(summary.output or summary.model).name
         write_page(path, conversion_page(Seen(name, graph, graph.dataflow(), graph.census()), summary, made.chosen))

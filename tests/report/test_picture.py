@@ -127,3 +127,10 @@ def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(AmpError, match="AMP106"):
         ampgraph.inspect(tmp_path / "m.onnx", html=tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
+
+
+def test_a_page_never_takes_the_place_of_the_model(tmp_path: Path, amp: Any) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    code, _, err = amp("convert", tmp_path / "m.onnx", "--check", "off", "--html", tmp_path / "m.O2.onnx")
+    assert code == 2 and "AMP106" in err
+    onnx.checker.check_model(onnx.load(tmp_path / "m.O2.onnx"))
