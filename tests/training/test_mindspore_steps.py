@@ -26,6 +26,12 @@ Trained = tuple[list[Any], dict[str, np.ndarray]]
 
 
 @pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MindSpore's O1 writes source files into the folder that it runs in."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
 def graph_mode() -> Any:
     before = ms.get_context("mode")
     ms.set_context(mode=ms.GRAPH_MODE)
