@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .flat_update import Move, Part, add_average, move_together, parts_of
+from .flat_update import Move, Part, Together, add_average, move_together, move_vectors, parts_of
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
@@ -24,6 +24,7 @@ from .update_options import UpdateOptions
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
 NOTHING_MORE = UpdateOptions()
+ONE_BY_ONE = Together()
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -73,16 +74,16 @@ def add_update(
     scale: Scale | None,
     options: UpdateOptions = NOTHING_MORE,
     running: Sequence[tuple[Value, Value]] = (),
-    longest: int = 0,
+    together: Together = ONE_BY_ONE,
 ) -> Updated:
     """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
 
     ``groups``: that of each parameter. ``running``: further state and its next value, which a step that is not finite
-    leaves as it was. ``longest``: how many numbers of small parameters are moved together.
+    leaves as it was. ``together``: which parameters are moved together, and how.
     """
     b = states.builder
     b.scope = ""
-    parts = parts_of(b, parameters, gradients, groups, longest)
+    parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
     floats = [new for old, new in running if old.dtype == FLOAT]
     finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
@@ -161,7 +162,7 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
 def _update(states: StateBuilder, part: Part, move: Move) -> None:
     """Some parameters together, or one. A low one is raised for the arithmetic and rounded once."""
     if len(part.parameters) > 1:
-        return move_together(states, part, move)
+        return (move_vectors if part.vectors else move_together)(states, part, move)
     [parameter] = part.parameters
     b, dtype = states.builder, parameter.dtype
     b.scope = parameter.name or ""
