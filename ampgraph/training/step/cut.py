@@ -96,10 +96,12 @@ class _Frontier:
 
     def _risen(self, output: ir.Value) -> ir.Value:
         """The new value of a running statistic before the update chooses between it and the old one."""
-        value, known = output, set(self.values)
+        value, known, place = output, set(self.values), 0
         while value not in known and (node := value.producer()) is not None:
-            above = node.inputs[1 if node.op_type == "Where" else 0] if node in self.after else None
-            if above is None or not (node.op_type == "Where" or _passes(node)):
+            if node.op_type == "Split":
+                place = list(node.outputs).index(value)
+            above = _above(node, place) if node in self.after else None
+            if above is None:
                 break
             value = above
         return value
@@ -118,6 +120,12 @@ class _Frontier:
 def _passes(node: ir.Node) -> bool:
     """Whether a node gives on what it is given, in another type at most."""
     return node.op_type == "Identity" or has(node.op_type, "casts")
+
+
+def _above(node: ir.Node, place: int) -> ir.Value | None:
+    """What a node of the update that commits state takes for new; ``place``: among what is put together."""
+    number = {"Where": 1, "Concat": place, "Split": 0}.get(node.op_type, 0 if _passes(node) else None)
+    return None if number is None else node.inputs[number]
 
 
 def _goes_on(value: ir.Value, node: ir.Node) -> bool:

@@ -17,6 +17,7 @@ from .flat_update import Move, Part, Together, add_average, move_together, move_
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
+from .running_state import RunningState
 from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 from .update_options import UpdateOptions
@@ -85,8 +86,8 @@ def add_update(
     b.scope = ""
     parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
-    floats = [new for old, new in running if old.dtype == FLOAT]
-    finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
+    kept = RunningState(b, running, scale is not None and scale.skips)
+    finite = all_finite(b, [*gradients, *kept.numbers]) if scale is not None else None
     holds = finite if scale is not None and scale.skips else None
     if scale is not None:
         # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient
@@ -105,11 +106,13 @@ def add_update(
         for part, gradient in zip(parts, gradients, strict=True):
             if part.group.pattern == group.pattern:
                 _update(states, replace(part, gradient=gradient), move)
-    states.commit({**dict(running), count: counted}, when=holds)
+    kept.commit(states, holds)
+    states.commit({count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
         after = next_scale(b, scale.policy, scale.values, finite).named()
-        states.commit({value: after[name] for name, value in scale.values.named().items()})
+        moved = {value: after[name] for name, value in scale.values.named().items()}
+        states.commit({old: new for old, new in moved.items() if new is not old})
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 
