@@ -122,7 +122,8 @@ def _handler(place: Path) -> ONNXModelHandler:
 
 def package_config() -> dict[str, JsonObject]:
     """Olive's own package configuration with this pass added, as ``olive.run(..., package_config=...)`` takes it."""
-    found: dict[str, JsonObject] = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text(encoding="utf-8"))
+    own = Path(OlivePackageConfig.get_default_config_path())
+    found: dict[str, JsonObject] = json.loads(own.read_text(encoding="utf-8"))
     everywhere = {f"supported_{what}": ["*"] for what in ("providers", "accelerators")}
     found["passes"][NAME] = {
         "module_path": f"ampgraph.plugins.olive.{NAME}",
