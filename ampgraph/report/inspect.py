@@ -94,7 +94,7 @@ class Inspection(Shown):
             "layers": self.layers.to_dict(),
             "unknown": list(self.unknown),
             "difference": self.difference.to_dict() if self.difference else None,
-            "fusions": asdict(self.fusions) if self.fusions else None,
+            "fusions": self.fusions.to_dict() if self.fusions else None,
         }
 
 
