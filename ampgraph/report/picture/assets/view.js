@@ -94,7 +94,7 @@ function drawBox(box, at) {
     group.setAttribute("class", `node ${classOf(node.precision)} ${sort} ${node.guarded ? "guarded" : ""} ${node.kernel ? "fused" : ""}`);
     const frame = element("rect", { x, y, width: box.width, height: box.height, rx: 5, class: "frame" }, group);
     if (painted) frame.style.fill = painted.get(node.id) || "var(--cold)";
-    element("text", { x: x + 8, y: y + 14 }, group, short(node.kind.replace(/^.*::/, ""), 22));
+    element("text", { x: x + 8, y: y + 14 }, group, short(node.kind.replace(/^.*::/, ""), node.kernel ? 16 : 20));
     element("text", { x: x + 8, y: y + 27, class: "small" }, group, short(node.name, 26));
     badges(node, x + box.width - 6, y + 13, group);
   }
