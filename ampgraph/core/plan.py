@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import AmpError
 from .json_types import JsonObject
+from .sketches import bar, strip, table
 
 FORMAT = 1
 
@@ -158,12 +159,14 @@ class Plan:
         return f"Plan({head}: {counts})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: how many decisions have which type and which kind of reason."""
-        table = Counter((d.dtype, d.why.rule) for d in self.decisions)
-        rows = "".join(f"<tr><td>{a}</td><td>{b}</td><td>{n:,}</td></tr>" for (a, b), n in table.most_common())
-        return (
-            f"<p>{html.escape(repr(self))}</p><table><tr><th>type</th><th>by</th><th>decisions</th></tr>{rows}</table>"
-        )
+        """For notebooks: types along the graph, and how many decisions have which type and which kind of reason."""
+        counts = Counter((d.dtype, d.why.rule) for d in self.decisions)
+        most = max(counts.values(), default=1)
+        rows = [(a, b, f"{n:,}", bar({a: n}, most, 160)) for (a, b), n in counts.most_common()]
+        types = Counter(d.dtype for d in self.decisions)
+        words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
+        drawn = strip([d.dtype for d in self.decisions], words)
+        return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON, as in `to_json`."""
