@@ -23,7 +23,7 @@ from .trials import Outcome, Trial, Trials
 if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples
 
-ROUNDS = 4  # of looking at what is left
+ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
 AIM = 0.9  # of the tolerance
 ALL = "none found short of all in float32"
@@ -94,10 +94,10 @@ def _ranked(trials: Trials, ranking: Ranking, tolerance: float, held: tuple[str,
     aim, last = AIM * tolerance, None
     until = time.monotonic() + PREDICTING * _left(trials)
     for _ in range(TURNS):
-        count = ranking.fewest(aim, lambda: time.monotonic() > until)
-        if count is None or (count == len(ranking.order) > SHOWN):  # all of many is no repair
+        units = ranking.needed(aim, lambda: time.monotonic() > until)
+        if units is None or (len(units) == len(ranking.order) > SHOWN):  # all of many is no repair
             return last
-        trial = trials.attempt((*held, *ranking.named(count)))
+        trial = trials.attempt((*held, *ranking.named(units)))
         if trial is None or trial.outcome.ok:
             return trial or last
         last, aim = trial, aim * min(0.5, AIM * tolerance / max(trial.outcome.error, tolerance))
