@@ -41,7 +41,7 @@ class RewriteRegions:
             # first what only changes who reads what: operators in the place of others make values of their own
             for item in sorted(self.rewrites, key=lambda one: one.kind not in SAME_RESULT):
                 _check(item, editor, flow)
-                _WRITE.get(item.kind, _write)(item, editor, flow)
+                _WRITE.get(item.name, _WRITE.get(item.kind, _write))(item, editor, flow)
         graph.remember(self)
         return Change(len(self.rewrites))
 
@@ -54,6 +54,14 @@ def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
         return
     attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+
+
+def _drop(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """An operator with one operand of data: whoever reads its result reads that."""
+    for index in item.nodes:
+        op = editor.op(item.scope, index)
+        if op is not None and not editor.bypass(op):
+            raise foreign(f"takes node {index} of scope '{item.scope}' away")
 
 
 def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -109,6 +117,7 @@ _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     HALF_LAST: _halve_last,
     BY_SQUARES: _write_squares,
+    "pad": _drop,
     GELU: _write_gelu,
     GELU_BY_TANH: _write_gelu,
 }

@@ -73,6 +73,8 @@ BY_SQUARES = "Gelu by tanh, of squares"
 SAME_RESULT = (HALF_LAST, BY_SQUARES)
 """Rewrites that leave their last node, which reads other values."""
 
+DROPPED = ("cast", "pad")
+"""Names of rewrites that take nodes away which do nothing."""
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
@@ -96,7 +98,7 @@ class Rewrite:
         """The nodes that leave no other in their place."""
         if self.kind == HALF_LAST:
             return ()
-        return self.nodes if self.name == "cast" else self.nodes[:-1]
+        return self.nodes if self.name in DROPPED else self.nodes[:-1]
 
     @property
     def what(self) -> str:
