@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .files import text_file
 from .json_types import JsonObject
 from .sketches import bar, strip, table
 
@@ -239,6 +240,11 @@ class Plan:
                 where=where,
                 hint="write one with `ampgraph convert MODEL --plan-out FILE`",
             ) from error
+
+    def write(self, path: str | Path) -> None:
+        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        with text_file(path, self.to_json):
+            pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:
