@@ -100,7 +100,6 @@ def test_torch_program(tmp_path: Path) -> None:
     before = data(program.model_proto)
     result = ampgraph.convert(program, "O2")
     assert type(result) is type(program) and data(program.model_proto) == before
-    assert all("FLOAT16" in text and "initializers" in text for text in (str(result), repr(result))), "it prints"
     assert "LayerNormalization" in kinds(result.model_proto)
     result.save(tmp_path / "m.onnx")
     assert low_kinds(onnx.load(tmp_path / "m.onnx"))["Gemm"] == 1
