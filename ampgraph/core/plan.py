@@ -163,6 +163,8 @@ class Plan:
         types = Counter(d.dtype for d in self.decisions)
         words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
         drawn = strip([d.dtype for d in self.decisions], words)
+        if not counts:
+            return f"<p>{html.escape(repr(self))}</p>"
         return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
