@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .files import text_file
 from .json_types import JsonObject
 from .sketches import bar, strip, table
 
@@ -168,6 +169,8 @@ class Plan:
         types = Counter(d.dtype for d in self.decisions)
         words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
         drawn = strip([d.dtype for d in self.decisions], words)
+        if not counts:
+            return f"<p>{html.escape(repr(self))}</p>"
         return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
@@ -245,6 +248,11 @@ class Plan:
                 where=where,
                 hint="write one with `ampgraph convert MODEL --plan-out FILE`",
             ) from error
+
+    def write(self, path: str | Path) -> None:
+        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        with text_file(path, self.to_json):
+            pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:
