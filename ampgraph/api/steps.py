@@ -133,7 +133,8 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
-        made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
+        ranges = None if options is None else options.ranges
+        made = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
         checks = checking(job, decided.plan, changed, output)
         verdict = trial(job, decided.plan, graph, options, output, progress) if checks == "require" else None

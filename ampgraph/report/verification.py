@@ -46,6 +46,7 @@ class Verification(Shown):
     values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
 
     LINES: ClassVar[str] = f"{__package__}.verification.verification_lines"
+    HTML: ClassVar[str] = f"{__package__}.sketched.verification_html"
 
     reference: str
     model: str
