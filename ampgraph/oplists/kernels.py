@@ -111,6 +111,8 @@ class Kernels:
     broken: Mapping[str, Broken]
     fuses: Mapping[str, Fused]
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
+    scaled: Mapping[str, str] = field(default_factory=dict)
+    """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -208,6 +210,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
+        scaled=MappingProxyType(dict(data.get("scaled", {}))),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -94,6 +94,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "quotient": True,
             },
         },
+        "scaled": {"MatMul": "MatMulScaleFusion"},
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
@@ -131,6 +132,7 @@ COMMENTS = {
 # (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
 # and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
 # FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
+# [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -273,7 +275,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in ("float32_inside", "tied", "broken", "fuses"):
+    for section in [name for name in ("float32_inside", "tied", "broken", "fuses", "scaled") if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]
