@@ -53,10 +53,13 @@ class Broken:
     beside: Trait | None = None
     """Only in models with an operator of this trait; None: in every model. With `sums`."""
 
+    reads: str = ""
+    """Only nodes with an operand of this type; empty: every node."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below or self.sums)
+        return not (self.attribute or self.before or self.mask_below or self.sums or self.reads)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -170,7 +173,8 @@ def _broken(entry: Mapping[str, object]) -> Broken:
     before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
     reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
     below = float(str(entry.get("mask_below", 0)))
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside)
+    reads = str(entry.get("reads", ""))
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside, reads)
 
 
 def _trait(name: object) -> Trait | None:

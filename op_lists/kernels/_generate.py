@@ -67,6 +67,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "Add": EMBEDDINGS,
+            "CastLike": {"float16": "no provider has a Cast from it to float16", "reads": "float4e2m1"},
             "GRU": {
                 **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
                 "attribute": "linear_before_reset",
@@ -126,7 +127,7 @@ COMMENTS = {
     "cuda": """
 # Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
-# the trait `beside`; or all nodes.
+# the trait `beside`; those that read an operand of the type `reads`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
 # (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
