@@ -32,6 +32,7 @@ Trait = Literal[
     "cancels",
     "carries_epsilon",
     "casts",
+    "centres_features",
     "channels_by_rows",
     "compares",
     "constants",

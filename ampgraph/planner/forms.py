@@ -73,7 +73,7 @@ class _FormFinder:
         flow, kernels = self.flow, self.options.kernels
         kind = WRITTEN.get(region.variant, "")
         admits = kernels.admits(region.kind, flow.opset, "T", self.options.dtype)
-        if not kind or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
+        if not kind or not region.fixed or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
             return None
         if not is_split(flow, self.options, region) or len({op.scope for op in region.ops}) > 1:
             return None

@@ -19,17 +19,19 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     """Keeps a cast from the place in front of a region from where a runtime's fusion would take it along.
 
     ``units``: the region's. ``side``: what the level says of it: where that is float32 its source is too, else they
-    share one decision.
+    share one decision. So does what scales and shifts the norm by inputs of the graph.
     """
     flow, options = context.flow, context.options
     if not is_fused(flow, options, region):
         return []
-    sources = sorted(set(_sources(flow, options, region.source)) - set(units))
-    if not sources:
+    behind = [] if region.complete else _affine(flow, region.result, options.kernels.fusions[region.kind].operators)
+    beside = {*_sources(flow, options, region.source), *(unit for op in behind for unit in op.slots.values())}
+    others = sorted(beside - set(units))
+    if not others:
         return []
     if side == HIGH:
-        return [Hold(tuple(sources), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
-    return [Tie((units[0], *sources))]
+        return [Hold(tuple(others), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
+    return [Tie((units[0], *others))]
 
 
 def is_split(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -16,6 +16,7 @@ from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
 from ..guards.coarse_masks import report_coarse_masks
+from ..guards.common_parts import guard_common_parts
 from ..guards.constants import guard_constants
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
@@ -81,7 +82,8 @@ def judge(context: Context) -> Judgement:
     quantized = guard_integers(context, regions, listed)
     unscaled = guard_raw(context, regions)
     constants = guard_constants(context, regions)
-    held = Held(ledger.take(fragile, quantized, unscaled, constants))
+    common = guard_common_parts(context, regions)
+    held = Held(ledger.take(fragile, quantized, unscaled, constants, common))
     streams = guard_streams(context, regions, held)
     recurrences = guard_recurrences(context, regions)
     steady = Steady(ledger.take(streams, recurrences))
