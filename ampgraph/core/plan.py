@@ -69,7 +69,13 @@ HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
+BY_SQUARES = "Gelu by tanh, of squares"
+"""A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
+SAME_RESULT = (HALF_LAST, BY_SQUARES)
+"""Rewrites that leave their last node, which reads other values."""
 
+DROPPED = ("cast", "pad")
+"""Names of rewrites that take nodes away which do nothing."""
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
@@ -93,7 +99,7 @@ class Rewrite:
         """The nodes that leave no other in their place."""
         if self.kind == HALF_LAST:
             return ()
-        return self.nodes if self.name == "cast" else self.nodes[:-1]
+        return self.nodes if self.name in DROPPED else self.nodes[:-1]
 
     @property
     def what(self) -> str:
