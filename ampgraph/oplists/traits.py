@@ -74,6 +74,7 @@ Trait = Literal[
     "norms",
     "nothing_in_inference",
     "orders",
+    "pads",
     "passes_on",
     "periodic",
     "picks_rows",

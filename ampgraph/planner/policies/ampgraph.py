@@ -27,6 +27,7 @@ from ..guards.raw import guard_raw
 from ..guards.recurrences import guard_recurrences
 from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
+from ..guards.unserved import release_unserved
 from ..guards.weights import Unstorable, floors_read_low, guard_weights, report_floors, report_flushing
 from ..options import Options
 from ..overrides import read_overrides
@@ -94,7 +95,8 @@ def judge(context: Context) -> Judgement:
     tail = release_tail(context, regions, guarded)
     loose = Loose(ledger.take(tail))
     branches = release_branches(context, loose)
-    judged = Judged(ledger.take(branches))
+    unserved = release_unserved(context, regions, loose)
+    judged = Judged(ledger.take(branches, unserved))
     worth, wide = {**tail.worth, **branches.worth}, {**tail.wide, **branches.wide}
     return Judgement(context, ledger, judged, regions, beyond, unstorable, integers.counted, worth, wide)
 
