@@ -89,6 +89,7 @@ Trait = Literal[
     "rearranges",
     "reshapes",
     "roots",
+    "row_maxima",
     "same_size",
     "scales",
     "scalings",
