@@ -42,9 +42,10 @@ def graph_file(
     return b"".join((model.SerializeToString(), GRAPH, _number(sum(map(len, body))), *body))
 
 
-def node_bytes(nodes: Iterable[ir.Node]) -> bytes:
-    """Nodes as a GraphProto has them, to be merged into one; without metadata."""
-    return b"".join(_Nodes().written(nodes))
+def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node]) -> bytes:
+    """The file of a model and of nodes of its graph, without metadata: who reads it merges the two parts."""
+    body = list(_Nodes().written(nodes))
+    return b"".join((outline.SerializeToString(), GRAPH, _number(sum(map(len, body))), *body))
 
 
 class _Nodes:
