@@ -12,6 +12,7 @@ from .decisions import Ledger
 from .folds import find_folds
 from .forms import find_forms
 from .given_casts import find_given_casts
+from .given_pads import find_given_pads
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -45,8 +46,9 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
     forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
     found = [*norms, *forms]
-    casts = find_given_casts(Context(flow, options)) if "cast" in names else []
-    if not clips and not folds and not casts:
+    idle = find_given_casts(Context(flow, options)) if "cast" in names else []
+    idle += find_given_pads(Context(flow, options)) if "pad" in names else []
+    if not clips and not folds and not idle:
         return found
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
@@ -55,7 +57,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     if not any(trial.is_low(unit.id) for unit in flow.units):
         return found
     taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
-    return found + [one for one in casts if not any((one.scope, index) in taken for index in one.nodes)]
+    return found + [one for one in idle if not any((one.scope, index) in taken for index in one.nodes)]
 
 
 def _is_low(trial: Settled, op: Op) -> bool:

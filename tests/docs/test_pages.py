@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
 import shlex
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,25 @@ def test_commands_run(page: Path, folder: Path, amp: Any) -> None:
         assert code == expected(shown), f"{page.name}: ampgraph {text}\n{err}"
         ran += 1
     assert ran or page.stem in ("metrics", "policies", "ascend", "design", "training")
+
+
+def calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Calls of ampgraph in the Python of a page: (dotted name behind `ampgraph.`, the call)."""
+    for language, block in FENCED.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)) if language == "python" else ():
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and re.fullmatch(r"ampgraph[.\w]+", name):
+                yield name.partition(".")[2], node
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page))], ids=lambda page: page.stem)
+def test_python_calls_what_there_is(page: Path) -> None:
+    """Names and keywords of the code in the pages."""
+    for name, call in calls(page):
+        if name.startswith("training.mindspore"):
+            continue  # tests/training/test_mindspore_train.py: it imports MindSpore
+        words = {word.arg: None for word in call.keywords if word.arg}
+        inspect.signature(reduce(getattr, name.split("."), ampgraph)).bind(*call.args, **words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

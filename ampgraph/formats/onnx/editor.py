@@ -181,7 +181,11 @@ class OnnxEditor:
 
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator; its readers read its input. False where a border needs its result."""
-        gone = self._readers.bypass(self.handles.node(op), op.scope)
+        node = self.handles.node(op)
+        others = [value for value in node.inputs[1:] if value is not None]
+        gone = self._readers.bypass(node, op.scope)
+        for native in dict.fromkeys(others) if gone else ():
+            drop_constant(native)
         self._edited |= gone
         return gone
 

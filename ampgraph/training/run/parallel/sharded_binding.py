@@ -36,7 +36,9 @@ class ShardedBinding(ParallelBinding):
         options: ParallelOptions,
     ) -> None:
         """Raises what `ParallelBinding` raises, and AmpError AMP325 for state that is not float32."""
-        self._first = {entry.name: step.initial_state[entry.name] for entry in step.layout.of(*SHARED_OUT)}
+        first = step.initial_state
+        self._first = {entry.name: first[entry.name] for entry in step.layout.of(*SHARED_OUT)}
+        self._fed = {entry.name: entry.fed(first[entry.name]) for entry in step.layout.of(*SHARED_OUT)}
         low = next((name for name, array in self._first.items() if array.dtype != np.float32), None)
         if low is not None:
             message = f"'{low}' is {self._first[low].dtype}, and what ranks share out is float32"
@@ -45,7 +47,7 @@ class ShardedBinding(ParallelBinding):
         super().__init__(step, device, strict, threads, parts, group, options)
         parameters = {entry.name for entry in step.layout.of(PARAMETER)} & set(self._owners)
         self._sent_by = [
-            SharedBuffer({n: self._first[n].shape for n in sorted(parameters) if self._owners[n] == rank}, self.memory)
+            SharedBuffer({n: self._fed[n].shape for n in sorted(parameters) if self._owners[n] == rank}, self.memory)
             for rank in range(group.world)
         ]
 
@@ -64,7 +66,7 @@ class ShardedBinding(ParallelBinding):
         super().put({entry.name: state[entry.name] for entry in self._cut.update.layout.states})
         for buffer in self._sent_by:
             for name in buffer.parts:
-                buffer.view(name).copy_(torch.from_numpy(np.array(state[name])))
+                buffer.view(name).copy_(torch.from_numpy(np.array(state[name]).reshape(buffer.shapes[name])))
 
     def get(self, name: str) -> Array:
         owner = self._owners.get(name)
@@ -73,7 +75,7 @@ class ShardedBinding(ParallelBinding):
         buffer = self._sent_by[owner]
         if name in buffer.parts:
             found: Array = buffer.view(name).cpu().numpy().copy()
-            return found
+            return found.reshape(self._first[name].shape)
         return self._collected(name, owner)
 
     def _collected(self, name: str, owner: int) -> Array:
@@ -83,10 +85,10 @@ class ShardedBinding(ParallelBinding):
         if owner == self.group.rank:
             tensor = as_torch(self._update.held(name)).clone()
         else:
-            tensor = torch.empty(self._first[name].shape, device=self.memory)
+            tensor = torch.empty(self._fed[name].shape, device=self.memory)
         self.group.broadcast(tensor, owner)
         found: Array = tensor.cpu().numpy()
-        return found
+        return found.reshape(self._first[name].shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._first[name].shape if name in self._owners else super().shape(name)
