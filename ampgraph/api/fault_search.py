@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
@@ -17,11 +17,13 @@ from .pairs import OnnxPair, Pair
 if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.metric import Metric
+    from ..numerics.trace.ranking import Ranking
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
 RUNS = 64
 SECONDS = 60.0  # for runs with few nodes low
+BIRTHS = 8  # nodes where values stop being finite: a repair holds so many at once
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 
 
@@ -35,6 +37,7 @@ class FaultSearch:
     count: int
     asked: bool
     born: Suspect | None = None
+    born_too: tuple[Suspect, ...] = ()  # behind other nodes, beside
     growth: tuple[Suspect, ...] = ()
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -45,6 +48,25 @@ class FaultSearch:
     left: float | None = None  # of the error, with what is named in float32
     seen: bool = False  # the errors of all nodes are wanted, whether one is to be named or not
     errors: dict[str, float] = field(default_factory=dict)  # of what each node makes, by its name
+    ranking: Ranking | None = None  # of all low nodes, where causes were found
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """All that were found."""
+        return self.growth if self.born is None else (self.born, *self.born_too)
+
+    def withdraw(self) -> None:
+        """Suggests nothing: no choice of precision is known to help."""
+        self.born = None if self.born is None else replace(self.born, suggestion=())
+        self.born_too = ()
+        self.growth = tuple(replace(suspect, suggestion=()) for suspect in self.growth)
+
+    def anew(self) -> FaultSearch:
+        """The same search, before it has found anything; for another pair as a rule."""
+        return FaultSearch(
+            self.pair, self.outputs, self.tolerance, self.count, self.asked, metric=self.metric, runs=self.runs,
+            seconds=self.seconds,
+        )  # fmt: skip
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
@@ -82,8 +104,10 @@ class FaultSearch:
         if not named:
             return
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
+        self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
         least = 0.0 if self.asked else WORTH * self.tolerance
-        measured = self.born is None and pair.strict and self.runs > 0
+        reached = self.born is not None and any(output.astray for output in self.outputs)
+        measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 
@@ -113,6 +137,7 @@ class FaultSearch:
             text = f"the search for the nodes that make the error ended after {self.seconds:g} seconds"
             self.notes.append(text + instead)
         self.growth, self.left = found.suspects, found.left if found.suspects else None
+        self.ranking = found.ranking
         return bool(found.suspects)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .files import text_file
 from .json_types import JsonObject
+from .sketches import bar, strip, table
 
 FORMAT = 1
 
@@ -63,11 +65,18 @@ MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
 QUOTIENT = "Div"
 """x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+MASK_BY_ROWS = "Mask by rows"
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
+BY_SQUARES = "Gelu by tanh, of squares"
+"""A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
+SAME_RESULT = (HALF_LAST, BY_SQUARES)
+"""Rewrites that leave their last node, which reads other values."""
 
+DROPPED = ("cast", "pad")
+"""Names of rewrites that take nodes away which do nothing."""
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
@@ -91,7 +100,7 @@ class Rewrite:
         """The nodes that leave no other in their place."""
         if self.kind == HALF_LAST:
             return ()
-        return self.nodes if self.name == "cast" else self.nodes[:-1]
+        return self.nodes if self.name in DROPPED else self.nodes[:-1]
 
     @property
     def what(self) -> str:
@@ -154,12 +163,16 @@ class Plan:
         return f"Plan({head}: {counts})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: how many decisions have which type and which kind of reason."""
-        table = Counter((d.dtype, d.why.rule) for d in self.decisions)
-        rows = "".join(f"<tr><td>{a}</td><td>{b}</td><td>{n:,}</td></tr>" for (a, b), n in table.most_common())
-        return (
-            f"<p>{html.escape(repr(self))}</p><table><tr><th>type</th><th>by</th><th>decisions</th></tr>{rows}</table>"
-        )
+        """For notebooks: types along the graph, and how many decisions have which type and which kind of reason."""
+        counts = Counter((d.dtype, d.why.rule) for d in self.decisions)
+        most = max(counts.values(), default=1)
+        rows = [(a, b, f"{n:,}", bar({a: n}, most, 160)) for (a, b), n in counts.most_common()]
+        types = Counter(d.dtype for d in self.decisions)
+        words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
+        drawn = strip([d.dtype for d in self.decisions], words)
+        if not counts:
+            return f"<p>{html.escape(repr(self))}</p>"
+        return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON, as in `to_json`."""
@@ -236,6 +249,11 @@ class Plan:
                 where=where,
                 hint="write one with `ampgraph convert MODEL --plan-out FILE`",
             ) from error
+
+    def write(self, path: str | Path) -> None:
+        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        with text_file(path, self.to_json):
+            pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:

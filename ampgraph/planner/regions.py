@@ -13,10 +13,11 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, HIGH, REGION, Hold, Ledger, Tie
+from .decisions import FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
+from .scales import find_scalings
 from .selection import touched
 
 
@@ -80,6 +81,8 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
             if in_one_type(flow, options, region):
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
+    sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
+    ties += [((found.unit,), LOW, found.why) for found in find_scalings(context, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
@@ -161,7 +164,13 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     level = options.level
     inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
     dear = is_fused(flow, options, region)
-    if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
+    if (
+        not region.fixed
+        or not since
+        or flow.opset < since
+        or not (inside or level.kept == "low" or dear)
+        or region.scale == NONE
+    ):
         return None
     takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
     if not (takes_low or dear) or _axis(flow, region) != -1:

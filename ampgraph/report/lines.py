@@ -13,12 +13,14 @@ def rewrite_line(what: str, count: int) -> str:
     """``3 groups of nodes written as one LayerNormalization (norm) each``."""
     if what.endswith("(cast)"):
         return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
+    if what.endswith("(pad)"):
+        return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
     if " and " in what:
         return f"{plural(count, 'node')} written as {what} each"
     if what.endswith("(half)"):
         return f"{plural(count, 'group')} of nodes written as {what}: the form that the target fuses"
     row = f"{plural(count, 'group')} of nodes written as one {what} each"
-    return f"{row}: the form that the target fuses" if what.endswith("(quotient)") else row
+    return f"{row}: the form that the target fuses" if what.endswith(("(quotient)", "(squares)")) else row
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:

@@ -18,6 +18,8 @@ from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
+from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
+from planner.test_wide_gelu import by_tanh
 from training.small_steps import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
@@ -118,6 +120,20 @@ def test_a_gelu_is_one_kernel_in_bfloat16(gpu_python, opset, nodes):
     given.opset_import[0].version = opset
     found = optimized(ampgraph.convert(given, "O2", dtype="bfloat16"), python=gpu_python)
     assert sorted(node.kind.rpartition("::")[2] for node in found.nodes if node.kind != "MatMul") == nodes
+
+
+@pytest.mark.parametrize("body", [BEFORE, BEHIND, DIVIDED])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_scale_is_part_of_its_product(gpu_python, level, body):
+    given = scores(body, 8.0 if body == DIVIDED else 0.125)
+    for model in (given, ampgraph.convert(given, level)):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O1", "bfloat16"), ("O2", "bfloat16")])
+def test_a_gelu_by_tanh_is_one_kernel_between_casts(gpu_python, level, dtype):
+    found = optimized(ampgraph.convert(by_tanh(), level, dtype=dtype), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FastGelu": 1} and len(found.nodes) == 7
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])

@@ -82,9 +82,9 @@ def without_dropout():
     return model
 
 
-def digit_batches(count, size=64):
+def digit_batches(count, size=64, seed=0):
     (image, labels), _ = digits.load_split()
-    order = np.random.default_rng(0)
+    order = np.random.default_rng(seed)
     for _ in range(count):
         rows = order.permutation(len(image))[:size]
         yield {"image": image[rows], "labels": labels[rows]}
@@ -101,17 +101,19 @@ def test_a_cnn_of_digits_in_float32():
     assert np.abs(losses(one) - losses(other)).max() <= 1e-6 and worst(state, shared) <= 5e-6
 
 
-FIRST_STEPS = [("sgd:lr=0.05,momentum=0.9", 2e-6), ("adamw:lr=1e-3", 1e-5)]
+FIRST_STEPS = ["sgd:lr=0.05,momentum=0.9", "adamw:lr=2e-3"]
 
 
-@pytest.mark.parametrize(("optimizer", "most"), FIRST_STEPS if FULL else FIRST_STEPS[:1])
-def test_a_cnn_of_digits_in_float16(optimizer, most):
-    """Its first steps: each rank rounds its gradients to float16, and AdamW makes whole steps of the smallest."""
-    options = {"optimizer": optimizer, "level": "O2", "freeze": FROZEN, "loss_scale": "dynamic:init=1024"}
+@pytest.mark.parametrize("seed", range(4) if FULL else [0])
+@pytest.mark.parametrize("optimizer", FIRST_STEPS)
+def test_a_cnn_of_digits_in_float16(optimizer, seed):
+    """Its first steps. A gradient that is rounded on each rank would part AdamW's by 4e-6: it makes whole steps of the
+    smallest. What is added up is not rounded before."""
+    options = {"optimizer": optimizer, "level": "O2", "freeze": FROZEN, "loss_scale": "dynamic:init=1024,interval=10"}
     step = built(without_dropout(), loss="cross_entropy", **options)
-    feeds = list(digit_batches(3))
+    feeds = list(digit_batches(3, seed=seed))
     (one, _), (other, _) = alone(step, feeds, strict=True), trained(step, feeds, strict=True)
-    assert np.abs(losses(one) - losses(other)).max() <= most
+    assert np.abs(losses(one) - losses(other)).max() <= 2e-6
     assert [row[1:3] for row in one] == [row[1:3] for row in other]
 
 

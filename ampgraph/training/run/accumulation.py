@@ -19,6 +19,7 @@ from ...core.errors import AmpError
 from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
 from ..step.cut import CutStep, cut
+from ..step.rounded_once import rounded_once
 from ..step.training_step import StepLayout, TrainingStep
 from .binding import Binding, Readable, device_value, of_runtime, open_graph, stopped
 from .flat_buffer import BufferPart, FlatBuffer, bind_given
@@ -49,13 +50,14 @@ class Summed:
 class AccumulatingBinding:
     """`Binding` for a step that is cut in two; a batch is shared among ``parts`` micro-batches."""
 
-    def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int) -> None:
+    def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int, ranks: int = 1) -> None:
         """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
-        self.layout, self.parts, self.all_parts = step.layout, parts, parts
+        self.layout, self.parts, self.all_parts = step.layout, parts, parts * ranks
+        chosen, providers = choose("cpu" if strict else device)
+        self._wide = chosen == "cpu" and self.all_parts > 1  # its kernels compute in float32
         self._cut = self._split(step)
         self._update = Binding(self._cut.update, device, strict, threads)
         self.device, self.memory = self._update.device, self._update.memory
-        _, providers = choose("cpu" if strict else device)
         self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, strict, threads)
         self._binding: Any = self._gradients.io_binding()
         self.total = self._buffer()
@@ -65,7 +67,8 @@ class AccumulatingBinding:
         self._iteration = step.layout.find("counter", ITERATION)
 
     def _split(self, step: TrainingStep) -> CutStep:
-        return cut(step)
+        made = cut(step)
+        return rounded_once(made) if self._wide else made
 
     # -- state, which is that of the update ----------------------------------------------------------------------------
 

@@ -44,8 +44,7 @@ class ParallelBinding(AccumulatingBinding):
         self.group, self.options = group, options
         self._terms = f"{digest(step)} {parts} {strict} {options}"
         self._compared = False
-        super().__init__(step, device, strict, threads_of_rank(threads), parts)
-        self.all_parts = parts * group.world
+        super().__init__(step, device, strict, threads_of_rank(threads), parts, group.world)
         made = {value.name: value for value in self._cut.gradients.model.graph.outputs}
         old = {new: name for name, new in self._cut.moved.items()}
         first = step.initial_state
