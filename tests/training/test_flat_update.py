@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.run.binding import session_options
+from ampgraph.training.run.binding import _session_options
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step import flat_update
 from ampgraph.training.step.aliasing import in_place
@@ -98,7 +98,7 @@ def test_a_loss_scale_takes_so_many_nodes():
 def test_on_cuda_nodes_run_in_the_order_of_the_graph(tmp_path):
     """ONNX Runtime's own order puts off the gradients of biases, and holds what they are summed of."""
     step = layers(6, batch=2)
-    options = session_options("cuda", strict=False, threads=1)
+    options = _session_options("cuda", strict=False, threads=1)
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "order")
     session = onnxruntime.InferenceSession(session_model(step)[0].SerializeToString(), options)
     batch = {"h0": np.ones((2, 4), np.float32), "labels": np.ones((2, 4), np.float32)}
