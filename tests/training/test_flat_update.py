@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -82,7 +83,7 @@ def test_nodes_do_not_grow_with_the_number_of_parameters(level):
 def test_o2_has_few_nodes_more_than_o0():
     """With a loss scale in both, or in neither: Casts, and what puts low tensors together."""
     source = Path(__file__).resolve().parents[2] / "models" / "digits_cnn_forward.onnx"
-    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64}
+    options: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64}
     for scale in ("dynamic", None):
         wide, low = (build_training_step(source, level=level, loss_scale=scale, **options) for level in ("O0", "O2"))
         assert len(low.model.graph) <= 1.05 * len(wide.model.graph)
