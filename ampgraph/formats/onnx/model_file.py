@@ -1,7 +1,7 @@
 """The file of a whole ONNX model: nodes and what is said of their results as bytes, all else by onnx_ir.
 
-The bytes are those of `to_proto(model).SerializeToString(deterministic=True)`, without the objects in between: of a large
-model most are nodes and annotations, and most of these are alike.
+The bytes are those of `to_proto(model).SerializeToString(deterministic=True)`, without the objects in between: of a
+large model most are nodes and annotations, and most of these are alike.
 """
 
 from __future__ import annotations

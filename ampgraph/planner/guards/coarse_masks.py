@@ -26,9 +26,9 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     """One note for each number that is added low."""
     found: dict[float, list[Op]] = {}
     for op in context.flow.ops:
-        if _adds(context, op) and _is_low(context, settled, op):
+        if _adds(context, op) and is_mask(context, op.outputs[0]) and _is_low(context, settled, op):
             number = max(_hides(context, value) for value in op.inputs)
-            if number and is_mask(context, op.outputs[0]):
+            if number:
                 found.setdefault(number, []).append(op)
     for number, ops in sorted(found.items()):
         many = f", and {len(ops) - 1} more" if len(ops) > 1 else ""
