@@ -47,13 +47,14 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos = _Infos(last)
-    nodes = list(NodeWriter(metadata=True).written(model.graph))
-    results = [infos.of(value) for node in model.graph for value in node.outputs]
-    body = [*nodes, outline.graph.SerializeToString(deterministic=True), *results, last.SerializeToString()]
+    infos, nodes = _Infos(), list(model.graph)
+    pieces = list(NodeWriter(metadata=True).written(nodes))
+    pieces.append(outline.graph.SerializeToString(deterministic=True))
+    pieces += (infos.of(value) for node in nodes for value in node.outputs)
+    pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
-    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, body)))
-    yield from body
+    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
+    yield from pieces
     yield outline.SerializeToString(deterministic=True)
 
 
@@ -75,10 +76,9 @@ class _WithoutNodes:
 
 
 class _Infos:
-    """What a file says of results of nodes. ``last``: takes what stands behind."""
+    """What a file says of results of nodes."""
 
-    def __init__(self, last: GraphProto) -> None:
-        self._last = last
+    def __init__(self) -> None:
         self._types: dict[ir.DataType, bytes] = {}
 
     def of(self, value: ir.Value) -> bytes:
