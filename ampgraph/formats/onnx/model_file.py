@@ -37,7 +37,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
         finish(proto)
         yield proto.SerializeToString(deterministic=True)
         return
-    outline = ir.serde.serialize_model(_WithoutNodes(model))  # type: ignore[arg-type]
+    outline = ir.serde.serialize_model(_WithoutNodes(model))
     finish(outline)
     head, last = ModelProto(), GraphProto()
     for field in BEFORE_GRAPH:
@@ -103,5 +103,5 @@ class _Infos:
     def _written(self, kind: ir.TensorType) -> bytes:
         proto = TypeProto()
         ir.serde.serialize_type_into(proto, kind)
-        content = proto.SerializeToString()
+        content: bytes = proto.SerializeToString()
         return INFO_TYPE + number_bytes(len(content)) + content

@@ -275,8 +275,8 @@ def test_the_data_of_a_weight_is_read_twice_for_its_range_and_to_be_rounded(
 
     text = "g (float[1,300] a) => (float[1,300] y) { h = MatMul (a, low)  t = MatMul (h, wide)  y = Relu (t) }"
     source = tmp_path / "model.onnx"
-    given = {"low": np.ones((300, 300), np.float32), "wide": np.full((300, 300), 1e6, np.float32)}
-    onnx.save(parse(text, **given), source)
+    low, wide = np.ones((300, 300), np.float32), np.full((300, 300), 1e6, np.float32)
+    onnx.save(parse(text, low=low, wide=wide), source)
     monkeypatch.setattr(weights, "flat", counted)
     ampgraph.convert(source, "O2", output=tmp_path / "low.onnx", check="off")
     assert sorted(map(str, reads)) == ["low", "low", "wide"]
