@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def a_callable(name: str, value: object) -> None:
 
 def texts(name: str, value: object) -> None:
     """Raises AmpError AMP301 for what is neither a text nor several of them; None is not checked."""
-    if value is None or isinstance(value, str):
+    if value is None or isinstance(value, (str, Iterator)):  # what can be read once is read by who needs it
         return
     if not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
         message = f"{name}= is of type {type(value).__name__}, not texts"
