@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 CLOSE = 8  # the search ends within an eighth
+LEANER = 16  # runs at most that look for what is not needed
 Late = Callable[[], bool]
 
 
@@ -49,8 +50,8 @@ class Ranking:
 
     def _leaner(self, held: list[int], aim: float, late: Late) -> list[int]:
         """Without those that are not needed: from the last on by quarters, which are halved where they are."""
-        end, size = len(held), max(1, len(held) // 4)
-        while end > 0 and not late():
+        end, size, most = len(held), max(1, len(held) // 4), len(self.known) + LEANER
+        while end > 0 and len(self.known) < most and not late():
             begin = max(0, end - size)
             rest = held[:begin] + held[end:]
             if rest and self.left(rest) <= aim:
