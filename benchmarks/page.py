@@ -19,7 +19,8 @@ from ampgraph.report.picture.folders import folded
 from ampgraph.report.picture.page import Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-ASK = """<script>const opened = performance.now(); goTo(NODES[NODES.length / 2]); const gone = performance.now() - opened;
+ASK = """<script>const opened = performance.now();
+goTo(NODES[NODES.length / 2]); const gone = performance.now() - opened;
 const out = document.createElement("pre"); out.id = "told";
 out.textContent = JSON.stringify({opened, gone, boxes: world.querySelectorAll("[data-key]").length});
 document.body.append(out);</script></body>"""
