@@ -80,8 +80,7 @@ def verify(
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
     as_annotated(verify, locals())
-    _check(tolerance, nodes, cache)
-    metric_of(metric)  # a mistake is reported before anything is read
+    _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
     with quiet_collector(), faults_reported(*paths):
@@ -123,8 +122,9 @@ def _mended(source: Model, job: FaultSearch, comparison: Comparison, until: floa
     return found
 
 
-def _check(tolerance: float, nodes: int | None, cache: object) -> None:
+def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
+    metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
