@@ -104,7 +104,8 @@ def convert(
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
-        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
+        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, by what the check
+            has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
