@@ -51,8 +51,8 @@ def _is_rounded(value):
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_micro_batches_are_the_whole_batch_in_float16(accumulate):
     """To a few units of float32."""
-    options = {"optimizer": "sgd:lr=0.1,momentum=0.9", "level": "O2", "loss_scale": "dynamic:init=2^10"}
-    step = build_training_step(regression(), loss="loss", **options)
+    optimizer, scale = "sgd:lr=0.1,momentum=0.9", "dynamic:init=2^10"
+    step = build_training_step(regression(), loss="loss", optimizer=optimizer, level="O2", loss_scale=scale)
     whole, parts = (Trainer(step, "cpu", strict=True, threads=1, accumulate=count) for count in (1, accumulate))
     for feed in batches(4):
         assert abs(whole.step(feed).loss - parts.step(feed).loss) <= 2e-6
