@@ -13,11 +13,13 @@ HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent / "models" / "digits_transformer.onnx"
 OPEN = """<script>for (const name of ["layers", "0", "attention"]) {
   const found = FOLDERS.find((f) => f.name === name); if (found) open(found); } draw(); %s</script>"""
+GUARD = "const first = NODES.find((node) => node.guarded); pick(`n${first.id}`, describeNode(first));"
+KERNEL = "goTo(NODES[KERNELS[0].nodes[1]]); mates(KERNELS[0]);"
 HEAT = 'const box = document.getElementById("heat-on"); box.checked = true; box.dispatchEvent(new Event("change"));'
 
 
 def main() -> None:
-    """Two pages: what a conversion did, light, and where errors are, dark."""
+    """What a conversion did and what guards held, light; where errors are, dark; what runs as one kernel, light."""
     browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
     (HERE / "pictures").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -25,7 +27,13 @@ def main() -> None:
         made = folder / "digits_transformer.O1.onnx"
         ampgraph.convert(MODEL, "O1", output=made, html=folder / "convert.html")
         ampgraph.verify(MODEL, made, html=folder / "verify.html")
-        for name, theme, more in (("convert", "light", ""), ("verify", "dark", HEAT)):
+        guarded = folder / "digits_transformer.O2.onnx"
+        samples = HERE.parent / "models" / "digits_heldout.npz"
+        ampgraph.convert(MODEL, "O2", target="cpu", data=samples, output=guarded, html=folder / "guards.html")
+        ampgraph.inspect(guarded, MODEL, target="cpu", html=folder / "inspect.html")
+        pages = [("convert", "light", ""), ("guards", "light", GUARD), ("verify", "dark", HEAT)]
+        pages.append(("inspect", "light", KERNEL))
+        for name, theme, more in pages:
             page = folder / f"{name}.html"
             text = page.read_text(encoding="utf-8").replace("<html ", f'<html data-theme="{theme}" ')
             page.write_text(text.replace("</body>", f"{OPEN % more}</body>"), encoding="utf-8")

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, Rewrite
+from ..core.plan import BY_SQUARES, FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, SAME_RESULT, Rewrite
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RewriteRegions:
                 kind = self.rewrites[0].kind
                 raise AmpError("AMP403", f"the plan writes a {kind}, which no {graph.format} model needs", hint=hint)
             # first what only changes who reads what: operators in the place of others make values of their own
-            for item in sorted(self.rewrites, key=lambda one: one.kind != HALF_LAST):
+            for item in sorted(self.rewrites, key=lambda one: one.kind not in SAME_RESULT):
                 _check(item, editor, flow)
                 _WRITE.get(item.kind, _write)(item, editor, flow)
         graph.remember(self)
@@ -77,6 +77,24 @@ def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
         )  # whoever compares values by name compares what they hold
 
 
+def _write_squares(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """x * half * (1 + tanh(x * factor * (1 + x * cubic * x))), by new operators but for the last one."""
+    ops = [op for index in item.nodes if (op := editor.op(item.scope, index)) is not None]
+    read = {flow.values[v].name: flow.values[v] for op in ops for v in op.inputs if v != NONE}
+    x, cubic, factor, one, half = (read[name] for name in item.inputs)
+
+    def made(kind: str, *given: Value) -> Value:
+        (result,) = editor.add(kind, given, [FLOAT32], scope=ops[-1].scope, name=f"{x.name}_{kind}")
+        return result
+
+    cube = made("Mul", made("Mul", x, factor), made("Add", made("Mul", made("Mul", x, cubic), x), one))
+    sides = made("Mul", x, half), made("Add", made("Tanh", cube), one)
+    for place, value in enumerate(sides):
+        editor.give(value, [(item.scope, item.nodes[-1], place)])
+    for op in reversed(ops[:-1]):
+        editor.remove(op)
+
+
 def _pairs(item: Rewrite) -> list[tuple[int, str]]:
     return list(zip(item.nodes, item.inputs, strict=True))
 
@@ -90,6 +108,7 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     HALF_LAST: _halve_last,
+    BY_SQUARES: _write_squares,
     GELU: _write_gelu,
     GELU_BY_TANH: _write_gelu,
 }

@@ -24,6 +24,7 @@ ROOMS = {  # what each room may import besides itself
     "training": "numerics runtime formats passes oplists core",
     "report": "planner training numerics runtime formats passes oplists core",
     "api": "report planner training numerics runtime formats passes oplists core",
+    "plugins": "api report planner training numerics runtime formats passes oplists core",
     "cli": "api report planner training numerics runtime formats passes oplists core",
 }
 LINES, FUNCTION_LINES, METHODS = 350, 50, 20

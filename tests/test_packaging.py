@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_a_plain_name_never_enters_sys_modules() -> None:
 def test_the_links_point_at_the_folders() -> None:
     for name in ("passes", "op_lists", "models"):
         assert (ROOT / "ampgraph" / name).resolve() == ROOT / name
+
+
+def test_a_checkout_named_as_the_package_is_no_package_of_its_own(tmp_path: Path) -> None:
+    """In the folder that holds it, where `import ampgraph` would find the checkout's folder first."""
+    (tmp_path / "ampgraph").symlink_to(ROOT)
+    code = (
+        "import ampgraph, ampgraph.core.errors as e; ampgraph.convert; print(ampgraph.__file__, e.AmpError.__module__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.split() == [str(ROOT / "ampgraph" / "__init__.py"), "ampgraph.core.errors"], done.stderr
 
 
 @pytest.mark.conformance

@@ -13,7 +13,8 @@ from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.judged import scale_of
 from ..numerics.metrics.metric import Metric
 from ..numerics.trace.magnified import magnified
-from ..numerics.trace.suspects import Inquest, Suspect, repair
+from ..numerics.trace.ranking import Ranking
+from ..numerics.trace.suspects import Inquest, Suspect, option
 from ..numerics.trace.switched import RUNS, Attribution, SwitchedSession, attribute
 
 if TYPE_CHECKING:
@@ -25,11 +26,12 @@ Error = Callable[[Mapping[str, Result], Mapping[str, Result]], float]
 
 @dataclass(frozen=True)
 class Causes:
-    """``whole``: the error as it is, ``left``: with all that the suspects' repairs name in float32."""
+    """``whole``: the error as it is, ``left``: with all in float32 that is suggested; ``ranking``: of all nodes."""
 
     suspects: tuple[Suspect, ...]
     whole: float
     left: float
+    ranking: Ranking
 
 
 def error_by(metric: Metric | None, outputs: Sequence[Agreement]) -> Error:
@@ -65,7 +67,19 @@ def find_causes(
 
     found = attribute(of, len(session.units), wanted, least, runs, late)
     suspects = [_suspect(session.units[cause.units[0]], cause.error, found, tracer, inquest) for cause in found.causes]
-    return Causes(tuple(suspects), found.whole, found.without)
+
+    def patterns(unit: int) -> list[str]:
+        return _named(session.units[unit], tracer, inquest)
+
+    ranking = Ranking(found.order, of, patterns, {0: found.whole, len(session.units): found.none})
+    return Causes(tuple(suspects), found.whole, found.without, ranking)
+
+
+def _named(unit: Switched, tracer: Tracer, inquest: Inquest) -> list[str]:
+    """Patterns of a node, and of those that move data to it."""
+    outer = [inquest.maker.get(each.outputs[0]) for each in (unit, *unit.moves) if each.outputs and not each.inside]
+    named = [pattern for i in outer if i is not None for pattern in inquest.patterns(i)]
+    return named or [pattern for each in (unit, *unit.moves) for pattern in _patterns(each, tracer)]
 
 
 def _suspect(unit: Switched, error: float, found: Attribution, tracer: Tracer, inquest: Inquest) -> Suspect:
@@ -78,8 +92,9 @@ def _suspect(unit: Switched, error: float, found: Attribution, tracer: Tracer, i
     patterns = [pattern for each in (unit, *unit.moves) for pattern in _patterns(each, tracer)]
     label = unit.node or next(iter(unit.outputs), unit.kind)
     return Suspect(
-        label, unit.kind, "", "/".join(unit.inside), inquest.low_type, (), (), why, tuple(dict.fromkeys(patterns))
-    )
+        label, unit.kind, "", "/".join(unit.inside), inquest.low_type, (), (), why,
+        tuple(map(option, dict.fromkeys(patterns))),
+    )  # fmt: skip
 
 
 def _patterns(unit: Switched, tracer: Tracer) -> list[str]:
@@ -87,5 +102,5 @@ def _patterns(unit: Switched, tracer: Tracer) -> list[str]:
     for output in unit.outputs:
         name, value = tracer.named(output)
         if value:
-            return [repair(pattern_for(name, value))]
+            return [pattern_for(name, value)]
     return []

@@ -21,11 +21,12 @@ import numpy as np
 from ..core.errors import AmpError, is_number, nearest
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
+from ..core.recipe import Recipe
 from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
 from ..numerics.metrics.custom import Function, address_of
 from ..numerics.metrics.metric import metric_of
 from ..runtime.data import save_npz
-from .check_run import Request
+from .check_request import Request
 from .kinds import Data, Feeds, PathLike
 from .measuring import Measuring
 
@@ -35,6 +36,7 @@ GENERATED, SAMPLES = 6, 8  # that a check runs, generated or the user's
 MORE = 24  # generated ones where the first come close to the tolerance
 SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not checked
 SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
+WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for starting the process
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
@@ -81,9 +83,11 @@ def lowers(plan: Plan) -> bool:
 
 
 def check(
-    reference: PathLike, model: PathLike, plan: Plan, checking: Checking, measuring: Measuring, dims: Mapping[str, int]
-) -> CheckVerdict:
-    """Runs both files on a few samples, the user's or generated."""
+    reference: PathLike, model: PathLike, plan: Plan, checking: Checking, measuring: Measuring, dims: Mapping[str, int],
+    recipe: Recipe | None = None,
+) -> CheckVerdict:  # fmt: skip
+    """Runs both files on a few samples, the user's or generated. ``recipe``: all that made the model, where that is
+    known: repairs are tried with it."""
     data = measuring.data
     tolerance = checking.tolerance or TOLERANCES.get(plan.dtype, TOLERANCES["float16"])
     count = min(GENERATED if data is None else SAMPLES, measuring.samples or SAMPLES)
@@ -93,6 +97,7 @@ def check(
             SECONDS * SHARES[data is not None], MEMORY + SLACK,
             checking.metric if isinstance(checking.metric, str) else None,
             MORE if data is None and measuring.samples is None else 0,
+            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(),
         )  # fmt: skip
         return in_child(request)
 

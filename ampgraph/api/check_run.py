@@ -6,19 +6,20 @@ that a search for nodes that crashes leaves the verdict standing.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..core.dataflow import NONE, Dataflow
 from ..core.errors import AmpError
-from ..core.ranges import HIGHEST
+from ..core.recipe import Recipe
+from ..core.repairs import Mended
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.sample_set import Samples
 from ..numerics.inputs.samples import load_samples
@@ -26,70 +27,41 @@ from ..numerics.metrics.agreement import Agreement, apart
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.sensitivity import sensitivity
 from ..numerics.metrics.vanishing import vanishing
-from ..numerics.ranges.calibrate import measured_ranges
-from ..oplists.traits import has
+from .check_request import Request
+from .comparison import Comparison
+from .comparison import compared as seen_by
 from .fault_search import RUNS, FaultSearch
 from .judging import Watched, counted, judged, unsure
+from .kinds import Model
+from .mending import repair_of
+from .near_limit import near_the_limit
 from .pairs import OnnxPair, Pair, paired
-from .verify import compared as seen_by
+from .trials import Outcome
 
-MEASURED = 12  # samples of which every value is looked at
-NEAR = 4  # generated inputs that come so close to the end of the type say that real ones may pass it
 FEW = 3  # generated samples for which there is more time
 BLAMED = 3  # nodes behind which the error grows
-SEARCH, LEAST = 20.0, 16  # seconds for runs with few nodes low, and how many of them are worth beginning
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a child is asked: two files, where samples are, how many, how right the result has to be, the limits.
-
-    Attributes:
-        data: an .npz file or a folder of them; None generates.
-        seconds: when to stop taking samples.
-        memory: bytes that the process may hold.
-        metric: as `verify` takes it by name; None for the check's own measure.
-        more: how many generated samples where the first leave it open.
-    """
-
-    reference: str
-    model: str
-    data: str | None
-    samples: int
-    dims: dict[str, int]
-    tolerance: float
-    seconds: float
-    memory: int
-    metric: str | None = None
-    more: int = 0
-
-    def to_json(self) -> str:
-        """For the child."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def read(path: str) -> Request:
-        """What the parent wrote."""
-        with open(path, encoding="utf-8") as file:
-            return Request(**json.load(file))
+SENSITIVITY = 10.0  # seconds for runs on rounded inputs
+LEAST = 16  # runs with few nodes low that are worth beginning
 
 
 def main(request_path: str, result_path: str) -> None:
-    """Does one request."""
+    """Does one request. What stops a search for nodes leaves the verdict standing."""
     request = Request.read(request_path)
     limit_memory(request.memory)
     with open(result_path, "w", encoding="utf-8") as file:
+        given: list[CheckVerdict] = []
 
         def answer(verdict: CheckVerdict) -> None:
+            given.append(verdict)
             file.write(json.dumps(verdict.to_dict()) + "\n")
             file.flush()
 
         try:
             run(request, answer)
-        except AmpError as error:
-            answer(unchecked(error.message))
-        except MemoryError:
-            answer(unchecked("it needs more memory than the check may take"))
+        except (AmpError, MemoryError) as error:
+            if not given or not given[-1].missed:
+                memory = "it needs more memory than the check may take"
+                answer(unchecked(error.message if isinstance(error, AmpError) else memory))
 
 
 def limit_memory(size: int) -> None:
@@ -103,18 +75,25 @@ def limit_memory(size: int) -> None:
 
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
-    """Compares two files, answers, and answers again when it knows which nodes are to blame."""
+    """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
+    until = time.monotonic() + request.whole
     pair = paired(request.reference, request.model, "cpu")
     count = max(request.samples, request.more)
-    judge(pair, load_samples(pair.reference, request.data, count=count, dims=request.dims), request, answer)
+    drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
+    judge(pair, drawn, request, answer, request.reference, until)
 
 
-def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckVerdict], None]) -> None:
-    """The check of a pair that is not open yet, on samples."""
+def judge(
+    pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckVerdict], None], source: Model,
+    until: float | None = None,
+) -> None:  # fmt: skip
+    """The check of a pair that is not open yet, on samples. ``source``: what the reference was read from; ``until``: as
+    `time.monotonic` tells it, when to end."""
+    until = time.monotonic() + request.whole if until is None else until
     pair.open()
     drawn = drawn.fitted(pair.expected)
     if request.metric is not None:
-        by_metric(request.metric, pair, drawn.first(request.samples), request.tolerance, answer)
+        by_metric(request, pair, drawn.first(request.samples), answer, source, until)
         return
     start = time.monotonic()
 
@@ -150,24 +129,56 @@ def judge(pair: Pair, drawn: Samples, request: Request, answer: Callable[[CheckV
         if verdict.tolerance is not None and drawn.generated and isinstance(pair, OnnxPair):
             answer(doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4)))
         return
+    finding = FaultSearch(pair, counting(outputs), request.tolerance, BLAMED, asked=False)
+    again = functools.partial(watched_again, drawn.first(verdict.samples), request.tolerance)
+    answer_for(verdict, finding, drawn, again, request, answer, source, until)
+
+
+def counting(outputs: list[Watched]) -> list[Agreement]:
+    """Those that are judged."""
     heard = [seen.agreement for seen in outputs]
-    runs = affordable(verdict.seconds)
-    finding = FaultSearch(
-        pair, [o for o in heard if counted(o, heard)], request.tolerance, BLAMED, asked=False, runs=runs, seconds=SEARCH
-    )
+    return [output for output in heard if counted(output, heard)]
+
+
+def watched_again(drawn: Samples, tolerance: float, pair: OnnxPair) -> Outcome:
+    """How another model does on the same samples, by the same measure."""
+    outputs: dict[str, Watched] = {}
+    for feeds in drawn:
+        expected, found = pair.both(feeds)
+        for name, value in expected.items():
+            outputs.setdefault(name, Watched(Agreement(name))).add(apart(value, found[name]))
+    verdict = judged(list(outputs.values()), tolerance, drawn.generated)
+    error = math.inf if verdict.error is None else verdict.error
+    return Outcome(error, verdict.ok, pair, counting(list(outputs.values())))
+
+
+def answer_for(
+    verdict: CheckVerdict, finding: FaultSearch, drawn: Samples, again: Callable[[OnnxPair], Outcome], request: Request,
+    answer: Callable[[CheckVerdict], None], source: Model, until: float,
+) -> None:  # fmt: skip
+    """Answers who is to blame for what was missed, and then what mends it, as far as there is time."""
+    left = until - time.monotonic()
+    finding.runs, finding.seconds = affordable(verdict.seconds, left / 2), left / 2
     finding.look(drawn, None)
-    answer(blamed(verdict, finding))
+    verdict = blamed(verdict, finding)
+    answer(verdict)
+    recipe = None if request.recipe is None else Recipe.from_dict(request.recipe)
+    if recipe is not None:
+        found = repair_of(source, recipe, finding, again, drawn, until, verdict.seconds * verdict.samples)
+        answer(verdict if found is None else repaired(verdict, found))
 
 
-def affordable(seconds: float) -> int:
+def affordable(seconds: float, left: float) -> int:
     """How many runs of one sample the search for causes may take, by what both models took for one."""
-    most = int(SEARCH / max(seconds, 1e-3))
+    most = int(left / max(seconds, 1e-3))
     return 0 if most < LEAST else min(most, RUNS)
 
 
-def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: Callable[[CheckVerdict], None]) -> None:
+def by_metric(
+    request: Request, pair: Pair, drawn: Samples, answer: Callable[[CheckVerdict], None], source: Model, until: float
+) -> None:  # fmt: skip
     """Compares by a metric that was asked for, and answers."""
-    metric = metric_of(name, pair.roles())
+    tolerance, metric = request.tolerance, metric_of(request.metric or "", pair.roles())
     start = time.monotonic()
     outputs, overall = seen_by(map(pair.both, drawn), metric)
     seconds = round((time.monotonic() - start) / len(drawn), 3)
@@ -184,12 +195,9 @@ def by_metric(name: str, pair: Pair, drawn: Samples, tolerance: float, answer: C
     )  # fmt: skip
     answer(verdict)
     if missed:
-        runs = affordable(seconds)
-        finding = FaultSearch(
-            pair, outputs, tolerance, BLAMED, asked=False, metric=metric, runs=runs, seconds=SEARCH
-        )  # fmt: skip
-        finding.look(drawn, None)
-        answer(blamed(verdict, finding))
+        finding = FaultSearch(pair, outputs, tolerance, BLAMED, asked=False, metric=metric)
+        again = Comparison(drawn, metric, tolerance).again
+        answer_for(verdict, finding, drawn, again, request, answer, source, until)
 
 
 def compared(
@@ -237,7 +245,7 @@ def is_judged(found: Agreement) -> bool:
 def beyond_itself(pair: Pair, drawn: Samples, verdict: CheckVerdict) -> float | None:
     """How much the rounding of the inputs alone changes, where it is more than the tolerance."""
     low = pair.low[0] if pair.low else "float16"
-    number = max(1, min(verdict.samples, int(SEARCH / 2 / max(verdict.seconds, 1e-3))))
+    number = max(1, min(verdict.samples, int(SENSITIVITY / max(verdict.seconds, 1e-3))))
     _, found = sensitivity(pair.expected, itertools.islice(drawn, number), low)
     return found if found > (verdict.tolerance or 0.0) else None
 
@@ -253,42 +261,20 @@ def vanished(verdict: CheckVerdict, pair: Pair, outputs: list[Watched]) -> Check
     return replace(verdict, vanishing=found, outcome=DOUBTFUL if found else verdict.outcome)
 
 
-def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
-    """The low value that comes closest to the end of float16, where real inputs may pass it; empty if none is near.
-
-    ``seconds``: when to begin with no sample more. Negative numbers count where a
-    product makes them: elsewhere masks are large ones.
-    """
-    ranges = measured_ranges(pair.source, drawn.within(MEASURED, seconds))
-    kept, end = _held_low(pair.result.dataflow()), HIGHEST["float16"]
-    known = {name: ranges.values[name] for name in kept if name in ranges.values}
-    size = {name: max(found.high, -found.low if kept[name] else 0.0) for name, found in known.items()}
-    name = max((name for name in size if size[name] < end), key=lambda name: size[name], default="")
-    if not name or size[name] * NEAR <= end:
-        return ""
-    plural = "s" * (ranges.samples != 1)
-    return f"'{name}' reaches {size[name]:,.0f} of {end:,.0f} on {ranges.samples} generated input{plural}"
-
-
-def _held_low(flow: Dataflow) -> dict[str, bool]:
-    """The names of float16 values, and of what a Cast makes of one: an output has its name behind it. True for what a
-    product makes."""
-    low = {
-        value.id: has(flow.ops[value.producer].role, "products") if value.producer != NONE else False
-        for value in flow.values
-        if value.dtype == "float16"
-    }
-    low |= {
-        v: low[op.inputs[0]] for op in flow.ops if has(op.role, "casts") and op.inputs[0] in low for v in op.outputs
-    }
-    return {flow.values[v].name: made for v, made in low.items()}
-
-
 def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:
     """The verdict with the node where values stop being finite, or behind which the error grows most."""
-    suspect = finding.born or next(iter(finding.growth), None)
+    suspect = next(iter(finding.suspects), None)
     if suspect is None:
         return verdict
     place = " ".join(filter(None, (suspect.operator, suspect.node, f"in {suspect.inside}" * bool(suspect.inside))))
-    others = [] if finding.born else [pattern for found in finding.growth for pattern in found.repair]
-    return replace(verdict, first=place, why=suspect.why, repair=tuple(dict.fromkeys((*suspect.repair, *others))))
+    suggested = dict.fromkeys(text for found in finding.suspects for text in found.suggestion)
+    chaotic = verdict.sensitivity is not None
+    return replace(verdict, first=place, why=suspect.why, suggestion=() if chaotic else tuple(suggested))
+
+
+def repaired(verdict: CheckVerdict, found: Mended) -> CheckVerdict:
+    """The verdict with what mends it in the place of what was suggested, or with why there is nothing."""
+    if found.repair is None:
+        return replace(verdict, unrepaired=found.none)
+    options, error = found.repair.options, found.repair.error
+    return replace(verdict, repair=options, repaired_error=error, suggestion=())

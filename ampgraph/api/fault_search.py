@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
@@ -17,6 +17,7 @@ from .pairs import OnnxPair, Pair
 if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.metric import Metric
+    from ..numerics.trace.ranking import Ranking
     from ..numerics.trace.suspects import Inquest, Suspect
     from ..numerics.trace.values import Tracer
 
@@ -45,6 +46,24 @@ class FaultSearch:
     left: float | None = None  # of the error, with what is named in float32
     seen: bool = False  # the errors of all nodes are wanted, whether one is to be named or not
     errors: dict[str, float] = field(default_factory=dict)  # of what each node makes, by its name
+    ranking: Ranking | None = None  # of all low nodes, where causes were found
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """All that were found."""
+        return self.growth if self.born is None else (self.born,)
+
+    def withdraw(self) -> None:
+        """Suggests nothing: no choice of precision is known to help."""
+        self.born = None if self.born is None else replace(self.born, suggestion=())
+        self.growth = tuple(replace(suspect, suggestion=()) for suspect in self.growth)
+
+    def anew(self) -> FaultSearch:
+        """The same search, before it has found anything; for another pair as a rule."""
+        return FaultSearch(
+            self.pair, self.outputs, self.tolerance, self.count, self.asked, metric=self.metric, runs=self.runs,
+            seconds=self.seconds,
+        )  # fmt: skip
 
     def look(self, drawn: Samples, progress: Progress | None) -> None:
         missed = [output for output in self.outputs if not output.within(self.tolerance)]
@@ -113,6 +132,7 @@ class FaultSearch:
             text = f"the search for the nodes that make the error ended after {self.seconds:g} seconds"
             self.notes.append(text + instead)
         self.growth, self.left = found.suspects, found.left if found.suspects else None
+        self.ranking = found.ranking
         return bool(found.suspects)
 
     def _descended(self, inquest: Inquest, tracer: Tracer, ours: Feeds, theirs: Feeds) -> Suspect | None:

@@ -54,5 +54,5 @@ def inspect(
     provider = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"]).provider if fusions else ""
     refuse_page(html, model, against)
     found = inspected(model, against, lists=lists_of(wanted), provider=provider, runtime=runtime, progress=progress)
-    picture_inspection(html, model, found)
+    picture_inspection(html, model, against, found)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from abc import ABC, abstractmethod
@@ -157,6 +158,21 @@ class OnnxPair(Pair):
         from ..report.quantized import quantized_parts
 
         return quantized_parts(self._ours.dataflow(), self._theirs.dataflow())
+
+    def remade(self, model: Graph | PathLike) -> OnnxPair:
+        """The same reference beside another model that was made of it, open, on the CPU.
+
+        Raises AmpError AMP209 for another interface, AMP502."""
+        from ..numerics.graphs import interface_of, load_onnx
+        from ..numerics.strict.session import StrictSession
+
+        other = copy.copy(self)
+        other._theirs, other._path = load_onnx(model), path_of(model)
+        other._takes, other.low = interface_of(other._theirs), _low_types(other._theirs)
+        same_interface(other._given, other._takes)
+        other._expected = self._expected or StrictSession(self._ours)
+        other._found = StrictSession(other._theirs)
+        return other
 
     def tracer(self) -> Tracer:
         from ..numerics.trace.values import Tracer

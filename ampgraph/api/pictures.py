@@ -32,12 +32,12 @@ def write_page(path: PathLike, page: Page) -> None:
         pass
 
 
-def picture_inspection(path: PathLike | None, model: object, found: Inspection) -> None:
+def picture_inspection(path: PathLike | None, model: object, against: object, found: Inspection) -> None:
     """The page of `inspect`, where one is wanted."""
     if path is not None:
         from ..report.picture.pages import inspection_page
 
-        write_page(path, inspection_page(see(model), found))
+        write_page(path, inspection_page(see(model), found, None if against is None else see(against)))
 
 
 def picture_conversion(path: PathLike | None, graph: Graph, summary: Summary | None, made: Choices | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from .frozen import notes as frozen_notes
 from .interface import check_dims, low_interface
 from .kinds import Model, PathLike
 from .measuring import Measuring
-from .opsets import moved
+from .opsets import AUTO, moved
 from .optimize import Optimize, optimised
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
@@ -133,18 +133,18 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
-        made = choices(decided.plan, decided.flow, decided.lists) if job.report else None
+        ranges = None if options is None else options.ranges
+        made = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
-        dims = dict(job.recipe.dims if options is None else options.dims)
         checks = checking(job, decided.plan, changed, output)
-        verdict = trial(job, decided.plan, graph, dims, output, progress) if checks == "require" else None
+        verdict = trial(job, decided.plan, graph, options, output, progress) if checks == "require" else None
         if verdict is not None and not verdict.stands:
             output = None
         summary = report(job, decided, output, graph, changed, before, made)
         if verdict is None or verdict.stands:
             write(job, decided.plan, options, output, graph, changed, progress)
         if checks == "auto" and output is not None:
-            verdict = verdict_on(job, decided.plan, graph, dims, output, progress)
+            verdict = verdict_on(job, decided.plan, graph, options, output, progress)
     if summary is not None:
         summary = replace(summary, check=verdict)
     return Conversion(graph, back, decided.plan, changed, output, summary, verdict, made)
@@ -276,8 +276,15 @@ def checking(job: Job, plan: Plan, changed: bool, output: Path | None) -> str:
     return mode if wanted and changed and not job.dry_run and lowers(plan) else ""
 
 
+def all_that_made(job: Job, options: Options | None) -> Recipe | None:
+    """The recipe of a job, with the ranges that were measured for it; None where something else made the result too."""
+    if options is None or job.passes or job.optimize or job.recipe.opset == AUTO:
+        return None
+    return job.recipe if options.ranges is None else replace(job.recipe, ranges=options.ranges)
+
+
 def trial(
-    job: Job, plan: Plan, graph: Graph, dims: Mapping[str, int], output: Path | None, progress: Progress
+    job: Job, plan: Plan, graph: Graph, options: Options | None, output: Path | None, progress: Progress
 ) -> CheckVerdict:
     """The verdict on a file that is gone afterwards, beside the place of the result where it has one."""
     folder = None if output is None else output.parent
@@ -286,13 +293,15 @@ def trial(
         tried = Path(scratch) / f"result{SUFFIXES[graph.format]}"
         if not beyond(graph):
             graph.save(tried, progress)
-        return verdict_on(job, plan, graph, dims, tried, progress)
+        return verdict_on(job, plan, graph, options, tried, progress)
 
 
 def verdict_on(
-    job: Job, plan: Plan, graph: Graph, dims: Mapping[str, int], written: Path, progress: Progress
+    job: Job, plan: Plan, graph: Graph, options: Options | None, written: Path, progress: Progress
 ) -> CheckVerdict:
     """What a strict run says of a file that was written, held against the model that was given."""
+    dims = dict(job.recipe.dims if options is None else options.dims)
+    recipe = all_that_made(job, options)
     progress("checking", 0, 0)
     if reason := beyond(graph):
         return unchecked(reason)
@@ -302,7 +311,7 @@ def verdict_on(
             folder = files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))
             reference = Path(folder) / f"reference{SUFFIXES[graph.format]}"
             adapters.load(job.model)[0].save(reference)
-        return check(reference, written, plan, job.checking, job.measuring, dims)
+        return check(reference, written, plan, job.checking, job.measuring, dims, recipe)
 
 
 @contextlib.contextmanager

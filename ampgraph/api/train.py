@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from ..core.files import text_file
 from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
 from ..core.shown import Shown
+from ..report.event_log import EventLog, check_events
 from ..report.plot import check_plot, draw_losses
-from ..report.step_log import StepLog, check_log
+from ..report.step_log import StepLog, StepRow, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
@@ -92,6 +94,7 @@ def train(
     plot: PathLike | None = None,
     html: PathLike | None = None,
     log: PathLike | None = None,
+    tensorboard: PathLike | None = None,
     distributed: str | ProcessGroup | None = "auto",
     communicate: str = "float32",
     shard_optimizer: bool = False,
@@ -120,7 +123,8 @@ def train(
         normalize: ``[INPUT=]MEAN,STD``; ``scale``: ``[INPUT=]FACTOR``, of data in files.
         plot: a picture of the loss curve, by matplotlib.
         html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
-        log: a .csv file with these of every step.
+        log: a .csv file with these of every step; ``tensorboard``: a folder for TensorBoard's event files of them,
+            which grow while it runs.
         distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
 
@@ -133,15 +137,22 @@ def train(
     trainer, group = _opened(
         step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer, cuda_graph
     )  # fmt: skip
-    _check_places(group, step, plot, html, log)
-    told = StepLog(lambda total: _rates(trainer, lr_schedule, total)) if group.first and (html or log) else None
-    history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
+    _check_places(group, step, plot, html, log, tensorboard)
+    events = EventLog(tensorboard) if group.first and tensorboard is not None else None
+    wanted = group.first and bool(html or log or events)
+    told = StepLog(lambda total: _rates(trainer, lr_schedule, total), events or _nothing) if wanted else None
+    with contextlib.closing(events) if events is not None else contextlib.nullcontext():
+        history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
     found = Trained(
         os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
         group.world, history, trainer, told,
     )  # fmt: skip
     _write(found, log)
     return found
+
+
+def _nothing(row: StepRow) -> None:
+    """Who listens to no step."""
 
 
 def _both(*listeners: OnStep | None) -> OnStep:
@@ -202,13 +213,16 @@ def _opened(
 
 
 def _check_places(
-    group: Ranks, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None
-) -> None:
+    group: Ranks, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None,
+    tensorboard: PathLike | None,
+) -> None:  # fmt: skip
     if group.first:
         if plot is not None:
             check_plot(plot)
         if log is not None:
             check_log(os.fspath(log), step)
+        if tensorboard is not None:
+            check_events(tensorboard)
         refuse_page(html, step)
 
 

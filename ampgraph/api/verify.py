@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.arguments import a_callable, of_kind
-from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
 from ..core.renamed import renamed_keywords
-from ..core.verdict import chaotic_in_itself
+from ..core.repairs import Mended
 from ..formats.checks import faults_reported
-from ..numerics.metrics.agreement import Agreement, apart
-from ..numerics.metrics.judged import Scores
-from ..numerics.metrics.metric import SAMPLE, Metric, metric_of
-from ..numerics.metrics.sensitivity import sensitivity
+from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.vanishing import vanishing
 from ..report.verification import Verification
-from .decoding import Run, decoding_of
-from .fault_search import FaultSearch
-from .kinds import Data, Feeds, Model, PathLike, path_of
-from .pairs import Pair, paired
+from .comparison import Comparison, chaotic
+from .decoding import decoding_of
+from .fault_search import SECONDS, FaultSearch
+from .kinds import Data, Model, PathLike, path_of
+from .mending import repair_of
+from .pairs import paired
 from .pictures import picture_verification, refuse_page
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
     from ..numerics.metrics.custom import Function
 
 TOLERANCE, NODES = 1e-2, 5
+COMPARISONS = 4.0  # that a search for a repair may take beside its minute, each as long as the first one
 
 
 @renamed_keywords("0.3", told="progress")
@@ -95,35 +94,33 @@ def verify(
         pair.open()
         drawn = drawn.fitted(pair.expected)
         measure = metric_of(metric, pair.roles())
-        runs = _one_by_one(pair, drawn, progress) if decoding is None else decoding.runs(drawn, progress)
-        outputs, overall = compared(runs, measure, None if decoding is None else decoding.heard)
-        small = vanishing(outputs, pair.roles()) if "float16" in pair.low else ""
-        alone = chaotic(pair.expected, drawn, pair.low, tolerance, outputs) if decoding is None else []
-        job = FaultSearch(pair, outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept, job.metric, job.seen = None if decoding is None else decoding.worst, measure, html is not None
+        comparison = Comparison(drawn, measure, tolerance, steps, cache)
+        seen = comparison.of(pair, decoding, progress)
+        small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
+        alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
+        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
+        job.kept, job.metric, job.seen = seen.kept, measure, html is not None
         job.look(drawn, progress)
-        by_step = () if decoding is None else decoding.by_step(outputs)
+        mended = None if seen.ok else _mended(reference, job, comparison, seen.seconds, hopeless=bool(alone))
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
-            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(outputs),
-            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, overall, by_step,
-            pair.quantized(), job.left, job.errors,
+            names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(seen.outputs),
+            job.born, job.growth, job.traced, tuple(pair.fallback), notes, measure.name, seen.overall, seen.by_step,
+            pair.quantized(), job.left, job.errors, mended,
         )  # fmt: skip
     picture_verification(html, model, found)
     return found
 
 
-def chaotic(
-    run: Callable[[Feeds], Mapping[str, Result]], drawn: Samples, low: Sequence[str], tolerance: float,
-    outputs: Sequence[Agreement],
-) -> list[str]:  # fmt: skip
-    """A note on a model that misses a tolerance, and would whatever was low in it: its inputs' rounding is enough."""
-    if not low or all(output.within(tolerance) for output in outputs):
-        return []
-    name, found = sensitivity(run, drawn, low[0])
-    return [f"{chaotic_in_itself(found)} at '{name}'"] if found > tolerance else []
+def _mended(source: Model, job: FaultSearch, comparison: Comparison, took: float, hopeless: bool) -> Mended | None:
+    """The search for a repair. ``hopeless``: where it finds none, nothing is suggested either."""
+    until = time.monotonic() + SECONDS + COMPARISONS * took
+    found = repair_of(source, None, job, comparison.again, comparison.drawn, until, took)
+    if hopeless and found is not None and found.repair is None:
+        job.withdraw()
+    return found
 
 
 def _of_right_kinds(dims: object, device: object, cache: object, progress: object) -> None:
@@ -139,34 +136,3 @@ def _check(tolerance: float, nodes: int | None) -> None:
         raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
         raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
-
-
-def _one_by_one(pair: Pair, drawn: Samples, progress: Progress | None) -> Iterator[Run]:
-    """The outputs of both models on each sample."""
-    for number, feeds in enumerate(drawn):
-        if progress:
-            progress("comparing", number, len(drawn))
-        yield pair.both(feeds)
-
-
-def compared(
-    runs: Iterable[Run], metric: Metric, heard: Callable[[int, float], None] | None = None
-) -> tuple[list[Agreement], Scores | None]:
-    """The outputs over the runs, and what the metric says of runs as a whole where it does that.
-
-    ``heard``: is given each run's index and its largest error.
-    """
-    outputs: dict[str, Agreement] = {}
-    overall: list[float] = []
-    for number, (expected, found) in enumerate(runs):
-        judged = metric.judge(expected, found)
-        overall += [judged[SAMPLE].error()] if SAMPLE in judged else []
-        for name, value in expected.items():
-            output = outputs.setdefault(name, Agreement(name, over_all=metric.over_all))
-            output.counts = name in judged
-            output.add(apart(value, found[name]), judged.get(name))
-        if heard is not None:
-            heard(number, max(one.error() for one in judged.values()))
-    if not outputs:
-        raise AmpError("AMP209", "the models have no output to compare", hint="see `ampgraph inspect`")
-    return list(outputs.values()), Scores(metric.name, overall) if overall else None

@@ -123,6 +123,9 @@ TrainingPageOption = Annotated[
     str | None, _text("--html", "FILE", "Write a page: loss, loss scale, skipped steps, gradient norm, learning rate.")
 ]
 LogOption = Annotated[str | None, _text("--log", "FILE.csv", "Write these of every step, a line each.")]
+TensorboardOption = Annotated[
+    str | None, _text("--tensorboard", "DIR", "And there as TensorBoard's event files (needs tensorboard).")
+]
 PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
 
 
@@ -204,6 +207,7 @@ def train(
     plot: PlotOption = None,
     html: TrainingPageOption = None,
     log: LogOption = None,
+    tensorboard: TensorboardOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train: run a step over data, epoch by epoch.
@@ -214,7 +218,7 @@ def train(
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
-    ampgraph train step.onnx --data train.npz --html run.html --log run.csv
+    ampgraph train step.onnx --data train.npz --html run.html --log run.csv --tensorboard runs/1
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     ampgraph train step.O2.mindir --data train.npz --checkpoint run1
     """
@@ -230,8 +234,8 @@ def train(
             step, data, validate=validate, epochs=epochs, batch_size=batch_size, device=device, strict=strict,
             lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
-            normalize=normalize, scale=scale, plot=plot, html=html, log=log, communicate=communicate,
-            shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
+            normalize=normalize, scale=scale, plot=plot, html=html, log=log, tensorboard=tensorboard,
+            communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
             on_step=lambda count, total, result: bar.part("training", count, total),
             on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),
         )  # fmt: skip

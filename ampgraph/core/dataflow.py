@@ -42,6 +42,7 @@ class Value:
     parameter: bool = False  # a stored tensor that is a parameter of the model, not a constant of its graph
     low_source: int = NONE  # the low value that a given Cast made this one from
     native: Any = None
+    default: bool = False  # an input with a stored tensor, which a caller may override
 
 
 @dataclass(slots=True)
@@ -251,10 +252,10 @@ class Dataflow:
         producer = self.values[value].producer
         return self.ops[producer] if producer != NONE else None
 
-    def scalar(self, value: int) -> float | None:
-        """The number in a stored tensor of one element, else None."""
+    def scalar(self, value: int, *, overridable: bool = False) -> float | None:
+        """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default"""
         item = self.values[value] if value != NONE else None
-        if item is None or not item.weight or self.weights.size(item) != 1:
+        if item is None or not (item.weight or (overridable and item.default)) or self.weights.size(item) != 1:
             return None
         array = self.weights.array(item)
         if array is None or array.dtype.kind in "USO":

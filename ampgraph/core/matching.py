@@ -44,10 +44,10 @@ class Mismatch:
 
 
 class PatternSet:
-    """Patterns that are searched together, in order of preference."""
+    """Patterns that are searched together, in order of preference. ``overridable``: as a View has it."""
 
-    def __init__(self, patterns: Sequence[Pattern], conventions: Conventions) -> None:
-        self.patterns, self.conventions = tuple(patterns), conventions
+    def __init__(self, patterns: Sequence[Pattern], conventions: Conventions, *, overridable: bool = True) -> None:
+        self.patterns, self.conventions, self.overridable = tuple(patterns), conventions, overridable
         self.roles = frozenset(call.role for p in patterns for node in p.nodes for call in node.calls)
         self._by_anchor: dict[str, list[Pattern]] = {}
         for pattern in patterns:
@@ -107,7 +107,7 @@ class Matcher:
         self, flow: Dataflow, patterns: PatternSet, classes: Classes, explained: Pattern | None = None
     ) -> None:
         self.flow, self.explained = flow, explained
-        self.view = View(flow, patterns.conventions, patterns.roles)
+        self.view = View(flow, patterns.conventions, patterns.roles, overridable=patterns.overridable)
         self.named: dict[str, list[str]] = {}  # operator -> what patterns call it
         for name, roles in classes.items():
             for role in roles:

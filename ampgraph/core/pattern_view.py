@@ -11,10 +11,14 @@ TWICE = 4  # how many nodes in a row may stand twice
 
 
 class View:
-    """Reads a dataflow by the conventions of patterns. ``roles``: the operators that patterns speak of."""
+    """Reads a dataflow by the conventions of patterns. ``roles``: the operators that patterns speak of;
+    ``overridable``: whether an input that has a stored tensor by default is a stored one too."""
 
-    def __init__(self, flow: Dataflow, conventions: Conventions, roles: Collection[str]) -> None:
+    def __init__(
+        self, flow: Dataflow, conventions: Conventions, roles: Collection[str], *, overridable: bool = True
+    ) -> None:
         self.flow, self.conventions, self.roles, self.through = flow, conventions, roles, conventions.through
+        self.overridable = overridable
         self._numbers: dict[int, float | None] = {}  # by value: many nodes share one, and reading takes time
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
@@ -43,18 +47,22 @@ class View:
 
     def number(self, value: int) -> float | None:
         """The number in a stored tensor of one element."""
-        if not self.flow.values[value].weight:
+        if not self._is_stored(value):
             return None
         if value not in self._numbers:
-            self._numbers[value] = self.flow.scalar(value)
+            self._numbers[value] = self.flow.scalar(value, overridable=self.overridable)
         return self._numbers[value]
 
     def stored(self, sort: str, value: int) -> bool:
         """Whether a value is a stored tensor of a sort, a key of STORED."""
-        if not self.flow.values[value].weight:
+        if not self._is_stored(value):
             return False
         shape = self.flow.shape(value) or ()
         return sort == "any" or (len(shape) if sort == "vector" else sum(dim != 1 for dim in shape)) <= 1
+
+    def _is_stored(self, value: int) -> bool:
+        item = self.flow.values[value]
+        return item.weight or (self.overridable and item.default)
 
     def attribute(self, op: Op, name: str) -> object:
         """An attribute, or the stored operand that later versions have in its place."""

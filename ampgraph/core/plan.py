@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import AmpError
 from .json_types import JsonObject
+from .sketches import bar, strip, table
 
 FORMAT = 1
 
@@ -67,6 +68,10 @@ HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
+BY_SQUARES = "Gelu by tanh, of squares"
+"""A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
+SAME_RESULT = (HALF_LAST, BY_SQUARES)
+"""Rewrites that leave their last node, which reads other values."""
 
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
@@ -154,12 +159,14 @@ class Plan:
         return f"Plan({head}: {counts})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: how many decisions have which type and which kind of reason."""
-        table = Counter((d.dtype, d.why.rule) for d in self.decisions)
-        rows = "".join(f"<tr><td>{a}</td><td>{b}</td><td>{n:,}</td></tr>" for (a, b), n in table.most_common())
-        return (
-            f"<p>{html.escape(repr(self))}</p><table><tr><th>type</th><th>by</th><th>decisions</th></tr>{rows}</table>"
-        )
+        """For notebooks: types along the graph, and how many decisions have which type and which kind of reason."""
+        counts = Counter((d.dtype, d.why.rule) for d in self.decisions)
+        most = max(counts.values(), default=1)
+        rows = [(a, b, f"{n:,}", bar({a: n}, most, 160)) for (a, b), n in counts.most_common()]
+        types = Counter(d.dtype for d in self.decisions)
+        words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
+        drawn = strip([d.dtype for d in self.decisions], words)
+        return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON, as in `to_json`."""

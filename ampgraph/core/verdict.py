@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .json_types import Json, JsonObject
+from .repairs import listed
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
-REPAIRS = 4  # shown
 
 
 def chaotic_in_itself(sensitivity: float) -> str:
@@ -41,7 +41,9 @@ class CheckVerdict:
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
-        repair: options of `convert` that mend it.
+        repair: options of `convert` that mend it: it was converted again with them, and run on the same samples;
+            ``repaired_error`` is what was left.
+        suggestion: options to try, where nothing was found that mends it; ``unrepaired``: why.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
@@ -59,6 +61,9 @@ class CheckVerdict:
     first: str = ""
     why: str = ""
     repair: tuple[str, ...] = ()
+    repaired_error: float | None = None
+    suggestion: tuple[str, ...] = ()
+    unrepaired: str = ""
     held: tuple[str, ...] = ()
     reason: str = ""
     near: str = ""
@@ -115,9 +120,14 @@ class CheckVerdict:
         parts = [f"MISSED: {error}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []
-        more = f" and {len(self.repair) - REPAIRS} more, see --json" if len(self.repair) > REPAIRS else ""
-        parts += [f"repair: {' '.join(self.repair[:REPAIRS])}{more}"] if self.repair else []
-        return ", ".join(parts) + self._by_itself()
+        return ", ".join([*parts, *self._remedy()]) + self._by_itself()
+
+    def _remedy(self) -> list[str]:
+        """What mends it, else what to try and why there is no more."""
+        if self.repair:
+            return [f"repair: {listed(self.repair)} (tried: error {self.repaired_error or 0.0:.2g})"]
+        none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
+        return none + ([f"try: {listed(self.suggestion)}"] if self.suggestion else [])
 
     def _by_itself(self) -> str:
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
@@ -131,7 +141,7 @@ class CheckVerdict:
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
         known: dict[str, Any] = dict(data)
-        known |= {name: tuple(known[name]) for name in ("repair", "held")}
+        known |= {name: tuple(known[name]) for name in ("repair", "suggestion", "held")}
         if data["outcome"] == MISSED and data["error"] is None:
             known["error"] = math.inf
         return CheckVerdict(**known)

@@ -92,8 +92,8 @@ class Fused:
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
     """Low types in which it is not known, so that it costs less in float32 between Casts."""
-    wide_operators: frozenset[str] = frozenset()
-    """What it may consist of there."""
+    wide_variants: frozenset[str] = frozenset()
+    """Of its pattern: the forms in which it is known there."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _trait(name: object) -> Trait | None:
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
     half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_operators"))
+    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_variants"))
     return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient, alone, wide)
 
 

@@ -34,16 +34,17 @@ class Region:
     core: tuple[Op, ...] = ()  # a norm's nodes up to that one
     complete: bool = False  # whether it ends where its pattern may end last
     variant: str = ""  # of its kind, as the pattern calls it
+    fixed: bool = True  # whether its numbers are constants: no caller can override them
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
     """Every region of a dataflow but for products with their bias, in the order of the anchors' nodes."""
-    return (_region(match) for match in (patterns or region_patterns()).find(flow))
+    return (_region(flow, match) for match in (patterns or region_patterns()).find(flow))
 
 
 def find_biases(flow: Dataflow, products: Collection[str]) -> Iterator[Region]:
     """A product and the Add of a stored vector to its result."""
-    return (_region(match) for match in bias_patterns().find(flow, {PRODUCT: products}))
+    return (_region(flow, match) for match in bias_patterns().find(flow, {PRODUCT: products}))
 
 
 def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
@@ -51,9 +52,10 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
     return [reason for reason in region_patterns().mismatches(flow, op) if kind in ("", reason.kind)]
 
 
-def _region(match: Match) -> Region:
+def _region(flow: Dataflow, match: Match) -> Region:
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
+    data = tuple(part(name, NONE) for name in ("x", "scale", "bias"))
     behind = {op.id for name, op in match.nodes.items() if name not in match.pattern.above(NORMAL)}
     return Region(
         match.pattern.kind,
@@ -70,6 +72,7 @@ def _region(match: Match) -> Region:
         tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
         match.nodes.get(match.pattern.ends[-1]) is match.result,
         match.pattern.variant,
+        not any(flow.values[v].default for op in match.ops for v in op.inputs if v not in (NONE, *data)),
     )
 
 
@@ -84,7 +87,9 @@ def region_patterns() -> PatternSet:
 
 @cache
 def bias_patterns() -> PatternSet:
-    return PatternSet([pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions())
+    return PatternSet(
+        [pattern for pattern in shipped_patterns() if pattern.kind == BIAS], conventions(), overridable=False
+    )
 
 
 def load_patterns(*paths: Path) -> PatternSet:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import isclose
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import GELU, GELU_BY_TANH, HALF_LAST, QUOTIENT, Rewrite
+from ..core.plan import BY_SQUARES, GELU, GELU_BY_TANH, HALF_LAST, QUOTIENT, Rewrite
 from ..oplists.patterns import Region, find_regions
-from .fusions import is_split
+from .fusions import is_closed, is_split
 from .options import Options
 from .selection import touched
 
-WRITTEN = {"erf": GELU, "tanh": GELU_BY_TANH}
+WRITTEN = {"erf": GELU, "tanh": GELU_BY_TANH, "tanh of squares": GELU_BY_TANH}
 """What variants of a pattern are written as."""
+CUBED = {"tanh": "tanh of squares"}
+"""Variants of a pattern that can be written as another one, which has the same numbers."""
+NUMBERS = (0.044715, 0.7978845608, 1.0, 0.5)
+"""Of a GELU by tanh: the cube's factor, the sum's, one and half."""
 
 
 def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
@@ -21,7 +26,8 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list
     product that may be low.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
-    half * (x * (1 + e)): times a power of two is exact.
+    half * (x * (1 + e)): times a power of two is exact. A GELU of x + c x x x that stays float32 becomes one of
+    x * (1 + c x x).
     """
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
@@ -29,16 +35,11 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list
     named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     found: list[Rewrite] = []
     for region in find_regions(flow):
-        fused, scope = fuses.get(region.kind), flow.scopes[region.result.scope]
-        if fused is None or scope.kind == "function" or any(op.id in named for op in region.ops):
+        scope = flow.scopes[region.result.scope]
+        if region.kind not in fuses or scope.kind == "function" or any(op.id in named for op in region.ops):
             continue
         writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
-        if "gelu" in names and (one := writer.one_operator(region)) is not None:
-            found.append(one)
-        elif fused.quotient and "quotient" in names:
-            found += writer.quotient(region)
-        elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
-            found += writer.half_last(region)
+        found += writer.written(region, names)
     return found
 
 
@@ -55,18 +56,48 @@ class _FormFinder:
     options: Options
     inside: frozenset[int]
 
+    def written(self, region: Region, names: Collection[str]) -> Iterator[Rewrite]:
+        """What a region is written as, by rewrites of these names."""
+        fused = self.options.kernels.fuses[region.kind]
+        whole = self.one_operator(region) if "gelu" in names else None
+        whole = self.of_squares(region) if whole is None and "squares" in names else whole
+        if whole is not None:
+            yield whole
+        elif fused.quotient and "quotient" in names:
+            yield from self.quotient(region)
+        elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
+            yield from self.half_last(region)
+
     def one_operator(self, region: Region) -> Rewrite | None:
         """A GELU that the target does not know in the low type is written as its operator."""
         flow, kernels = self.flow, self.options.kernels
         kind = WRITTEN.get(region.variant, "")
         admits = kernels.admits(region.kind, flow.opset, "T", self.options.dtype)
-        if not kind or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
+        if not kind or not region.fixed or not 0 < region.since <= flow.opset or not admits or region.source == NONE:
             return None
         if not is_split(flow, self.options, region) or len({op.scope for op in region.ops}) > 1:
             return None
-        nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-        scope = flow.scopes[region.result.scope].path
-        return Rewrite(scope, kind, nodes, (flow.values[region.source].name,), 0, 0.0, "gelu")
+        return self._whole("gelu", kind, region, (region.source,))
+
+    def of_squares(self, region: Region) -> Rewrite | None:
+        """A GELU by tanh that stays float32, and that the target knows there in another form."""
+        flow, options = self.flow, self.options
+        fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
+        if other not in fused.wide_variants or region.source == NONE or not is_closed(flow, region):
+            return None
+        listing = options.lists.of(region.kind)
+        wide = listing is not None and options.level.of(listing.cls) == "float32"
+        if not wide and not (is_split(flow, options, region) and options.level.kept != "low"):
+            return None
+        numbers = [self._number(region, number) for number in NUMBERS]
+        if NONE in numbers or len({op.scope for op in region.ops}) > 1:
+            return None
+        return self._whole("squares", BY_SQUARES, region, (region.source, *numbers))
+
+    def _number(self, region: Region, number: float) -> int:
+        """What a region reads a number from."""
+        read = (v for op in region.ops for v in op.inputs if v != NONE)
+        return next((v for v in read if isclose(self.flow.scalar(v) or 0.0, number, rel_tol=1e-4)), NONE)
 
     def quotient(self, region: Region) -> Iterator[Rewrite]:
         """A norm multiplies by an inverse: it divides."""
@@ -116,6 +147,12 @@ class _FormFinder:
     def _sum(self, value: int) -> bool:
         op = self.flow.writer(value) if value != NONE else None
         return op is not None and op.id in self.inside and self.options.lists.traits.has(op.role, "additions")
+
+    def _whole(self, name: str, kind: str, region: Region, read: Sequence[int]) -> Rewrite:
+        """All of a region is written by other operators."""
+        nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
+        scope = self.flow.scopes[region.result.scope].path
+        return Rewrite(scope, kind, nodes, tuple(self.flow.values[v].name for v in read), 0, 0.0, name)
 
     def _rewrite(self, name: str, kind: str, ops: tuple[Op, Op], read: tuple[str, str]) -> Rewrite:
         scope = self.flow.scopes[ops[-1].scope].path

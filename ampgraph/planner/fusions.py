@@ -19,24 +19,30 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     """Keeps a cast from the place in front of a region from where a runtime's fusion would take it along.
 
     ``units``: the region's. ``side``: what the level says of it: where that is float32 its source is too, else they
-    share one decision.
+    share one decision. So does what scales and shifts the norm by inputs of the graph.
     """
     flow, options = context.flow, context.options
     if not is_fused(flow, options, region):
         return []
-    sources = sorted(set(_sources(flow, options, region.source)) - set(units))
-    if not sources:
+    behind = [] if region.complete else _affine(flow, region.result, options.kernels.fusions[region.kind].operators)
+    beside = {*_sources(flow, options, region.source), *(unit for op in behind for unit in op.slots.values())}
+    others = sorted(beside - set(units))
+    if not others:
         return []
     if side == HIGH:
-        return [Hold(tuple(sources), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
-    return [Tie((units[0], *sources))]
+        return [Hold(tuple(others), VALIDITY, Why("kernel", options.kernels.fusions[region.kind].reason))]
+    return [Tie((units[0], *others))]
 
 
 def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
-    """Whether the target knows a region in float32 and not in the low type, where it is many kernels; nobody else
-    reads what is inside it."""
+    """Whether the target knows a region in float32 and not in the low type, where it is many kernels."""
     form = options.kernels.fuses.get(region.kind)
-    if form is None or options.dtype not in form.float32_alone or not region.complete:
+    return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
+
+
+def is_closed(flow: Dataflow, region: Region) -> bool:
+    """Whether a region has more nodes than a kernel between Casts, and nobody else reads what is inside it."""
+    if not region.complete:
         return False
     ids = {op.id for op in region.ops}
     made = (v for op in region.ops if op is not region.result for v in op.outputs)
@@ -46,9 +52,7 @@ def is_split(flow: Dataflow, options: Options, region: Region) -> bool:
 
 def fused_when_wide(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether such a region is one kernel in float32 between Casts."""
-    if not is_split(flow, options, region):
-        return False
-    return {op.role for op in region.ops if op.slots} <= options.kernels.fuses[region.kind].wide_operators
+    return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
 
 
 def in_one_type(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -161,7 +161,13 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     level = options.level
     inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
     dear = is_fused(flow, options, region)
-    if not since or flow.opset < since or not (inside or level.kept == "low" or dear) or region.scale == NONE:
+    if (
+        not region.fixed
+        or not since
+        or flow.opset < since
+        or not (inside or level.kept == "low" or dear)
+        or region.scale == NONE
+    ):
         return None
     takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
     if not (takes_low or dear) or _axis(flow, region) != -1:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..core.json_types import JsonObject
 from ..runtime.devices import import_onnxruntime
 from ..runtime.optimizing import NotOptimized, optimized
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from ..runtime.optimized import Optimized
+    from ..runtime.optimized import Optimized, OptimizedNode
 
 Runnable: TypeAlias = "str | ir.Model"
 """What ONNX Runtime is given to load: a path, or a model to serialize."""
@@ -45,13 +46,27 @@ class TargetGraph:
 
 @dataclass(frozen=True)
 class Fusions:
-    """What a target's runtime makes of the model and of its original; None where that cannot be told, ``note`` why."""
+    """What a target's runtime makes of the model and of its original; None where that cannot be told, ``note`` why.
+
+    ``nodes``: those that it would run of the model, which the page shows and JSON leaves out."""
 
     runtime: str = ""
     provider: str = ""
     after: TargetGraph | None = None
     before: TargetGraph | None = None
     note: str = ""
+    nodes: tuple[OptimizedNode, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """The provider's name, short: `CUDA`, `CPU`."""
+        return self.provider.removesuffix("ExecutionProvider")
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON."""
+        found: JsonObject = asdict(replace(self, nodes=()))
+        del found["nodes"]
+        return found
 
 
 def fused_operators(model: Runnable, original: Runnable | None, provider: str, python: str = "") -> Fusions:
@@ -72,6 +87,7 @@ def fused_operators(model: Runnable, original: Runnable | None, provider: str, p
         after=TargetGraph.of(after) if after else None,
         before=TargetGraph.of(before) if before else None,
         note="; ".join(dict.fromkeys(notes)),
+        nodes=after.nodes if after else (),
     )
 
 

@@ -60,6 +60,7 @@ class Inspection(Shown):
     """The report of `inspect`. Nodes are counted once for each call of a function that holds them, Casts apart."""
 
     LINES: ClassVar[str] = f"{__package__}.text.inspection_lines"
+    HTML: ClassVar[str] = f"{__package__}.sketched.inspection_html"
 
     model: str
     version: str  # of the format: "opset 18", "mind_ir_version 3"
@@ -94,7 +95,7 @@ class Inspection(Shown):
             "layers": self.layers.to_dict(),
             "unknown": list(self.unknown),
             "difference": self.difference.to_dict() if self.difference else None,
-            "fusions": asdict(self.fusions) if self.fusions else None,
+            "fusions": self.fusions.to_dict() if self.fusions else None,
         }
 
 

@@ -18,7 +18,7 @@ def rewrite_line(what: str, count: int) -> str:
     if what.endswith("(half)"):
         return f"{plural(count, 'group')} of nodes written as {what}: the form that the target fuses"
     row = f"{plural(count, 'group')} of nodes written as one {what} each"
-    return f"{row}: the form that the target fuses" if what.endswith("(quotient)") else row
+    return f"{row}: the form that the target fuses" if what.endswith(("(quotient)", "(squares)")) else row
 
 
 def in_rows(rows: Iterable[tuple[str, str]], width: int = 11) -> list[str]:

@@ -32,11 +32,12 @@ class StepRow:
 @dataclass
 class StepLog:
     """Listens to the steps of a training, as ``on_step``. ``rates``: by update, of how many steps; the last one counts
-    on.
+    on. ``told`` hears of each row at once.
 
     Each number is waited for when a step ends, so a device is not kept busy ahead."""
 
     rates: Callable[[int], Sequence[float]] = lambda total: ()
+    told: Callable[[StepRow], None] = lambda row: None
     rows: list[StepRow] = field(default_factory=list)
     updates: int = 0
     table: Sequence[float] = ()
@@ -47,6 +48,7 @@ class StepLog:
         rate = self.table[min(self.updates, len(self.table) - 1)] if self.table else math.nan
         self.rows.append(StepRow(done, result.loss, result.finite, result.scale, result.grad_norm, float(rate)))
         self.updates += result.finite
+        self.told(self.rows[-1])
 
     def to_csv(self) -> str:
         """A line for each step behind a line of names."""

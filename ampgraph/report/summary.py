@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow
 from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan, Why
+from ..core.ranges import Range, Ranges, by_value
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -47,7 +48,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A node and what was decided of it; ``native``: the node of the format, which keeps through all edits."""
+    """A node and what was decided of it; ``native``: the node of the format, which keeps through all edits; ``span``:
+    the range that was measured of what it makes, where that was."""
 
     kind: str
     role: str
@@ -55,6 +57,7 @@ class Chosen:
     dtype: str
     why: Why
     native: object = None
+    span: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,10 @@ class Summary:
         return {**asdict(self), **sizes, "check": check}
 
 
-def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
-    """What the plan decided of each node of its dataflow. To be called before the model is edited."""
+def choices(plan: Plan, flow: Dataflow, lists: OpLists, ranges: Ranges | None = None) -> Choices:
+    """What the plan decided of each node of its dataflow, and ranges. To be called before the model is edited."""
     decided = _decisions(plan)
+    spans = by_value(flow, ranges.values) if ranges else {}
     level = Why("level", f"{plan.level} asks for nothing low")
     chosen, given, other = [], 0, 0
     floats: Counter[str] = Counter()
@@ -143,8 +147,20 @@ def choices(plan: Plan, flow: Dataflow, lists: OpLists) -> Choices:
             continue
         found = decided.get((flow.scopes[op.scope].path, op.index))
         dtype, why = (found.dtype, found.why) if found else (FLOAT32, level)
-        chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why, op.native))
+        span = _span([spans[v] for v in op.outputs if v in spans])
+        chosen.append(Chosen(op.kind, op.role, label(flow, op), dtype, why, op.native, span))
     return Choices(chosen, given, other, dict(floats))
+
+
+def _span(found: Sequence[Range]) -> str:
+    """The range of what a node makes, in words."""
+    if not found:
+        return ""
+    whole = Range()
+    for one in found:
+        whole.add(one)
+    lost = f", {whole.nonfinite:,} not finite" if whole.nonfinite else ""
+    return f"{whole.low:.4g} to {whole.high:.4g}{lost}"
 
 
 def _decisions(plan: Plan) -> dict[tuple[str, int], Decision]:

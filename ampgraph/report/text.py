@@ -54,7 +54,7 @@ def summary_lines(summary: Summary) -> list[str]:
     for what, count in summary.rewrites.items():
         rows.append(("rewrites", rewrite_line(what, count)))
     rows += _range_rows(summary)
-    rows += _held_rows("guards", summary.guards, _no_guard(summary))
+    rows += _held_rows("guards", summary.guards, no_guard(summary))
     rows += _held_rows("opset", summary.opset) + _held_rows("unlisted", summary.unlisted)
     rows += _note_rows(summary)
     if summary.check is not None:
@@ -66,7 +66,7 @@ def _unwritten(summary: Summary) -> str:
     return "not written (dry run)" if summary.check is None else "not written (--check require)"
 
 
-def _no_guard(summary: Summary) -> str:
+def no_guard(summary: Summary) -> str:
     """What is said where no guard fired: it is no promise as long as nobody looked at values."""
     if not policy(summary.policy).ours:
         return "none: the policy is its framework's"
@@ -234,7 +234,7 @@ def _difference_lines(found: Changes) -> list[str]:
 
 
 def _fusion_lines(found: Fusions) -> list[str]:
-    name = found.provider.removesuffix("ExecutionProvider")
+    name = found.device
     sides = [side for side in (found.before, found.after) if side]
     if not sides:
         return [f"fused operators and placement on {name}: cannot be told: {found.note}"]

@@ -56,6 +56,7 @@ class Tuning(Shown):
     """
 
     LINES: ClassVar[str] = f"{__package__}.tuning.tuning_lines"
+    HTML: ClassVar[str] = f"{__package__}.sketched.tuning_html"
 
     model: str
     output: str | None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ..core.json_types import JsonObject
 from ..core.metric_names import OVER_ALL
+from ..core.repairs import Mended, Repair, listed
 from ..core.shown import Shown
 from ..numerics.metrics.judged import Scores
 from .lines import in_rows, plural
@@ -23,7 +24,7 @@ SORTS = {
     "numbers": "relative L2", "integers": "elements that differ,", "tokens": "elements that differ,",
     "classes": "other classes,", "detections": "detections, pair by pair,",
 }  # fmt: skip
-REPAIRS, OPERANDS, FALLBACK, STEPS = 4, 3, 8, 9  # shown; --json has all
+OPERANDS, FALLBACK, STEPS = 3, 8, 9  # shown; --json has all
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Verification(Shown):
     values were looked at, None where none was; ``overall``: what a metric of the user's own says."""
 
     LINES: ClassVar[str] = f"{__package__}.verification.verification_lines"
+    HTML: ClassVar[str] = f"{__package__}.sketched.verification_html"
 
     reference: str
     model: str
@@ -65,6 +67,12 @@ class Verification(Shown):
     quantized: QuantizedParts | None = None
     left: float | None = None  # the error of the sample that was looked at, with all nodes that are named in float32
     errors: Mapping[str, float] = field(default_factory=dict)  # in that sample, behind each node
+    mended: Mended | None = None  # the search for a repair, where there was one
+
+    @property
+    def repair(self) -> Repair | None:
+        """What was tried and mends the model."""
+        return None if self.mended is None else self.mended.repair
 
     @property
     def worst_step(self) -> StepError | None:
@@ -77,12 +85,7 @@ class Verification(Shown):
 
         By a metric of the user's own: whether that is, and nothing is infinite or NaN that should not be.
         """
-        compared = any(output.compared or output.paired for output in self.outputs)
-        if self.overall is not None:
-            return self.overall.decisive <= self.tolerance and not any(output.astray for output in self.outputs)
-        if any(step.error > self.tolerance for step in self.steps):
-            return False
-        return compared and all(output.within(self.tolerance) for output in self.outputs)
+        return within(self.outputs, self.overall, self.steps, self.tolerance)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -99,10 +102,24 @@ class Verification(Shown):
             "traced_sample": self.traced,
             "fallback": [{"node": node, "operator": operator} for node, operator in self.fallback],
             "notes": list(self.notes),
+            "repair": None if self.repair is None else self.repair.to_dict(),
+            "repairs_tried": 0 if self.mended is None else self.mended.tried,
             "error_without_growth": self.left if self.left is not None and math.isfinite(self.left) else None,
             "quantized": self.quantized.to_dict() if self.quantized else None,
             "steps": [step.to_dict() for step in self.steps],
         }
+
+
+def within(
+    outputs: Sequence[Agreement], overall: Scores | None, steps: Sequence[StepError], tolerance: float
+) -> bool:  # fmt: skip
+    """Whether a tolerance is met; see `Verification.ok`."""
+    if overall is not None:
+        return overall.decisive <= tolerance and not any(output.astray for output in outputs)
+    if any(step.error > tolerance for step in steps):
+        return False
+    compared = any(output.compared or output.paired for output in outputs)
+    return compared and all(output.within(tolerance) for output in outputs)
 
 
 def verification_lines(found: Verification) -> list[str]:
@@ -118,19 +135,27 @@ def verification_lines(found: Verification) -> list[str]:
         rows += [("", line) for line in _figures(output)]
     rows += _step_rows(found)
     if found.first_nonfinite is not None:
-        rows += _suspect("not finite", "first at ", found.first_nonfinite)
+        rows += _suspect("not finite", "first at ", found.first_nonfinite, found.repair is None)
     for i, suspect in enumerate(found.growth):
-        rows += _suspect("" if i else "error", "made at ", suspect)
+        rows += _suspect("" if i else "error", "made at ", suspect, found.repair is None)
     if found.left is not None:
-        more = "" if found.left <= found.tolerance else "; it has many causes, `ampgraph tune` finds what is needed"
-        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}{more}"))
+        rows.append(("", f"with all of these in float32 the error is {_number(found.left)}, as runs of parts tell"))
     if found.traced is not None:
         place = f"sample {found.traced}"
         if found.steps:
             place = f"step {found.traced % len(found.steps)} of sample {found.traced // len(found.steps)}"
         rows.append(("", f"(nodes as {place} shows them)"))
+    rows += _repair(found)
     rows.append(("verdict", _outcome(found)))
     return in_rows(rows)
+
+
+def _repair(found: Verification) -> list[tuple[str, str]]:
+    """What was tried and mends it, or why nothing is known to."""
+    if found.repair is not None:
+        said = f"tried with {found.repair.recipe}: error {_number(found.repair.error)} on the same inputs"
+        return [("repair", listed(found.repair.options)), ("", said)]
+    return [] if found.mended is None else [("repair", found.mended.none)]
 
 
 def _outcome(found: Verification) -> str:
@@ -231,7 +256,7 @@ def _details(output: Agreement) -> list[str]:
     return rest
 
 
-def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
+def _suspect(title: str, word: str, suspect: Suspect, suggests: bool) -> list[tuple[str, str]]:
     place = ", ".join(
         part
         for part in (
@@ -245,10 +270,8 @@ def _suspect(title: str, word: str, suspect: Suspect) -> list[tuple[str, str]]:
     rows = [(title, f"{word}{suspect.node} ({place}): {suspect.why}")]
     for sort, operands in (("in", suspect.reads), ("out", suspect.makes)):
         rows += [("", f"  {sort:<4}{_operand(operand)}") for operand in operands[:OPERANDS]]
-    if suspect.repair:
-        more = len(suspect.repair) - REPAIRS
-        message = " ".join(suspect.repair[:REPAIRS]) + (f"  and {more} more, see --json" if more > 0 else "")
-        rows.append(("", f"  repair: {message}"))
+    if suspect.suggestion and suggests:
+        rows.append(("", f"  try: {listed(suspect.suggestion)}"))
     rows += [("", f"  or: {hint}") for hint in suspect.hints]
     return rows
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import onnx
 
 from ..oplists.traits import has
+from .fused_parts import fused_parts
 
 FLOATS: dict[int, str] = {
     onnx.TensorProto.BFLOAT16: "bfloat16",
@@ -40,6 +41,8 @@ class OptimizedNode:
     """`CUDA`, `CPU`, ...; `?` where the log does not tell nodes of one name apart."""
     dtype: str
     """The lowest float type that it touches; of a Cast both, as `float32->float16`; empty where there is none."""
+    computes: tuple[str, ...] = ()
+    """The nodes of the file that it computes, by the first output of each; empty for what the runtime made up."""
 
     @property
     def copies(self) -> bool:
@@ -89,8 +92,11 @@ def read_optimized(before: onnx.ModelProto, after: onnx.ModelProto, log: str, ru
     Weights need not be there. Providers are exact where `name_nodes` named the nodes of the file.
     """
     places = placements(log)
-    nodes = tuple(_node(node, types, places) for node, types in walk(after.graph))
-    return Optimized(runtime, nodes, frozenset(kind_of(node) for node, _ in walk(before.graph)))
+    given, made = [node for node, _ in walk(before.graph)], list(walk(after.graph))
+    stored = [tensor.name for tensor in after.graph.initializer]
+    parts = fused_parts(given, [node for node, _ in made], stored)
+    nodes = tuple(_node(node, types, places, part) for (node, types), part in zip(made, parts, strict=True))
+    return Optimized(runtime, nodes, frozenset(map(kind_of, given)))
 
 
 def placements(log: str) -> dict[tuple[str, str], str]:
@@ -147,10 +153,12 @@ def walk(
             yield from walk(body, types)
 
 
-def _node(node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str]) -> OptimizedNode:
+def _node(
+    node: onnx.NodeProto, types: Mapping[str, int], places: Mapping[tuple[str, str], str], computes: tuple[str, ...]
+) -> OptimizedNode:
     kind = kind_of(node)
     provider = places.get((node.op_type, node.name)) or places.get(("", "")) or UNKNOWN
-    return OptimizedNode(node.name, kind, provider, _dtype(node, kind, types))
+    return OptimizedNode(node.name, kind, provider, _dtype(node, kind, types), computes)
 
 
 def _dtype(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> str:

@@ -81,7 +81,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
                 "float32_alone": ["bfloat16"],
-                "wide_operators": ["Add", "Div", "Erf", "Mul"],
+                "wide_variants": ["erf", "tanh of squares"],
             },
             "LayerNormalization": {
                 "why": "LayerNormFusion: Div, with the Casts around what is float32",
@@ -129,8 +129,8 @@ COMMENTS = {
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
 # (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
-# and consists of `wide_operators` becomes one kernel. GELU by tanh does not: behind a Cast,
-# FastGeluFusion::CheckSecondFormula wants the half to be multiplied low, and reads that half.
+# and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
+# FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """

@@ -9,6 +9,8 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
+from ampgraph.api.check_request import Request
+from ampgraph.api.near_limit import near_the_limit
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
@@ -191,7 +193,7 @@ def test_what_was_seen_before_the_time_was_up_stands(path, tmp_path, monkeypatch
         np.savez(tmp_path / name, x=np.full((2, 8), size, np.float32))
     left = iter([check_run.apart] * 2)
     monkeypatch.setattr(check_run, "apart", lambda a, b: next(left)(a, b))
-    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10, 1 << 30)
+    asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 10, 1 << 30)
     answers: list[CheckVerdict] = []
     with pytest.raises(StopIteration):
         check_run.run(asked, answers.append)
@@ -203,7 +205,7 @@ def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
     ampgraph.convert(source, output=tmp_path / "low.onnx", check="off")
     for name in "abc":
         np.savez(tmp_path / name, x=np.ones((2, 8), np.float32))
-    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 0, 1 << 30)
+    asked = Request(str(source), str(tmp_path / "low.onnx"), str(tmp_path), 3, {}, 1e-2, 0, 1 << 30)
     answers: list[CheckVerdict] = []
     check_run.run(asked, answers.append)
     assert str(answers[-1]).startswith("ok 0 on 1 sample (2 more would take too long)")
@@ -243,7 +245,7 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     assert {d.kind for d in plan.decisions if d.why.text == "--fp32 value:i"} == {"ArgMax"}
     low = [ampgraph.convert(parse(text, SMALL)), parse(text, SMALL)]
     found = ampgraph.verify(low[1], low[0], nodes=9)
-    patterns = [option.removeprefix("--fp32 ") for suspect in found.growth for option in suspect.repair]
+    patterns = [pattern for suspect in found.growth for pattern in suspect.patterns]
     assert ampgraph.plan(low[1], fp32=patterns)
 
 
@@ -263,7 +265,7 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
     source = path(weights, f"agraph (float[8,8] x) => (float[8,8] y) {{ p = Abs(x)  {body} }}")
     ampgraph.convert(source, output=tmp_path / "low.onnx", low=["op:*"], check="off")
     pair = OnnxPair(str(source), str(tmp_path / "low.onnx"), "cpu")
-    found = check_run.near_the_limit(pair, load_samples(pair.reference, count=6), 10)
+    found = near_the_limit(pair, load_samples(pair.reference, count=6), 10)
     assert found.startswith("'y' reaches ") if near else not found
 
 
@@ -316,5 +318,5 @@ def test_what_passes_the_budget_is_not_checked(amp, path, monkeypatch):
 def test_memory_that_a_child_may_not_take(path, tmp_path):
     source = path(SMALL)
     ampgraph.convert(source, output=tmp_path / "low.onnx")
-    asked = check_run.Request(str(source), str(tmp_path / "low.onnx"), None, 1, {"N": 1 << 24}, 1e-2, 10, 1 << 30)
+    asked = Request(str(source), str(tmp_path / "low.onnx"), None, 1, {"N": 1 << 24}, 1e-2, 10, 1 << 30)
     assert "memory" in str(check.in_child(asked))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import tempfile
+from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import onnx_ir as ir
 import pytest
@@ -25,12 +30,18 @@ def model() -> Any:
     return made
 
 
+def verified(low: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return ampgraph.verify(model(), low, html=Path(folder) / "page.html")
+
+
+@cache
 def reports() -> dict[str, Any]:
     low = proto(ampgraph.convert(model()))
     return {
         "explain": ampgraph.explain(model(), "less<than"),
         "inspect": ampgraph.inspect(low, model()),
-        "verify": ampgraph.verify(model(), low),
+        "verify": verified(low),
         "diff": ampgraph.diff(ampgraph.plan(model(), "O1"), ampgraph.plan(model(), "O3")),
         "plan": ampgraph.plan(model(), "O2"),
     }
@@ -43,6 +54,54 @@ def test_reports_show_themselves() -> None:
         assert str(report) == text and "object at" not in text, name
         assert page.startswith("<p") and "<script" not in page and "less<than" not in page, name
         json.dumps(report.to_dict(), allow_nan=False)
+
+
+KEPT = {"p", "b", "table", "tr", "th", "td", "pre", "details", "summary", "img"}  # where notebooks are only shown
+ATTRIBUTES = {"alt", "title", "src", "width", "height"}
+
+
+class Tags(HTMLParser):
+    """What a page for notebooks is made of, and what is left of it where pictures are left out."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.pictures: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        for name, value in attrs:
+            if name == "src":
+                head, _, data = str(value).partition(",")
+                assert head == "data:image/svg+xml;base64"
+                self.pictures.append(base64.b64decode(data).decode())
+            self.text += f" {value} " if name == "alt" else ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.slow
+def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
+    """Whatever a viewer leaves out, the numbers stay: in tables and in the words of each picture."""
+    found = reports() | {"tune": ampgraph.tune(model(), samples=1, tolerance=0.5)}
+    said = {
+        "inspect": ("1 float32, 1 float16", "MatMul"),
+        "verify": ("ok", "error behind each of", "tolerance 0.01"),
+        "plan": ("types along the graph:", "float16"),
+        "tune": ("chosen", "bytes in float32"),
+    }
+    for name, words in said.items():
+        seen = Tags(found[name]._repr_html_())
+        assert seen.tags <= KEPT and seen.attributes <= ATTRIBUTES, name
+        assert all(word in seen.text for word in words), (name, seen.text)
+        assert seen.pictures, name
+        for picture in seen.pictures:
+            ElementTree.fromstring(picture)
 
 
 def test_the_text_is_that_of_the_command(amp: Any) -> None:

@@ -221,7 +221,7 @@ def test_the_loss_curve(made, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_and_the_table_of_steps(made, tmp_path):
+def test_the_page_and_the_table_of_steps(made, tmp_path, monkeypatch):
     words = ("train", made / "step.onnx", "--data", made / "train.npz", "--epochs", 2, "--batch-size", 50)
     code, out, _ = run(*words, "--lr-schedule", "linear", "--html", tmp_path / "p.html", "--log", tmp_path / "s.csv")
     rows = (tmp_path / "s.csv").read_text().splitlines()
@@ -230,6 +230,11 @@ def test_the_page_and_the_table_of_steps(made, tmp_path):
     assert all(f"<h2>{name}</h2>" in page for name in ("loss", "loss scale", "gradient norm", "learning rate"))
     rates = [float(row.split(",")[-1]) for row in rows[1:]]
     assert rates[0] == pytest.approx(0.01, rel=0.2) and rates == sorted(rates, reverse=True)
+    heard = []
+    monkeypatch.setattr("ampgraph.report.event_log.EventLog.__call__", lambda log, row: heard.append(row))
+    monkeypatch.setattr("ampgraph.api.train.check_events", lambda folder: None)
+    assert run(*words, "--tensorboard", tmp_path / "runs")[0] == 0 and len(heard) == 8
+    monkeypatch.undo()
     before = contents(tmp_path)
     refused(run(*words, "--log", tmp_path / "s.txt"), "AMP105", ".csv")
     refused(run(*words, "--html", tmp_path / "none" / "p.html"), "AMP105")

@@ -13,7 +13,8 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.api.check_run import Request, judge
+from ampgraph.api.check_request import Request
+from ampgraph.api.check_run import judge
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
@@ -203,5 +204,5 @@ def verdict(case: Random, result: ModelProto, tolerance: float) -> CheckVerdict:
     said: list[CheckVerdict] = []
     pair = OnnxPair(case.model, result, "cpu")
     asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, 0)
-    judge(pair, load_samples(pair.reference, case.feeds), asked, said.append)
+    judge(pair, load_samples(pair.reference, case.feeds), asked, said.append, case.model)
     return said[-1]

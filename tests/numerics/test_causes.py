@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 from typing import Any
 
 import hypothesis.strategies as st
@@ -31,8 +30,8 @@ def low(model: ModelProto, **more: Any) -> ModelProto:
 
 
 def patterns(found: Verification) -> list[str]:
-    """What the repairs hold."""
-    return [word for suspect in found.growth for text in suspect.repair for word in shlex.split(text)[1::2]]
+    """What is suggested."""
+    return [pattern for suspect in found.growth for pattern in suspect.patterns]
 
 
 def mended(model: ModelProto, found: Verification, data: Data, **more: Any) -> Verification:

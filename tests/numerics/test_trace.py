@@ -119,8 +119,8 @@ def test_a_loop_is_named_itself_and_its_pattern_covers_its_body() -> None:
     found = verify(model, low(model), data=data)
     born = present(found.first_nonfinite)
     assert born.node == "round" and born.operator == "Loop"
-    assert born.repair[0] == "--fp32 round"
-    fp32 = [text.split()[1] for text in born.repair]
+    assert born.suggestion[0] == "--fp32 round"
+    fp32 = [text.split()[1] for text in born.suggestion]
     assert verify(model, ampgraph.convert(model, "O3", fp32=fp32), data=data).ok
 
 
@@ -129,7 +129,7 @@ def test_nodes_without_names_are_named_by_their_values() -> None:
     for node in model.graph.node:
         node.name = ""
     born = present(verify(model, low(model), data=[planted.feed()]).first_nonfinite)
-    assert (born.node, born.repair[0]) == ("b", "--fp32 value:b")
+    assert (born.node, born.suggestion[0]) == ("b", "--fp32 value:b")
 
 
 def test_layers_are_those_of_the_exporter() -> None:

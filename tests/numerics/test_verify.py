@@ -25,9 +25,9 @@ TRUE = np.array(True)
 HERE = Path(__file__).resolve().parent
 
 
-def patterns(repair: tuple[str, ...]) -> list[str]:
+def patterns(suggestion: tuple[str, ...]) -> list[str]:
     """The arguments of --fp32, as a shell would read them."""
-    words = [shlex.split(text) for text in repair]
+    words = [shlex.split(text) for text in suggestion]
     assert all(option == "--fp32" for option, _ in words)
     return [pattern for _, pattern in words]
 
@@ -106,8 +106,8 @@ def test_an_overflow_in_a_chain_is_named_and_repaired() -> None:
     assert (born.node, born.operator, born.dtype) == ("second", "Mul", "float16")
     assert born.makes[0].range.infinite and present(born.makes[0].reference).absmax > 65504
     assert born.reads[0].range.infinite == 0 and "float16 ends at 65,504" in born.why
-    assert patterns(born.repair)[0] == "second" and "--dtype bfloat16" in born.hints
-    assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
+    assert patterns(born.suggestion)[0] == "second" and "--dtype bfloat16" in born.hints
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
     assert verify(model, low(model, dtype="bfloat16"), data=data, tolerance=3e-2).ok
 
 
@@ -115,7 +115,7 @@ def test_a_difference_of_infinities_blames_the_first_of_them() -> None:
     model = planted.difference()
     found = verify(model, low(model), data=[planted.feed()])
     assert found.outputs[0].nan == 8 and present(found.first_nonfinite).node == "b"
-    repaired = low(model, fp32=patterns(present(found.first_nonfinite).repair))
+    repaired = low(model, fp32=patterns(present(found.first_nonfinite).suggestion))
     assert verify(model, repaired, data=[planted.feed()]).first_nonfinite is None
 
 
@@ -125,8 +125,8 @@ def test_zero_by_zero_blames_what_vanished() -> None:
     found = verify(model, low(model), data=data)
     born = present(found.first_nonfinite)
     assert born.node == "ratio" and "has become zero in 8 places" in born.why and "eps" in born.hints[0]
-    assert {"ratio", "square"} <= set(patterns(born.repair))
-    assert verify(model, low(model, fp32=patterns(born.repair)), data=data).ok
+    assert {"ratio", "square"} <= set(patterns(born.suggestion))
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=data).ok
 
 
 def test_an_overflow_in_a_function_is_named_with_its_calls() -> None:
@@ -134,8 +134,8 @@ def test_an_overflow_in_a_function_is_named_with_its_calls() -> None:
     found = verify(model, low(model), data=[planted.feed()])
     born = present(found.first_nonfinite)
     assert (born.node, born.inside) == ("inner_again", "call_two")
-    assert patterns(born.repair)[0] == "inner_again"
-    assert verify(model, low(model, fp32=patterns(born.repair)), data=[planted.feed()]).first_nonfinite is None
+    assert patterns(born.suggestion)[0] == "inner_again"
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[planted.feed()]).first_nonfinite is None
 
 
 def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
@@ -144,7 +144,7 @@ def test_an_overflow_in_a_branch_is_named_with_its_if() -> None:
     found = verify(model, low(model), data=[feeds])
     born = present(found.first_nonfinite)
     assert (born.node, born.inside) == ("big", "choose")
-    assert verify(model, low(model, fp32=patterns(born.repair)), data=[feeds]).first_nonfinite is None
+    assert verify(model, low(model, fp32=patterns(born.suggestion)), data=[feeds]).first_nonfinite is None
     assert verify(model, low(model), data=[planted.feed(c=np.array(False))]).ok
 
 
@@ -156,7 +156,7 @@ def test_growth_at_a_cancellation() -> None:
     assert not found.ok and found.first_nonfinite is None
     assert {suspect.node for suspect in found.growth} >= {"shift", "centre"}
     assert any("times larger by Sub centre" in suspect.why for suspect in found.growth)
-    repaired = low(model, fp32=[pattern for suspect in found.growth for pattern in patterns(suspect.repair)])
+    repaired = low(model, fp32=[pattern for suspect in found.growth for pattern in patterns(suspect.suggestion)])
     assert verify(model, repaired, data=data).ok and present(found.left) < 1e-2
 
 
@@ -190,9 +190,9 @@ def test_the_t5_that_overflows() -> None:
     model = hard.build()
     found = verify(model, ampgraph.convert(model, "O2"), data=hard.feeds(8))
     born = present(found.first_nonfinite)
-    assert born.node == "block.2.wo" and patterns(born.repair)[0] == "block.2.wo"
-    assert all(not pattern.startswith("softmax") for pattern in patterns(born.repair))  # masks are another matter
-    repaired = ampgraph.convert(model, "O2", fp32=patterns(born.repair))
+    assert born.node == "block.2.wo" and patterns(born.suggestion)[0] == "block.2.wo"
+    assert all(not pattern.startswith("softmax") for pattern in patterns(born.suggestion))  # masks are another matter
+    repaired = ampgraph.convert(model, "O2", fp32=patterns(born.suggestion))
     assert verify(model, repaired, data=hard.feeds(8)).first_nonfinite is None
 
 
@@ -204,5 +204,5 @@ def test_what_is_told_is_plain_data() -> None:
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert data["ok"] is False and data["outputs"][0]["relative_l2"]["p90"] is None
     born = data["first_nonfinite"]
-    assert born["node"] == "second" and born["repair"][0] == "--fp32 second"
+    assert born["node"] == "second" and born["suggestion"][0] == "--fp32 second"
     assert born["makes"][0]["range"]["infinite"] == 8

@@ -17,6 +17,7 @@ from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
+from planner.test_wide_gelu import by_tanh
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -116,6 +117,12 @@ def test_a_gelu_is_one_kernel_in_bfloat16(gpu_python, opset, nodes):
     given.opset_import[0].version = opset
     found = optimized(ampgraph.convert(given, "O2", dtype="bfloat16"), python=gpu_python)
     assert sorted(node.kind.rpartition("::")[2] for node in found.nodes if node.kind != "MatMul") == nodes
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O1", "bfloat16"), ("O2", "bfloat16")])
+def test_a_gelu_by_tanh_is_one_kernel_between_casts(gpu_python, level, dtype):
+    found = optimized(ampgraph.convert(by_tanh(), level, dtype=dtype), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FastGelu": 1} and len(found.nodes) == 7
 
 
 @pytest.mark.parametrize("level", ["O2", "auto"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from onnx_text import parse
@@ -33,6 +35,45 @@ def model(body: str, opset: int):
 @pytest.mark.parametrize("body", FORMS.values(), ids=list(FORMS))
 def test_it_loads(body: str, opset: int, dtype: str, level: str) -> None:
     made = ampgraph.convert(model(body, opset), level, dtype=dtype, target="cpu", check="off")
+    ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+OVERRIDDEN = [("eps",), ("two",), ("w",), ("two", "eps", "w", "c")]
+
+
+def overridable(names: tuple[str, ...], opset: int) -> ModelProto:
+    """The norm alone, some of whose numbers and weights are inputs that need not be given."""
+    made = parse(f"g (float[4, 8] n) => (float[4, 8] b) {{ {NORM.rsplit(' y = ', 1)[0]} }}",
+                 {"two": np.float32(2), "eps": np.float32(1e-5)}, w=(8,), c=(8,), opset=opset)  # fmt: skip
+    shapes = {tensor.name: list(tensor.dims) for tensor in made.graph.initializer}
+    made.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in names)
+    return made
+
+
+@pytest.mark.parametrize("opset, dtype, level", [(17, "float16", "O2"), (17, "float16", "O3"), (15, "bfloat16", "O3")])
+@pytest.mark.parametrize("names", OVERRIDDEN, ids="-".join)
+def test_numbers_that_a_caller_may_override_are_fused_too(
+    names: tuple[str, ...], opset: int, dtype: str, level: str
+) -> None:
+    made = ampgraph.convert(overridable(names, opset), level, dtype=dtype, target="cpu", check="off")
+    ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [value.name for value in made.graph.input] == ["n", *names]
+
+
+def test_an_overridable_epsilon_stays_an_input_that_counts() -> None:
+    """A norm is written as its operator only where its numbers are constants; a scale may be an input."""
+    made = [ampgraph.convert(overridable(names, 17), "O3", target="cpu", check="off") for names in (("eps",), ("w",))]
+    kinds = [[node.op_type for node in one.graph.node] for one in made]
+    assert "LayerNormalization" not in kinds[0] and "LayerNormalization" in kinds[1]
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_scale_that_is_an_input_loads(level: str) -> None:
+    given = overridable(("w", "c"), 17)
+    del given.graph.initializer[:]
+    given.graph.initializer.extend(overridable((), 17).graph.initializer[:2])
+    assert [tensor.name for tensor in given.graph.initializer] == ["two", "eps"]
+    made = ampgraph.convert(given, level, target="cpu", check="off")
     ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
 
 

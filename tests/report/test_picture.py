@@ -74,6 +74,49 @@ def test_verify_gives_errors_by_node(tmp_path: Path) -> None:
     assert found.ok and not found.growth and heat["nodes"] and all(error > 0 for _, error in heat["nodes"])
 
 
+def test_guards_and_ranges_are_told(tmp_path: Path) -> None:
+    """Exp of 12 passes float16: the range that was measured stands beside the node that it holds."""
+    samples = [{"x": np.full((2, 4), 12, np.float32)}]
+    ampgraph.convert(mlp(), output=tmp_path / "out.onnx", check="off", data=samples, html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    spans = {(held["nodes"][int(node)][1], held["strings"][span]) for node, span in held["spans"].items()}
+    assert {("MatMul", "12 to 12"), ("Exp", "1.628e+05 to 1.628e+05"), ("MatMul", "0.25 to 0.25")} <= spans
+    assert held["guards"] == {"rules": ["range"], "said": ""}
+    rules = {kind: (precision, rule) for _, kind, precision, rule, *_ in held["nodes"]}
+    assert rules["Exp"] == ("float32", "range")
+
+
+def test_where_no_guard_fired_it_is_said(tmp_path: Path) -> None:
+    ampgraph.convert(mlp(), "O1", output=tmp_path / "out.onnx", check="off", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert held["guards"]["said"] == "none fired; ranges were not measured" and held["spans"] == {}
+
+
+@pytest.mark.slow
+def test_what_runs_as_one_kernel_is_told(tmp_path: Path) -> None:
+    """A product behind a Transpose is one kernel on the CPU."""
+    given = parse(
+        "g (float[2,4] x, float[2,4] y) => (float[2,2] z) { t = Transpose <perm = [1, 0]> (y)  z = MatMul (x, t) }",
+        opset=18,
+    )
+    ampgraph.inspect(given, given, target="cpu", html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    target, kinds = held["target"], [kind for _, kind, *_ in held["nodes"]]
+    (kernel,) = target["kernels"]
+    assert kernel[:2] == ["com.microsoft::FusedMatMul", "CPU"]
+    assert [kinds[node] for node in kernel[2]] == ["Transpose", "MatMul"]
+    assert (target["main"], target["elsewhere"], target["gone"]) == ("CPU", {}, [])
+    assert [bar["label"] for bar in held["bars"]] == ["nodes", "weights before", "weights after"]
+    told = ampgraph.inspect(given, target="cpu").to_dict()["fusions"]
+    assert isinstance(told, dict) and set(told) == {"runtime", "provider", "after", "before", "note"}
+
+
+def test_a_target_that_is_not_here_is_said(tmp_path: Path) -> None:
+    ampgraph.inspect(mlp(), target="cann", html=tmp_path / "p.html")
+    target = data(tmp_path / "p.html")["target"]
+    assert target["title"].startswith("on CANN: cannot be told: ") and target["kernels"] == []
+
+
 def test_bodies_and_functions_have_folders(tmp_path: Path) -> None:
     given = parse(
         "g (bool c, float[2,2] x) => (float[2,2] y) { y = If (c) <"

@@ -17,7 +17,7 @@ from ampgraph.core.json_types import JsonObject
 from ampgraph.report.inspect import see
 from ampgraph.report.picture.drawing import Box, Drawing, Edge, draw
 from ampgraph.report.picture.folders import WIDTH, folded
-from ampgraph.report.picture.page import Page
+from ampgraph.report.picture.page import Bar, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -105,3 +105,50 @@ def test_errors_colour_the_nodes(tmp_path: Path) -> None:
     """)  # fmt: skip
     assert told["errors"] == [] and told["worst"].startswith("b") and (told["casts"], told["points"]) == (1, 1)
     assert told["before"][0] == told["before"][1] and told["after"][0] != told["after"][1]
+
+
+def test_everything_that_is_known_of_a_node_is_on_the_page(tmp_path: Path) -> None:
+    """Reasons, guards, ranges, kernels, bytes before and after, errors, the frontier, the search: one of each."""
+    nodes = [
+        Box("a", "MatMul", "float16", "list", "white is low", 64, "-3 to 812"),
+        Box("b", "Exp", "float32", "range", "passes float16", 0, "1 to 2e+05"),
+        Box("c", "Relu", "float16", "cut", "costs least", 0),
+    ]
+    edges = [Edge(0, 1, "v", "float16", "8", "float32"), Edge(1, 2, "w", "float32", "8", "float16")]
+    page = Page(
+        "all", Drawing(nodes, edges, folded([(), (), ("deep",)], ["a", "b", "c"])), ["the report"],
+        [Bar("weights before", {"float32": 128}, "128 bytes"), Bar("weights after", {"float16": 64}, "64 bytes")],
+        heat={"b": 0.5}, heat_title="error", guards=["range"],
+        frontier=[{"step": "O2", "error": 0.1, "bytes": 9, "chosen": False},
+                  {"step": "O1", "error": 0.01, "bytes": 99, "chosen": True},
+                  {"step": "O3", "error": None, "bytes": 0, "chosen": False}],
+        target={"title": "on CUDA", "main": "CUDA", "elsewhere": {"CPU": [2]}, "gone": [],
+                "kernels": [["Fused", "CUDA", [0, 1]]]},
+    )  # fmt: skip
+    told = looked_at(page.html(), tmp_path, COUNT + """
+        const at = (key) => world.querySelector(`[data-key="${key}"]`);
+        const hover = (found) => found.dispatchEvent(new MouseEvent("mouseenter"));
+        const words = (id) => document.getElementById(id).textContent;
+        hover(at("n1")); told.b = words("about"); told.mates = count(".mate"); told.guarded = count(".guarded");
+        hover(at("n0")); told.a = words("about"); 
+        told.badges = [...world.querySelectorAll(".badge")].map((b) => b.textContent);
+        hover(world.querySelector("g.line.cast")); told.line = words("about");
+        at("n2").dispatchEvent(new MouseEvent("click", {bubbles: true})); hover(at("n0")); told.c = words("about");
+        told.parts = ["guards", "target", "bars", "worst", "report"].map(words);
+        told.plot = ["circle", ".chosen"].map((what) => document.querySelectorAll(`#plot ${what}`).length);
+        document.querySelector("#guards button").click(); told.held = words("results");
+        document.querySelector("#target button").click(); told.fused = words("results");
+        search.value = "relu"; search.dispatchEvent(new Event("input")); told.found = words("results");
+        search.value = "nothing"; search.dispatchEvent(new Event("input")); told.none = words("results");
+    """)  # fmt: skip
+    assert told["errors"] == []
+    for part in ("Exp", "guard range", "passes float16", "1 to 2e+05", "runs onCUDA", "Fused, #1, of 2 nodes", "0.5"):
+        assert part in told["b"], part
+    assert "64 bytes" in told["a"] and "together withb" in told["a"] and "float16 [8] → float32" in told["line"]
+    assert "runs onCPU" in told["c"] and "kernel" not in told["c"], "what was clicked stays while the mouse moves on"
+    assert (told["mates"], told["guarded"], told["badges"]) == (2, 1, ["#1", "#1 ◆"])
+    guards, target, bars, worst, report = told["parts"]
+    assert guards.endswith("1 held by guard range") and target == "on CUDA1 Fused of 2 nodes1 on CPU"
+    assert "128 bytes" in bars and "64 bytes" in bars and (worst, report) == ("b 0.500", "the report")
+    assert told["plot"] == [2, 1] and told["held"].startswith("b") and told["fused"].startswith("a")
+    assert told["found"].startswith("c") and told["none"] == "nothing by that name"

@@ -68,6 +68,24 @@ def test_a_session_is_opened_in_a_process_of_its_own(norm):
     assert graph.rows() == {("nodes", ""): 2, ("run by", "CPU"): 2, ("fused", "LayerNormalization"): 1}
 
 
+def test_a_fused_node_knows_what_it_computes(norm):
+    relu, fused = optimized(norm, "CPUExecutionProvider").nodes
+    assert relu.computes == ("a",) and set(fused.computes) == {*"mdqvesnwy"}
+
+
+def test_casts_of_the_runtime_compute_no_node_of_the_file():
+    """It gives what a node makes another name, and the first one to its Cast; a Relu is part of a Conv."""
+    before = parse(
+        "g (float16[2] x) => (float16[2] z) { [one] y = Add(x, x) [two] c = Conv(y, y) [three] z = Relu(c) }"
+    )
+    after = parse("""g (float16[2] x) => (float16[2] z) {
+        [in] a = Cast<to = 1>(x) [one] b = Add(a, a) [out] y = Cast<to = 10>(b) [two] z = Conv(y, y) }""")
+    for proto in (before, after):
+        name_nodes(proto.graph)
+    found = read_optimized(before, after, "")
+    assert [node.computes for node in found.nodes] == [(), ("y",), (), ("z", "c")]
+
+
 def test_a_provider_that_is_not_here_is_no_fault_of_the_model(norm):
     with pytest.raises(NotOptimized, match="no NoSuchExecutionProvider here") as caught:
         optimized(norm, "NoSuchExecutionProvider")

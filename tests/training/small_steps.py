@@ -64,6 +64,7 @@ class Runner:
         self.names = [output.name for output in self.session.get_outputs()]
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = dict(zip(self.names, self.session.run(None, {**self.state, **batch}), strict=True))
-        self.state = {e.name: found[e.output] if e.output else self.state[e.name] for e in self.step.layout.states}
+        found = dict(zip(self.names, self.session.run(None, {**self.step.fed(self.state), **batch}), strict=True))
+        states = self.step.layout.states
+        self.state = {e.name: e.seen(found[e.output]) if e.output else self.state[e.name] for e in states}
         return found

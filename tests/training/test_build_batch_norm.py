@@ -71,6 +71,7 @@ def test_frozen_statistics_stay_and_are_computed_with(mode, freeze):
     trainer = Trainer(step, "cpu")
     assert not step.layout.of("running")
     feeds, stored = batch(), {v.name: v.const_value.numpy() for v in step.model.graph.initializers.values()}
+    stored |= step.initial_state
     tensors = {name: torch.tensor(stored[name]).double() for name in ("w", *VECTORS)}
     tensors["w"].requires_grad_()
     x, t = (torch.tensor(feeds[name]).double() for name in "xt")

@@ -34,7 +34,7 @@ def passes(step, batch, size, tmp_path) -> Counter[str]:
     plain = onnxruntime.SessionOptions()
     plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), plain, providers=["CPUExecutionProvider"])
-    made = session.run(list(nodes), {**step.initial_state, **batch})
+    made = session.run(list(nodes), {**step.fed(step.initial_state), **batch})
     return Counter(kind for kind, array in zip(nodes.values(), made, strict=True) if np.size(array) == size)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array, DType
 from ...core.errors import AmpError
+from ..rounding import Rounder
 from . import schema
 from .schema import Message
 
@@ -273,18 +274,20 @@ def round_tensor(file: MindirFile, tensor: Message, dtype: str, floor: float | N
 
 def rounded(data: Array, dtype: str, floor: float | None) -> Array:
     """float32 elements in a low type."""
-    result = np.empty(data.size, LOW_TYPES[dtype])
+    parts = list(_rounded_parts(data, dtype, floor))
+    return np.concatenate(parts) if parts else np.empty(0, LOW_TYPES[dtype])
+
+
+def _rounded_parts(data: Array, dtype: str, floor: float | None) -> Iterator[Array]:
+    """The same in pieces."""
+    rounder = Rounder(LOW_TYPES[dtype])
     for start in range(0, data.size, CHUNK):
         part = data[start : start + CHUNK]
-        result[start : start + CHUNK] = _rounded_part(part, dtype, floor)
-    return result
-
-
-def _rounded_part(part: Array, dtype: str, floor: float | None) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
         if floor is not None:
             part = np.where(np.isfinite(part) & (part < floor), np.float32(floor), part)
-        return part.astype(LOW_TYPES[dtype])
+        low = np.empty(part.size, LOW_TYPES[dtype])
+        rounder.round(part, low)
+        yield low
 
 
 def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
@@ -296,8 +299,7 @@ def stored_chunks(file: MindirFile, tensor: Message) -> Iterator[bytes]:
         for start in range(0, data.size, step):
             yield data[start : start + step].tobytes()
     else:
-        for start in range(0, data.size, CHUNK):
-            yield _rounded_part(data[start : start + CHUNK], pending.dtype, pending.floor).tobytes()
+        yield from (part.tobytes() for part in _rounded_parts(data, pending.dtype, pending.floor))
 
 
 def write_padded(

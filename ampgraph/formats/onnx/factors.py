@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...oplists.traits import Trait, has, positions
+from ..rounding import Rounder
 from .stored import put
 from .weights import LOW_TYPES, RoundedTensor, flat, pieces, stored_tensor
 
@@ -27,8 +28,8 @@ class ScaledTensor(RoundedTensor):
         super().__init__(source, dtype)
         self.factor = factor
 
-    def _round_into(self, part: Array, place: Array) -> None:
-        super()._round_into(part, place)
+    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
+        super()._round_into(part, place, rounder)
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = (part.astype(np.float64) * self.factor).astype(self.low)
         np.copyto(place, scaled, where=np.isfinite(scaled))

@@ -90,6 +90,7 @@ class OnnxValues(FlowBuilder):
         """An input of the model."""
         container, dtype = declared_type(native)
         value = self.make(native, scope.id, env, dtype, container)
+        value.default = native.const_value is not None
         scope.inputs.append(value.id)
         if dtype == FLOAT32:
             low = value.name in self.low_io and not container

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from ...core.arrays import Array, DType
 from ...core.dataflow import Value
+from ..rounding import Rounder
 
-CHUNK = 1 << 18  # elements: 1 MiB of float32, which stays in the cache
+CHUNK = 1 << 18  # elements: 1 MiB of float32
 LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
@@ -102,25 +103,24 @@ class RoundedTensor(ir.LazyTensor):
 
     def whole(self) -> Array:
         """All elements, rounded, in one piece."""
-        data = flat(self.source)
+        data, rounder = flat(self.source), Rounder(self.low)
         rounded = np.empty(data.size, self.low)
         for part, place in zip(pieces(data), pieces(rounded), strict=True):
-            self._round_into(part, place)
+            self._round_into(part, place, rounder)
         return rounded
 
     def chunks(self) -> Iterator[Array]:
         """The rounded elements piece by piece, each in the memory of the one before: fresh pages cost more."""
-        data = flat(self.source)
+        data, rounder = flat(self.source), Rounder(self.low)
         kept = np.empty(min(CHUNK, data.size), self.low)
         for part in pieces(data):
-            self._round_into(part, kept[: part.size])
+            self._round_into(part, kept[: part.size], rounder)
             yield kept[: part.size]
 
-    def _round_into(self, part: Array, place: Array) -> None:
+    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
         if self.floor is not None:
             part = np.where(np.isfinite(part) & (part < self.floor), np.float32(self.floor), part)
-        with np.errstate(over="ignore"):
-            np.copyto(place, part, casting="unsafe")
+        rounder.round(part, place)
 
 
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:

@@ -1,4 +1,4 @@
-"""Which nodes are to blame: where an infinity or NaN is born, where the error grows, and what repairs it."""
+"""Which nodes are to blame: where an infinity or NaN is born, where the error grows, and what to try."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TracedValue:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node, what it reads and makes, why it is named, and patterns that repair it, the first one naming itself.
+    """A node, what it reads and makes, why it is named, and options of `convert` to try, the first one naming itself.
 
     ``inside``: the function calls and If nodes around it, from the outside in; ``hints`` are other ways."""
 
@@ -54,15 +54,20 @@ class Suspect:
     reads: tuple[TracedValue, ...]
     makes: tuple[TracedValue, ...]
     why: str
-    repair: tuple[str, ...]
+    suggestion: tuple[str, ...]
     hints: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What is suggested, as `fp32` takes it."""
+        return tuple(shlex.split(text)[1] for text in self.suggestion)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
 
 
-def repair(pattern: str) -> str:
+def option(pattern: str) -> str:
     """The option of `convert` that holds what a pattern names."""
     return f"--fp32 {shlex.quote(pattern)}"
 
@@ -245,17 +250,17 @@ class Inquest:
             label = f"{label}, the Cast before {named[0]}" if named else label
         used = [name for name in (*site.outputs, *site.inputs) if name in self.trace.dtypes]
         dtype = next((self.trace.dtypes[n] for n in used if self.trace.dtypes[n] in LOW), "float32")
-        patterns = dict.fromkeys(pattern for j in nodes for pattern in self._pattern(j))
+        named = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
         return Suspect(
             label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
-            tuple(patterns), hints,
+            tuple(map(option, named)), hints,
         )  # fmt: skip
 
-    def _pattern(self, i: int) -> Iterator[str]:
+    def patterns(self, i: int) -> Iterator[str]:
         """What names a node of the reference to `convert`."""
         origin = self._origin(self.trace.sites[i])
         if origin is not None:
-            yield repair(pattern_for(origin.node, next(filter(None, origin.written), "")))
+            yield pattern_for(origin.node, next(filter(None, origin.written), ""))
 
     def _origin(self, site: Site) -> Site | None:
         """The node of the reference that makes what a node makes."""

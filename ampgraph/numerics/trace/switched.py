@@ -75,12 +75,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Attribution:
-    """What a search found: the error of the whole, that with every unit in float32, and that with the causes so."""
+    """What a search found: the error of the whole, that with every unit in float32, and that with the causes so;
+    ``order``: all units, those first of which one makes most."""
 
     causes: tuple[Cause, ...]
     whole: float
     none: float
     without: float
+    order: tuple[int, ...] = ()
 
 
 def attribute(
@@ -101,7 +103,7 @@ def attribute(
     """
     everything = range(count)
     whole, none = error(everything), error(())
-    left, found = runs - 3, list[Cause]()
+    left, found, small = runs - 3, list[Cause](), list[Cause]()
     blocks: list[tuple[float, int, float, Sequence[int]]] = [(0.0, 0, whole, everything)] if count else []
     while blocks and len(found) < wanted and left > 1 and not late():
         _, _, made, block = heapq.heappop(blocks)
@@ -113,8 +115,17 @@ def attribute(
             made = error(half)
             if made > max(least, none):
                 heapq.heappush(blocks, (-made * made / math.sqrt(len(half)), half[0], made, half))
+            else:
+                small.append(Cause(tuple(half), made))
         left -= 2
     found.sort(key=lambda cause: -cause.error)
     held = {unit for cause in found for unit in cause.units}
     without = error([i for i in everything if i not in held]) if held else whole
-    return Attribution(tuple(found), whole, none, without)
+    rest = [*(Cause(tuple(block), made) for _, _, made, block in blocks), *small]
+    return Attribution(tuple(found), whole, none, without, _ordered(found, rest))
+
+
+def _ordered(found: Sequence[Cause], rest: Sequence[Cause]) -> tuple[int, ...]:
+    """Units by their share of the squared error of their block."""
+    blocks = sorted((*found, *rest), key=lambda block: (-block.error * block.error / len(block.units), block.units))
+    return tuple(unit for block in blocks for unit in block.units)

@@ -21,10 +21,13 @@ BITS = {
 
 @dataclass(frozen=True)
 class Reasons:
-    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another."""
+    """(rule, why) of nodes: by the identity of a format's node, and by name for what has got another.
+
+    ``spans``: what was measured of what a node makes, by its identity too."""
 
     by_node: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     by_name: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    spans: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, op: Op, name: str) -> tuple[str, str]:
         """Empty where nothing is known."""
@@ -33,7 +36,8 @@ class Reasons:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads."""
+    """A node of the picture, or an input or output of the model. ``bytes``: of the weights that it reads; ``span``:
+    the range that was measured of what it makes; ``makes``: its first output in the main graph or a body of it."""
 
     name: str
     kind: str
@@ -41,6 +45,8 @@ class Box:
     rule: str
     reason: str
     bytes: int
+    span: str = ""
+    makes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,19 @@ class _Artist:
         if not rule:
             rule, reason = parted(_written(op))
         stored = sum(self._bytes(self.flow.values[v]) for v in op.inputs if v != NONE and self.flow.values[v].weight)
-        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored)
+        span = self.reasons.spans.get(id(op.native), "")
+        return Box(name, op.kind, precision(self.flow, op), rule, reason, stored, span, self._makes(op))
+
+    def _makes(self, op: Op) -> str:
+        """What a runtime knows the node by; empty in functions, whose names it changes."""
+        if not op.outputs or op.outputs[0] == NONE or self._called(op.scope):
+            return ""
+        return self.flow.values[op.outputs[0]].name
+
+    def _called(self, scope: int) -> bool:
+        """Whether a scope is a function, or inside of one."""
+        home = self.flow.scopes[scope]
+        return home.kind == "function" or (home.parent != scope and home.op != NONE and self._called(home.parent))
 
     def _bytes(self, value: Value) -> int:
         return self.flow.weights.size(value) * BITS.get(value.dtype, 0) // 8

@@ -37,6 +37,8 @@ class Page:
         bars: nodes, and bytes of weights before and after, by precision.
         heat: a number by node label, such as its part of the error; ``heat_title`` says what it is.
         frontier: candidates of `tune`: step, error (None: not finite), bytes, chosen.
+        guards: the rules among those of the nodes that are guards; ``guards_said``: what is said of them all.
+        target: what `on_target` tells of the runtime; None where nobody asked.
     """
 
     title: str
@@ -46,6 +48,9 @@ class Page:
     heat: Mapping[str, float] = field(default_factory=dict)
     heat_title: str = ""
     frontier: Sequence[JsonObject] = ()
+    guards: Sequence[str] = ()
+    guards_said: str = ""
+    target: JsonObject | None = None
 
     def html(self) -> str:
         """The same page has the same text."""
@@ -70,14 +75,17 @@ class Page:
             "nodes": nodes,
             "edges": edges,
             "folders": folders,
-            "strings": list(words.found),
             "bars": [
                 {"label": b.label, "parts": [[p, n] for p, n in b.parts.items()], "words": b.words} for b in self.bars
             ],
             "scale": self._scales(),
             "heat": self._heat(),
             "frontier": list(self.frontier),
+            "spans": {str(i): words(n.span) for i, n in enumerate(drawing.nodes) if n.span},
+            "guards": {"rules": list(self.guards), "said": self.guards_said},
+            "target": self.target,
             "report": list(self.report),
+            "strings": list(words.found),
         }
 
     def _scales(self) -> JsonObject:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.annotations import reasons_in
+from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
+from ...planner.policies.registry import names
 from ..inspect import Inspection, Seen
 from ..lines import plural
-from ..summary import Chosen, Summary
-from ..text import inspection_lines, summary_lines
+from ..summary import ORDINARY, Chosen, Summary
+from ..text import inspection_lines, no_guard, summary_lines
 from ..tuning import Tuning, tuning_lines
 from ..verification import Verification, verification_lines
-from .drawing import Reasons, draw, parted
+from .drawing import Drawing, Reasons, draw, parted
 from .page import Bar, Page
+from .target import on_target
 
 if TYPE_CHECKING:
     from ...core.json_types import JsonObject
@@ -24,23 +27,37 @@ ERROR = "error in the sample that was looked at"
 SHARE = "part of the squared error"
 
 
-def inspection_page(seen: Seen, found: Inspection) -> Page:
+def inspection_page(seen: Seen, found: Inspection, original: Seen | None = None) -> Page:
     """The page of `inspect`; reasons are those that the file says."""
-    bars = [_nodes(found.nodes), _weights("weights", found.weights)]
-    return Page(f"ampgraph inspect {seen.label}", draw(seen.flow, _noted(seen)), inspection_lines(found), bars)
+    drawing = draw(seen.flow, _noted(seen))
+    bars = [_nodes(found.nodes)]
+    bars += [_weights("weights before", original.census.weights)] if original else []
+    bars.append(_weights("weights after" if original else "weights", found.weights))
+    return Page(
+        f"ampgraph inspect {seen.label}", drawing, inspection_lines(found), bars, guards=_guards(drawing),
+        target=on_target(found.fusions, drawing),
+    )  # fmt: skip
 
 
-def conversion_page(seen: Seen, found: Summary, chosen: Iterable[Chosen]) -> Page:
+def conversion_page(seen: Seen, found: Summary, chosen: Sequence[Chosen]) -> Page:
     """The page of `convert`: the result, with the reason of every node that something was decided of."""
     said = [(id(one.native), one.name, (one.why.rule, one.why.text)) for one in chosen]
-    reasons = Reasons({node: why for node, _, why in said}, {name: why for _, name, why in said})
+    reasons = Reasons(
+        {node: why for node, _, why in said},
+        {name: why for _, name, why in said},
+        {id(one.native): one.span for one in chosen if one.span},
+    )
+    drawing = draw(seen.flow, reasons)
     counts = {**found.nodes, "other": found.other}
     bars = [
         _nodes(counts),
         _weights("weights before", found.weights_before),
         _weights("weights after", found.weights_after),
     ]
-    return Page(f"ampgraph convert {seen.label}", draw(seen.flow, reasons), summary_lines(found), bars)
+    return Page(
+        f"ampgraph convert {seen.label}", drawing, summary_lines(found), bars, guards=_guards(drawing),
+        guards_said="" if found.guards else no_guard(found),
+    )  # fmt: skip
 
 
 def verification_page(seen: Seen, found: Verification) -> Page:
@@ -50,6 +67,7 @@ def verification_page(seen: Seen, found: Verification) -> Page:
         f"ampgraph verify {seen.label}",
         draw(seen.flow, _noted(seen)),
         verification_lines(found),
+        [_weights("weights", seen.census.weights)],
         heat=heat,
         heat_title=ERROR,
     )
@@ -65,8 +83,8 @@ def tuning_page(seen: Seen, found: Tuning) -> Page:
         for p in found.candidates
     ]
     return Page(
-        f"ampgraph tune {seen.label}", draw(seen.flow, _noted(seen)), tuning_lines(found), heat=heat, heat_title=SHARE,
-        frontier=frontier,
+        f"ampgraph tune {seen.label}", draw(seen.flow, _noted(seen)), tuning_lines(found),
+        [_weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE, frontier=frontier,
     )  # fmt: skip
 
 
@@ -74,6 +92,12 @@ def _noted(seen: Seen) -> Reasons:
     """What a file of an IR version without metadata of nodes says of them in that of the model."""
     notes = reasons_in(seen.graph.metadata()) if isinstance(seen.graph, DescribedGraph) else {}
     return Reasons(by_name={name: parted(text) for name, text in notes.items()})
+
+
+def _guards(drawing: Drawing) -> list[str]:
+    """The rules that hold nodes in float32 and are guards."""
+    held = {node.rule for node in drawing.nodes if node.precision == FLOAT32 and node.rule}
+    return sorted(held - ORDINARY.keys() - set(names()))
 
 
 def _nodes(counts: Mapping[str, int]) -> Bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from ...runtime.devices import choose, import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
 from ..step.aliasing import in_place
 from ..step.session_model import session_model
+from ..step.state_tensors import StateTensor
 from ..step.training_step import TrainingStep
 from .flat_buffer import BufferPart, GraphSession, bind_given
 
@@ -53,6 +55,7 @@ class Binding:
         self._scale_name = self.layout.scale
         names = (self.layout.loss, self.layout.finite, self.layout.norm, *(output for _, output in self.layout.parts))
         self._results = [name for name in names if name]
+        self._shapes = {entry.name: entry.shape for entry in self.layout.states if entry.shape is not None}
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
 
@@ -84,9 +87,10 @@ class Binding:
         self._places, self._bindings, self._scale, self._turn = {}, [], None, 0
         try:
             for entry in self.layout.states:
-                first = self.value(state[entry.name])
+                array = entry.fed(state[entry.name])
                 twice = entry.output and entry.name not in self.in_place and entry.name != self._scale_name
-                self._places[entry.name] = first, self.value(state[entry.name]) if twice else first
+                first = self.value(array)
+                self._places[entry.name] = first, self.value(array) if twice else first
             self._scale = self._places[self._scale_name][0] if self._scale_name else None
             self._bindings = [self._bound(0), self._bound(1)]
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
@@ -113,14 +117,24 @@ class Binding:
 
     def get(self, name: str) -> Array:
         """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
-        return as_numpy(self.held(name))
+        array, shape = as_numpy(self.held(name)), self._shapes.get(name)
+        return array if shape is None else array.reshape(shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of a tensor of the state as it is now; nothing is copied."""
-        return tuple(self.held(name).shape())
+        held = tuple(self.held(name).shape())
+        return self._shapes.get(name, held)
+
+    def lent(self, entry: StateTensor) -> OrtTensor | BufferPart:
+        """A tensor of the state as another step takes it that has ``entry`` for it, without a copy."""
+        held, shape = self.held(entry.name), self.shape(entry.name)
+        dims = shape if entry.shape is None else (math.prod(shape),)
+        if dims == tuple(held.shape()):
+            return held
+        return BufferPart(held, held.device_name(), dims, held.data_ptr(), held.element_type())
 
     def held(self, name: str) -> OrtTensor:
-        """The runtime's own value of a tensor of the state."""
+        """The runtime's own value of a tensor of the state, a vector where the graph takes one."""
         self._refuse_torn()
         scale = self._scale if name == self._scale_name else None
         return self._places[name][self._turn] if scale is None else scale

@@ -37,18 +37,20 @@ class GraphSession(Protocol):
 
 @dataclass(frozen=True)
 class BufferPart:
-    """A part of a buffer; ``held`` keeps the memory alive."""
+    """A part of a buffer, or the whole in another shape; ``held`` keeps the memory alive, ``kind`` is its type: numpy's
+    or the number of ONNX's."""
 
     held: OrtTensor
     memory: str
     shape: tuple[int, ...]
     address: int
+    kind: object = np.float32
 
     def bind_input(self, binding: IoBinding, name: str) -> None:
-        binding.bind_input(name, self.memory, 0, np.float32, list(self.shape), self.address)
+        binding.bind_input(name, self.memory, 0, self.kind, list(self.shape), self.address)
 
     def bind_output(self, binding: IoBinding, name: str) -> None:
-        binding.bind_output(name, self.memory, 0, np.float32, list(self.shape), self.address)
+        binding.bind_output(name, self.memory, 0, self.kind, list(self.shape), self.address)
 
 
 class FlatBuffer:

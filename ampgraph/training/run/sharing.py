@@ -56,7 +56,8 @@ class SharedBinding:
     ) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One step on the newest values. All or nothing, as `Binding.run`."""
         common = self._common()
-        newest: dict[str, OrtTensor | BufferPart] = {name: self.holders[name].held(name) for name in common}
+        mine = {entry.name: entry for entry in self.layout.of(*KINDS)}
+        newest = {name: self.holders[name].lent(mine[name]) for name in common}
         before = self.own.turn
         try:
             return self.own.run(batch, {**newest, **(given or {})})

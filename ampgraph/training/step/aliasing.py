@@ -24,7 +24,7 @@ def in_place(graph: ir.Graph, entries: Iterable[StateTensor]) -> frozenset[str]:
     cases = []
     for entry in entries:
         if entry.output:
-            old, writer = inputs[entry.name], _writer(outputs[entry.output])
+            old, writer = inputs[entry.name], _maker(_writer(outputs[entry.output]))
             others = None if writer is None else _other_readers(old, writer)
             if writer is not None and others is not None:
                 cases.append((entry.name, writer, others))
@@ -55,6 +55,13 @@ def _writer(new: ir.Value) -> ir.Node | None:
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node
+
+
+def _maker(writer: ir.Node | None) -> ir.Node | None:
+    """What makes the numbers that a Split takes apart: it may be the one that writes them."""
+    if writer is None or writer.op_type != "Split" or writer.inputs[0] is None:
+        return writer
+    return writer.inputs[0].producer()
 
 
 def _readers(state: ir.Value, writer: ir.Node) -> list[ir.Node] | None:

@@ -75,7 +75,7 @@ class _Frontier:
             for value in node.inputs
             if value is not None and value in fed and value.producer() not in self.after
         }
-        self.values = [low for value in crossing for low in self._lowered(value)]
+        self.values = list(dict.fromkeys(low for value in crossing for low in self._lowered(value)))
         outputs = {value.name: value for value in graph.outputs}
         running = {entry.name: self._risen(outputs[entry.output]) for entry in layout.of(RUNNING) if entry.output}
         known = set(self.values)
@@ -84,7 +84,8 @@ class _Frontier:
             raise _uncut("its running statistics are computed in the update")
 
     def _lowered(self, value: ir.Value) -> list[ir.Value]:
-        """Behind the Identity that each gradient has of its own, and the Cast to float32 behind that."""
+        """Behind the Identity that each gradient has of its own, and the Cast to float32 behind that, which low ones
+        that are put together share."""
         readers = [node for node in value.consumers() if node in self.after]
         if not all(node.op_type == "Identity" for node in readers):
             raise _uncut(f"'{value.name}' is read by the update, and is no gradient")
@@ -92,17 +93,19 @@ class _Frontier:
 
     def _passed(self, value: ir.Value) -> ir.Value:
         readers = list(value.consumers())
-        while len(readers) == 1 and _passes(readers[0]) and not readers[0].outputs[0].is_graph_output():
+        while len(readers) == 1 and _goes_on(value, readers[0]) and not readers[0].outputs[0].is_graph_output():
             value = readers[0].outputs[0]
             readers = list(value.consumers())
         return value
 
     def _risen(self, output: ir.Value) -> ir.Value:
         """The new value of a running statistic before the update chooses between it and the old one."""
-        value, known = output, set(self.values)
+        value, known, place = output, set(self.values), 0
         while value not in known and (node := value.producer()) is not None:
-            above = node.inputs[1 if node.op_type == "Where" else 0] if node in self.after else None
-            if above is None or not (node.op_type == "Where" or _passes(node)):
+            if node.op_type == "Split":
+                place = list(node.outputs).index(value)
+            above = _above(node, place) if node in self.after else None
+            if above is None:
                 break
             value = above
         return value
@@ -121,6 +124,17 @@ class _Frontier:
 def _passes(node: ir.Node) -> bool:
     """Whether a node gives on what it is given, in another type at most."""
     return node.op_type == "Identity" or has(node.op_type, "casts")
+
+
+def _above(node: ir.Node, place: int) -> ir.Value | None:
+    """What a node of the update that commits state takes for new; ``place``: among what is put together."""
+    number = {"Where": 1, "Concat": place, "Split": 0}.get(node.op_type, 0 if _passes(node) else None)
+    return None if number is None else node.inputs[number]
+
+
+def _goes_on(value: ir.Value, node: ir.Node) -> bool:
+    """Whether the gradient that enters the update is behind a node: a low one may be put together with others first."""
+    return _passes(node) or (value.dtype != ir.DataType.FLOAT and (node.op_type in ("Reshape", "Concat")))
 
 
 def _update_nodes(graph: ir.Graph, loss: str) -> set[ir.Node]:

@@ -49,17 +49,37 @@ class Layout:
         one, two = self.root(), other.root()
         if one is two:
             return
-        fits = [part.size for part in one.parts] == [part.size for part in two.parts]
-        if one.size != two.size or (one.parts and two.parts and not fits):
+        if one.size != two.size:
             one.keep_whole()
             two.keep_whole()
             return
-        for mine, theirs in zip(one.parts, two.parts, strict=False):
-            mine.join(theirs)
+        if one.parts and two.parts:
+            _match(one.atoms(), two.atoms())
         if not one.parts:
             one, two = two, one
         two._same = one
         one._whole = one._whole or two._whole
+
+
+def _match(ones: list[Layout], twos: list[Layout]) -> None:
+    """Joins the parts of two rows of the same length: each with as many of the other row as are as long together."""
+    while ones and twos:
+        mine, theirs = [ones.pop(0)], [twos.pop(0)]
+        while (gap := _length(mine) - _length(theirs)) and (ones if gap < 0 else twos):
+            if gap < 0:
+                mine.append(ones.pop(0))
+            else:
+                theirs.append(twos.pop(0))
+        few, many = sorted((mine, theirs), key=len)
+        if len(few) > 1 or gap:
+            for part in (*few, *many):
+                part.keep_whole()
+        else:
+            few[0].join(many[0] if len(many) == 1 else Layout(few[0].size, many))
+
+
+def _length(parts: Iterable[Layout]) -> int:
+    return sum(part.size for part in parts)
 
 
 class ElementLayouts:

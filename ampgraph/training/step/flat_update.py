@@ -7,7 +7,6 @@ that of the update one by one, but for the norm of all gradients, which is summe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ..gradients.builder import Builder
 from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
+from .vectors import apart, dims, hold_as_vectors, joined, low_source, size, split
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
@@ -27,12 +27,28 @@ and a temporary takes 16 MB."""
 
 
 @dataclass(frozen=True)
+class Together:
+    """How parameters are moved together: ``longest``: how many numbers at most; ``vectors``: whether the graph holds
+    those as vectors, so that none of them has a node of its own in the update."""
+
+    longest: int = 0
+    vectors: bool = False
+
+    @staticmethod
+    def on(target: object) -> Together:
+        """On a CPU a parameter is written where it lies, which takes no further copy; elsewhere launches are saved."""
+        return Together(ON_CPU) if target == "cpu" else Together(ELSEWHERE, True)
+
+
+@dataclass(frozen=True)
 class Part:
-    """Parameters of a group that are moved together. ``gradient``: float32, flat where there are several."""
+    """Parameters of a group that are moved together. ``gradient``: float32, flat where there are several. ``vectors``:
+    the graph holds them as vectors."""
 
     parameters: tuple[Value, ...]
     gradient: Value
     group: ParameterGroup
+    vectors: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,23 +61,72 @@ class Move:
     holds: Value | None
 
 
-def longest_run(target: object) -> int:
-    """How many numbers are moved together at most."""
-    return ON_CPU if target == "cpu" else ELSEWHERE
-
-
 def parts_of(
-    b: Builder, parameters: Sequence[Value], gradients: Sequence[Value], groups: Sequence[ParameterGroup], limit: int
+    states: StateBuilder,
+    parameters: Sequence[Value],
+    gradients: Sequence[Value],
+    groups: Sequence[ParameterGroup],
+    how: Together,
 ) -> list[Part]:
-    """All parameters in runs of at most ``limit`` numbers, group by group; only those of optimizers that are known."""
+    """All parameters in runs, group by group; only those of optimizers that are known."""
     parts = []
     for group in distinct(groups):
         rows = zip(parameters, gradients, groups, strict=True)
         mine = {parameter: gradient for parameter, gradient, own in rows if own.pattern == group.pattern}
         together = type(group.optimizer) in OPTIMIZERS.values()
-        for run in _runs(list(mine), limit if together else 0):
-            parts.append(Part(tuple(run), _flat(b, [mine[parameter] for parameter in run]), group))
+        for run in _runs(list(mine), how.longest if together else 0):
+            whole = _part_of_vectors if how.vectors and len(run) > 1 else _part
+            parts.append(whole(states, run, [mine[parameter] for parameter in run], group))
     return parts
+
+
+def _part(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
+    return Part(tuple(run), joined(states.builder, gradients), group)
+
+
+def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
+    """Parameters, and gradients, of one type lie side by side."""
+    rows = list(zip(run, map(low_source, gradients), strict=True))
+    rows.sort(key=lambda row: [str(value.dtype) for value in row])
+    hold_as_vectors(states, run)
+    return Part(tuple(p for p, _ in rows), joined(states.builder, [g for _, g in rows]), group, True)
+
+
+def move_vectors(states: StateBuilder, part: Part, move: Move) -> None:
+    """Commits several parameters that are vectors, and their common slots."""
+    b, optimizer = states.builder, move.optimizer
+    b.scope = scope = f"{part.parameters[0].name}+{len(part.parameters) - 1}"
+    count = sum(map(size, part.parameters))
+    slots = [states.add(f"{s}/{scope}", np.zeros(count, np.float32), SLOT) for s in optimizer.slots]
+    old = joined(b, part.parameters)
+    new, after = optimizer.update(b, old, part.gradient, slots, move.begun)
+    if move.average is not None:
+        _average_vectors(states, part, new, move)
+    states.commit(dict(zip(slots, after, strict=True)), when=move.holds)
+    _commit_apart(states, part.parameters, new, old, move.holds)
+
+
+def _average_vectors(states: StateBuilder, part: Part, new: Value, move: Move) -> None:
+    """Commits the running averages of parameters, whose next values are ``new``."""
+    assert move.average is not None
+    b, (kept, entering) = states.builder, move.average
+    averages = []
+    for parameter in part.parameters:
+        first = parameter.const_value
+        assert first is not None
+        shape = states.shapes.get(parameter.name or "", dims(parameter))
+        wide = first.numpy().astype(np.float32).reshape(shape)
+        averages.append(states.add_vector(f"{EMA}{parameter.name}", wide, AVERAGE))
+    old = joined(b, averages)
+    moved = b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering))
+    _commit_apart(states, averages, moved, old, move.holds)
+
+
+def _commit_apart(states: StateBuilder, vectors: Sequence[Value], new: Value, old: Value, holds: Value | None) -> None:
+    """One choice between the old numbers and the new ones, for all vectors."""
+    b = states.builder
+    chosen = new if holds is None else b.op("Where", holds, new, old)
+    states.commit(dict(zip(vectors, apart(b, chosen, vectors), strict=True)))
 
 
 def move_together(states: StateBuilder, part: Part, move: Move) -> None:
@@ -69,22 +134,22 @@ def move_together(states: StateBuilder, part: Part, move: Move) -> None:
     b, optimizer, begun = states.builder, move.optimizer, move.begun
     assert isinstance(optimizer, Elementwise)
     b.scope = f"{part.parameters[0].name}+{len(part.parameters) - 1}"
-    sizes = [_size(parameter) for parameter in part.parameters]
+    sizes = [size(parameter) for parameter in part.parameters]
     slots = [states.add(f"{s}/{b.scope}", np.zeros(sum(sizes), np.float32), SLOT) for s in optimizer.slots]
     wide = [_wide(b, parameter) for parameter in part.parameters]
-    apart = isinstance(optimizer, AdamW)  # its decay is that of the parameter, and not of the gradient
+    decays = isinstance(optimizer, AdamW)  # its decay is that of the parameter, and not of the gradient
     gradient = part.gradient
-    if not apart and optimizer.weight_decay:
-        _, gradient = optimizer.decayed(b, _flat(b, wide), gradient, begun)
+    if not decays and optimizer.weight_decay:
+        _, gradient = optimizer.decayed(b, joined(b, wide), gradient, begun)
     total, after = optimizer.moved(b, gradient, slots, begun)
     if move.holds is not None:
         total = b.op("Where", move.holds, total, b.number(0))
-        begun = [*begun[:-1], b.op("Where", move.holds, begun[-1], b.number(1))] if apart else begun
+        begun = [*begun[:-1], b.op("Where", move.holds, begun[-1], b.number(1))] if decays else begun
     states.commit(dict(zip(slots, after, strict=True)), when=move.holds)
-    for parameter, old, piece in zip(part.parameters, wide, _split(b, total, sizes), strict=True):
+    for parameter, old, piece in zip(part.parameters, wide, split(b, total, sizes), strict=True):
         b.scope = parameter.name or ""
-        kept = optimizer.decayed(b, old, gradient, begun)[0] if apart else old
-        new = b.op("Sub", kept, b.op("Reshape", piece, b.ints(*_shape(parameter))))
+        kept = optimizer.decayed(b, old, gradient, begun)[0] if decays else old
+        new = b.op("Sub", kept, b.op("Reshape", piece, b.ints(*dims(parameter))))
         if move.average is not None:
             add_average(states, parameter, new, move)
         states.commit({parameter: new if old is parameter else b.op("Cast", new, to=int(parameter.dtype or FLOAT))})
@@ -101,10 +166,10 @@ def add_average(states: StateBuilder, parameter: Value, new: Value, move: Move) 
 def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
     run: list[Value] = []
     for parameter in parameters:
-        if _size(parameter) >= limit or not _size(parameter):
+        if size(parameter) >= limit or not size(parameter):
             yield [parameter]
             continue
-        if sum(map(_size, run)) + _size(parameter) > limit:
+        if sum(map(size, run)) + size(parameter) > limit:
             yield run
             run = []
         run.append(parameter)
@@ -112,24 +177,5 @@ def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:
         yield run
 
 
-def _flat(b: Builder, values: Sequence[Value]) -> Value:
-    """One value as it is, several as a vector."""
-    if len(values) == 1:
-        return values[0]
-    return b.op("Concat", *(b.op("Reshape", value, b.ints(-1)) for value in values), axis=0)
-
-
-def _split(b: Builder, value: Value, sizes: Sequence[int]) -> list[Value]:
-    return b.ops("Split", len(sizes), value, b.ints(*sizes), axis=0)
-
-
 def _wide(b: Builder, parameter: Value) -> Value:
     return parameter if parameter.dtype == ir.DataType.FLOAT else b.op("Cast", parameter, to=FLOAT)
-
-
-def _shape(parameter: Value) -> tuple[int, ...]:
-    return parameter.shape.numpy() if parameter.shape is not None else ()
-
-
-def _size(parameter: Value) -> int:
-    return math.prod(_shape(parameter))

@@ -30,7 +30,7 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .flat_update import longest_run
+from .flat_update import Together
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
@@ -185,7 +185,7 @@ class JointGraph:
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(update, longest_run(options.get("target")))
+        updated = self._update(update, Together.on(options.get("target")))
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -206,7 +206,7 @@ class JointGraph:
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
 
-    def _update(self, update: UpdateOptions, longest: int) -> Updated:
+    def _update(self, update: UpdateOptions, together: Together) -> Updated:
         """Commits all state; the gradients are read, and no outputs any more."""
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
@@ -215,7 +215,7 @@ class JointGraph:
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
         parameters, groups = self.parameters, self.groups
-        updated = add_update(self.states, parameters, gradients, groups, self.scale, update, running, longest)
+        updated = add_update(self.states, parameters, gradients, groups, self.scale, update, running, together)
         if self.iteration is not None:
             self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
         return updated

@@ -41,20 +41,23 @@ def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite:
 
 
 def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
-    """What follows from the scale of ``state``."""
+    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays as it is."""
     one, zero = _int(b, 1), _int(b, 0)
     counted = b.op("Add", state.counter, one)
-    grows = b.op("GreaterOrEqual", counted, _int(b, policy.interval))
-    spends = b.op("Greater", state.credit, one)
-    grown = b.op("Where", grows, _grown(b, policy, state.scale), state.scale)
-    shrunk = b.op("Where", spends, state.scale, _shrunk(b, policy, state.scale))
-    left = b.op("Where", spends, b.op("Sub", state.credit, one), state.credit)
-    full = _int(b, policy.hysteresis)
-    kept = full if policy.refill == "finite" else b.op("Where", grows, full, state.credit)
+    stays = b.op("Less", counted, _int(b, policy.interval))
+    grown = b.op("Where", stays, state.scale, _grown(b, policy, state.scale))
+    shrunk, credit = _shrunk(b, policy, state.scale), state.credit
+    if policy.hysteresis != 1:
+        spends = b.op("Greater", state.credit, one)
+        shrunk = b.op("Where", spends, state.scale, shrunk)
+        left = b.op("Where", spends, b.op("Sub", state.credit, one), state.credit)
+        full = _int(b, policy.hysteresis)
+        kept = full if policy.refill == "finite" else b.op("Where", stays, state.credit, full)
+        credit = b.op("Where", finite, kept, left)
     return ScaleValues(
         scale=b.op("Where", finite, grown, shrunk),
-        counter=b.op("Where", b.op("And", finite, b.op("Not", grows)), counted, zero),
-        credit=b.op("Where", finite, kept, left),
+        counter=b.op("Where", b.op("And", finite, stays), counted, zero),
+        credit=credit,
         overflows=b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
     )
 
@@ -79,11 +82,17 @@ def _shrunk(b: Builder, policy: DynamicLossScale, scale: Value) -> Value:
 
 
 def _times(b: Builder, policy: DynamicLossScale, scale: Value, factor: float, divides: bool) -> Value:
-    """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale."""
+    """scale * factor or scale / factor in the type that the rule multiplies in, rounded to the type of the scale.
+
+    A product of two numbers of a type is rounded alike in that type and in a wider one that holds it whole.
+    """
     rule = RULES[policy.rule]
-    wide = scale if rule.product == rule.number else b.op("Cast", scale, to=int(TYPES[rule.product]))
+    whole = not divides and float(np.float32(factor)) == factor and rule.product == "float64"
+    if rule.product == rule.number or whole:
+        return b.op("Div" if divides else "Mul", scale, _number(b, rule.number, factor))
+    wide = b.op("Cast", scale, to=int(TYPES[rule.product]))
     made = b.op("Div" if divides else "Mul", wide, _number(b, rule.product, factor))
-    return made if rule.product == rule.number else b.op("Cast", made, to=int(TYPES[rule.number]))
+    return b.op("Cast", made, to=int(TYPES[rule.number]))
 
 
 def _number(b: Builder, dtype: str, number: float) -> Value:

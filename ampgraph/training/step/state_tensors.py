@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,11 +21,22 @@ GIVEN = "given"  # parameters that a step reads and another one trains
 
 @dataclass(frozen=True)
 class StateTensor:
-    """One tensor of the state. ``output`` holds its next value; empty where a step only reads it."""
+    """One tensor of the state. ``output`` holds its next value; empty where a step only reads it.
+
+    ``shape``: of one that the graph takes and gives as a vector; None where it has its own shape there."""
 
     name: str
     kind: str
     output: str = ""
+    shape: tuple[int, ...] | None = None
+
+    def fed(self, array: Array) -> Array:
+        """As the graph takes it."""
+        return array if self.shape is None else array.reshape(-1)
+
+    def seen(self, array: Array) -> Array:
+        """In its shape."""
+        return array if self.shape is None else array.reshape(self.shape)
 
 
 class StateBuilder:
@@ -34,6 +46,7 @@ class StateBuilder:
         self.builder, self.graph = builder, builder.graph
         self.kinds: dict[str, str] = {}
         self.next: dict[str, str] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of what is a vector in the graph
         self._edit: StateEditor[ir.Value] = States(
             self.graph, lambda name: self.builder.fresh(name), lambda kind, *given: self.builder.op(kind, *given)
         )
@@ -46,6 +59,28 @@ class StateBuilder:
         """An initializer becomes an input whose first value it is."""
         return self._known(self._edit.keep(value), kind)
 
+    def add_vector(self, name: str, first: Array, kind: str) -> ir.Value:
+        """As `add`, a vector in the graph."""
+        value = self.add(name, first.reshape(-1), kind)
+        if first.ndim != 1:
+            self.shapes[value.name or ""] = first.shape
+        return value
+
+    def flatten(self, value: ir.Value) -> None:
+        """State becomes a vector; what reads it reads it in its shape, through a Reshape."""
+        dims = value.shape.numpy() if value.shape is not None else ()
+        if len(dims) == 1:
+            return
+        uses, b = list(value.uses()), self.builder
+        if uses:
+            shaped = b.typed(b.op("Reshape", value, b.ints(*dims)), value)
+            for node, index in uses:
+                node.replace_input_with(index, shaped)
+        first, value.shape = value.const_value, ir.Shape([math.prod(dims)])
+        if first is not None:
+            value.const_value = ir.tensor(first.numpy().reshape(-1), name=value.name)
+        self.shapes[value.name or ""] = tuple(dims)
+
     def _known(self, value: ir.Value, kind: str) -> ir.Value:
         self.kinds[value.name or ""] = kind
         return value
@@ -55,4 +90,5 @@ class StateBuilder:
         self.next.update(self._edit.commit(after, when))
 
     def entries(self) -> list[StateTensor]:
-        return [StateTensor(name, kind, self.next.get(name, "")) for name, kind in self.kinds.items()]
+        rows = self.kinds.items()
+        return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]

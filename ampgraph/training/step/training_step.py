@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import onnx_ir as ir
@@ -76,7 +78,11 @@ class StepLayout:
         return [(table, last) for table, last in found if table and last]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        data = asdict(self)
+        for entry in data["states"]:
+            if entry["shape"] is None:
+                del entry["shape"]
+        return json.dumps(data, indent=1)
 
     @staticmethod
     def from_json(text: str, where: str = "") -> StepLayout:
@@ -87,7 +93,7 @@ class StepLayout:
                 raise AmpError(
                     "AMP206", f"is a step graph of version {data['version']}", where=where, hint="build it again"
                 )
-            states = tuple(StateTensor(**entry) for entry in data.pop("states"))
+            states = tuple(StateTensor(**(entry | {"shape": _dims(entry)})) for entry in data.pop("states"))
             read = tuple(ClassInput(**row) for row in data.pop("class_inputs", ()))
             groups = tuple((str(pattern), float(rate)) for pattern, rate in data.pop("groups", ()))
             parts = tuple((str(name), str(output)) for name, output in data.pop("parts", ()))
@@ -128,9 +134,17 @@ class TrainingStep:
 
     @property
     def initial_state(self) -> dict[str, Array]:
-        """The first value of every tensor of the state, by name."""
+        """The first value of every tensor of the state, by name, in its shape."""
         found = self.model.graph.initializers
-        return {entry.name: _numbers(found[entry.name]) for entry in self.layout.states}
+        return {entry.name: entry.seen(_numbers(found[entry.name])) for entry in self.layout.states}
+
+    def fed(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """A state as the graph takes it: parameters that it moves together are vectors there."""
+        return {entry.name: entry.fed(state[entry.name]) for entry in self.layout.states}
+
+    def seen(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """A state that the graph gave, in its shapes."""
+        return {entry.name: entry.seen(state[entry.name]) for entry in self.layout.states}
 
     @property
     def parameters(self) -> list[str]:
@@ -168,10 +182,12 @@ def layout_of(model: ir.Model, where: str = "") -> StepLayout:
 def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     """What a layout says that the graph does not have; empty where they belong together."""
     states, have = [entry.name for entry in layout.states], {value.name for value in graph.inputs}
-    for name in states:
-        value = graph.initializers.get(name)
-        if name not in have or value is None or value.const_value is None:
-            return f"its state '{name}' is missing"
+    for entry in layout.states:
+        value = graph.initializers.get(entry.name)
+        if entry.name not in have or value is None or value.const_value is None:
+            return f"its state '{entry.name}' is missing"
+        if entry.shape is not None and value.const_value.shape.numpy() != (math.prod(entry.shape),):
+            return f"its state '{entry.name}' is no vector of {list(entry.shape)}"
     fed = Counter([*states, *layout.inputs])
     for name in (*fed, *sorted(str(name) for name in have - set(fed))):
         if name not in have or fed[name] != 1:
@@ -188,6 +204,17 @@ def _problem(layout: StepLayout, graph: ir.Graph) -> str:
     labels = [layout.labels] if layout.labels else []
     stray = [name for name in (*labels, *(row.name for row in layout.class_inputs)) if name not in layout.inputs]
     return f"its labels '{stray[0]}' are no input" if stray else ""
+
+
+def _dims(row: Mapping[str, Sequence[int] | None]) -> tuple[int, ...] | None:
+    """The shape in a row of a layout; None for none. Raises TypeError and ValueError."""
+    given = row["shape"] if "shape" in row else None  # noqa: SIM401  JSON may hold anything
+    if given is None:
+        return None
+    dims = tuple(int(size) for size in given)
+    if any(size < 0 for size in dims):
+        raise ValueError("a negative size")
+    return dims
 
 
 def _numbers(value: ir.Value) -> Array:

@@ -13,10 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .flat_update import Move, Part, add_average, move_together, parts_of
+from .flat_update import Move, Part, Together, add_average, move_together, move_vectors, parts_of
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
+from .running_state import RunningState
 from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 from .update_options import UpdateOptions
@@ -24,6 +25,7 @@ from .update_options import UpdateOptions
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
 NOTHING_MORE = UpdateOptions()
+ONE_BY_ONE = Together()
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -73,19 +75,19 @@ def add_update(
     scale: Scale | None,
     options: UpdateOptions = NOTHING_MORE,
     running: Sequence[tuple[Value, Value]] = (),
-    longest: int = 0,
+    together: Together = ONE_BY_ONE,
 ) -> Updated:
     """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
 
     ``groups``: that of each parameter. ``running``: further state and its next value, which a step that is not finite
-    leaves as it was. ``longest``: how many numbers of small parameters are moved together.
+    leaves as it was. ``together``: which parameters are moved together, and how.
     """
     b = states.builder
     b.scope = ""
-    parts = parts_of(b, parameters, gradients, groups, longest)
+    parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
-    floats = [new for old, new in running if old.dtype == FLOAT]
-    finite = all_finite(b, [*gradients, *floats]) if scale is not None else None
+    kept = RunningState(b, running, scale is not None and scale.skips)
+    finite = all_finite(b, [*gradients, *kept.numbers]) if scale is not None else None
     holds = finite if scale is not None and scale.skips else None
     if scale is not None:
         # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient
@@ -104,11 +106,13 @@ def add_update(
         for part, gradient in zip(parts, gradients, strict=True):
             if part.group.pattern == group.pattern:
                 _update(states, replace(part, gradient=gradient), move)
-    states.commit({**dict(running), count: counted}, when=holds)
+    kept.commit(states, holds)
+    states.commit({count: counted}, when=holds)
     if scale is not None and scale.values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
         after = next_scale(b, scale.policy, scale.values, finite).named()
-        states.commit({value: after[name] for name, value in scale.values.named().items()})
+        moved = {value: after[name] for name, value in scale.values.named().items()}
+        states.commit({old: new for old, new in moved.items() if new is not old})
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 
@@ -161,7 +165,7 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
 def _update(states: StateBuilder, part: Part, move: Move) -> None:
     """Some parameters together, or one. A low one is raised for the arithmetic and rounded once."""
     if len(part.parameters) > 1:
-        return move_together(states, part, move)
+        return (move_vectors if part.vectors else move_together)(states, part, move)
     [parameter] = part.parameters
     b, dtype = states.builder, parameter.dtype
     b.scope = parameter.name or ""

@@ -8,7 +8,8 @@ const AT_FIRST = 24; // boxes drawn when the page opens
 const text = (index) => DATA.strings[index];
 const NODES = DATA.nodes.map(([name, kind, precision, rule, reason, bytes, folder], id) => ({
   id, name: text(name), kind: text(kind), precision: text(precision), rule: text(rule), reason: text(reason), bytes,
-  folder, reads: [], feeds: [],
+  folder, reads: [], feeds: [], span: id in DATA.spans ? text(DATA.spans[id]) : "", runs: "", kernel: null,
+  guarded: text(precision) === "float32" && DATA.guards.rules.includes(text(rule)),
 }));
 const LINES = DATA.edges.map(([source, target, value, dtype, shape, cast], id) => ({
   id, source, target, value: text(value), dtype: text(dtype), shape: text(shape), cast: text(cast),
@@ -17,8 +18,15 @@ for (const line of LINES) {
   NODES[line.target].reads.push(line);
   NODES[line.source].feeds.push(line);
 }
+const KERNELS = DATA.target ? DATA.target.kernels.map(([kind, provider, nodes], id) => ({ id, kind, provider, nodes })) : [];
+if (DATA.target && DATA.target.main !== undefined) {
+  for (const node of NODES) if (!["input", "output"].includes(node.kind)) node.runs = DATA.target.main;
+  for (const [provider, nodes] of Object.entries(DATA.target.elsewhere)) for (const id of nodes) NODES[id].runs = provider;
+  for (const id of DATA.target.gone) NODES[id].runs = "nowhere: folded, or part of what is not drawn";
+  for (const kernel of KERNELS) for (const id of kernel.nodes) NODES[id].kernel = kernel;
+}
 const FOLDERS = DATA.folders.map(([name, parent], id) => ({
-  id, name: text(name), parent, folders: [], nodes: [], counts: {}, total: 0, bytes: 0, casts: 0, opened: 0,
+  id, name: text(name), parent, folders: [], nodes: [], counts: {}, total: 0, bytes: 0, casts: 0, guarded: 0, opened: 0,
 }));
 for (const folder of FOLDERS.slice(1)) FOLDERS[folder.parent].folders.push(folder);
 for (const node of NODES) FOLDERS[node.folder].nodes.push(node);
@@ -38,6 +46,7 @@ for (const node of NODES) {
     }
     folder.bytes += node.bytes;
     folder.casts += casts;
+    folder.guarded += node.guarded;
   }
 }
 

@@ -26,24 +26,35 @@ function describeNode(node) {
   tag("h2", node.name, made);
   const path = above(FOLDERS[node.folder]).slice(0, -1).reverse().map((folder) => folder.name).join(" / ");
   made.append(rows([
-    ["operator", node.kind], ["layer", path], ["precision", node.precision], ["decided by", node.rule],
-    ["because", node.reason], ["weights", bytes(node.bytes)],
+    ["operator", node.kind], ["layer", path], ["precision", node.precision],
+    ["decided by", node.guarded ? `guard ${node.rule}` : node.rule], ["because", node.reason], ["range", node.span],
+    ["weights", bytes(node.bytes)], ["runs on", node.runs], ["as one kernel", node.kernel && kernelName(node.kernel)],
     [DATA.heat ? DATA.heat.title : "", heat.has(node.id) ? heat.get(node.id).toPrecision(3) : ""],
   ]));
+  if (node.kernel && node.kernel.nodes.length > 1) {
+    tag("h3", "together with", made);
+    const list = tag("ul", null, made, "links");
+    for (const id of node.kernel.nodes.filter((id) => id !== node.id).slice(0, 20)) linked(NODES[id], list);
+  }
   for (const [title, lines, other] of [["reads", node.reads, "source"], ["is read by", node.feeds, "target"]]) {
     if (lines.length === 0) continue;
     tag("h3", title, made);
     const list = tag("ul", null, made, "links");
     for (const line of lines.slice(0, 20)) {
-      const item = tag("li", null, list);
-      const link = tag("button", NODES[line[other]].name, item);
-      link.addEventListener("click", () => goTo(NODES[line[other]]));
+      const item = linked(NODES[line[other]], list);
       tag("span", ` ${line.value} ${type(line)}`, item, line.cast ? "cast-name" : "small");
+      if (other === "source" && NODES[line.source].span) tag("span", ` (${NODES[line.source].span})`, item, "small");
     }
     if (lines.length > 20) tag("li", `and ${lines.length - 20} more`, list);
   }
   return made;
 }
+function linked(node, list) {
+  const item = tag("li", null, list);
+  tag("button", node.name, item).addEventListener("click", () => goTo(node));
+  return item;
+}
+const kernelName = (kernel) => `${kernel.kind}, #${kernel.id + 1}, of ${kernel.nodes.length} ${kernel.nodes.length === 1 ? "node" : "nodes"}`;
 const type = (line) => `${line.dtype}${line.shape ? ` [${line.shape}]` : ""}${line.cast ? ` → ${line.cast}` : ""}`;
 
 function describeFolder(folder) {
@@ -52,6 +63,7 @@ function describeFolder(folder) {
   const counts = Object.entries(folder.counts).map(([precision, count]) => `${count.toLocaleString("en")} ${precision}`);
   made.append(rows([
     ["nodes", counts.join(", ")], ["reads cast", folder.casts ? String(folder.casts) : ""], ["weights", bytes(folder.bytes)],
+    ["held by guards", folder.guarded ? folder.guarded.toLocaleString("en") : ""],
   ]));
   return made;
 }
@@ -125,6 +137,33 @@ for (const [key, found] of [...rules].sort((a, b) => b[1].length - a[1].length))
 }
 if (rules.size === 0) tag("li", "the file says no reasons", reasons);
 
+// -- guards that held a node, and what the target's runtime makes of the nodes ---------------------------------------------
+const guards = document.getElementById("guards");
+for (const rule of DATA.guards.rules) {
+  const held = NODES.filter((node) => node.guarded && node.rule === rule);
+  const link = tag("button", `${held.length.toLocaleString("en")} held by guard ${rule}`, tag("li", null, guards.querySelector("ul")));
+  link.addEventListener("click", () => offer(held, rule));
+}
+if (DATA.guards.said) tag("li", DATA.guards.said, guards.querySelector("ul"), "small");
+guards.hidden = !DATA.guards.rules.length && !DATA.guards.said;
+if (DATA.target) {
+  const box = document.getElementById("target");
+  box.hidden = false;
+  box.querySelector("h3").textContent = DATA.target.title;
+  const sorts = new Map();
+  for (const kernel of KERNELS) sorts.set(kernel.kind, [...(sorts.get(kernel.kind) || []), kernel]);
+  for (const [kind, found] of [...sorts].sort((a, b) => b[1].length - a[1].length)) {
+    const nodes = found.flatMap((kernel) => kernel.nodes.map((id) => NODES[id]));
+    const words = `${found.length.toLocaleString("en")} ${kind} of ${nodes.length.toLocaleString("en")} nodes`;
+    tag("button", words, tag("li", null, box.querySelector("ul"))).addEventListener("click", () => offer(nodes, kind));
+  }
+  for (const [provider, ids] of Object.entries(DATA.target.elsewhere || {})) {
+    const link = tag("button", `${ids.length.toLocaleString("en")} on ${provider}`, tag("li", null, box.querySelector("ul")));
+    link.addEventListener("click", () => offer(ids.map((id) => NODES[id]), provider));
+  }
+  if (!KERNELS.length && DATA.target.main !== undefined) tag("li", "no fused operators", box.querySelector("ul"), "small");
+}
+
 // -- errors by node ------------------------------------------------------------------------------------------------------
 const heat = new Map(DATA.heat ? DATA.heat.nodes : []);
 if (DATA.heat) {
@@ -178,6 +217,9 @@ function frontier(points) {
   }
 }
 if (DATA.frontier.length) frontier(DATA.frontier);
+for (const [shown, sign, words] of [[DATA.guards.rules.length, "◆", "guard"], [KERNELS.length, "#", "one kernel"]]) {
+  if (shown) tag("span", `${sign} ${words}`, document.querySelector(".legend"));
+}
 document.getElementById("report").textContent = DATA.report.join("\n");
 
 document.getElementById("fit").addEventListener("click", () => fit());

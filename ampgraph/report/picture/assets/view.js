@@ -87,20 +87,30 @@ function drawBox(box, at) {
     element("rect", { x, y, width: box.width, height: box.height, rx: 8, class: "frame" }, group);
     bar(box.folder, x + 8, y + box.height - 13, box.width - 16, group);
     element("text", { x: x + 8, y: y + 15 }, group, `+ ${short(box.folder.name, 27)}`);
-    element("text", { x: x + 8, y: y + 29, class: "small" }, group, `${box.folder.total.toLocaleString("en")} nodes${box.folder.casts ? `, ${box.folder.casts} reads cast` : ""}`);
+    element("text", { x: x + 8, y: y + 29, class: "small" }, group, `${box.folder.total.toLocaleString("en")} ${box.folder.total === 1 ? "node" : "nodes"}${box.folder.casts ? `, ${box.folder.casts} reads cast` : ""}`);
   } else {
     const { node } = box;
-    group.setAttribute("class", `node ${classOf(node.precision)} ${node.kind === "input" || node.kind === "output" ? "border" : ""}`);
+    const sort = node.kind === "input" || node.kind === "output" ? "border" : "";
+    group.setAttribute("class", `node ${classOf(node.precision)} ${sort} ${node.guarded ? "guarded" : ""} ${node.kernel ? "fused" : ""}`);
     const frame = element("rect", { x, y, width: box.width, height: box.height, rx: 5, class: "frame" }, group);
     if (painted) frame.style.fill = painted.get(node.id) || "var(--cold)";
-    element("text", { x: x + 8, y: y + 14 }, group, short(node.kind.replace(/^.*::/, ""), 22));
+    element("text", { x: x + 8, y: y + 14 }, group, short(node.kind.replace(/^.*::/, ""), node.kernel ? 16 : 20));
     element("text", { x: x + 8, y: y + 27, class: "small" }, group, short(node.name, 26));
+    badges(node, x + box.width - 6, y + 13, group);
   }
+  if (box.folder && box.folder.guarded) element("text", { x: x + box.width - 8, y: y + 15, class: "badge shield" }, group, `◆ ${box.folder.guarded}`);
   const about = () => (box.folder ? describeFolder(box.folder) : describeNode(box.node));
   const act = (event) => { event.stopPropagation(); pick(box.key, about()); if (box.folder) { open(box.folder); redraw(at.x, y, `o${box.folder.id}`); } };
-  group.addEventListener("mouseenter", () => glance(about()));
+  group.addEventListener("mouseenter", () => { glance(about()); mates(box.node && box.node.kernel); });
+  group.addEventListener("mouseleave", () => mates(null));
   group.addEventListener("click", act);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter") act(event); });
+}
+
+/** Signs of a node at its right: a guard holds it; it runs in one kernel with others, by the number of that kernel. */
+function badges(node, x, y, parent) {
+  const signs = [node.kernel ? `#${node.kernel.id + 1}` : "", node.guarded ? "◆" : ""].filter(Boolean);
+  if (signs.length) element("text", { x, y, class: `badge ${node.guarded ? "shield" : ""}` }, parent, signs.join(" "));
 }
 
 function bar(folder, x, y, width, parent) {
@@ -108,6 +118,15 @@ function bar(folder, x, y, width, parent) {
     const part = (width * count) / Math.max(folder.total, 1);
     element("rect", { x, y, width: part, height: 6, class: `part ${classOf(precision)}` }, parent);
     x += part;
+  }
+}
+
+/** Frames all nodes that run in one kernel. */
+function mates(kernel) {
+  for (const old of world.querySelectorAll(".mate")) old.classList.remove("mate");
+  for (const id of kernel ? kernel.nodes : []) {
+    const found = world.querySelector(`[data-key="n${id}"]`);
+    if (found) found.classList.add("mate");
   }
 }
 

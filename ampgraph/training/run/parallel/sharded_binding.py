@@ -39,7 +39,8 @@ class ShardedBinding(ParallelBinding):
         options: ParallelOptions,
     ) -> None:
         """Raises what `ParallelBinding` raises, and AmpError AMP325 for state that is not float32."""
-        self._first = {entry.name: step.initial_state[entry.name] for entry in step.layout.of(*SHARED_OUT)}
+        first = step.initial_state
+        self._first = {entry.name: first[entry.name] for entry in step.layout.of(*SHARED_OUT)}
         low = next((name for name, array in self._first.items() if array.dtype != np.float32), None)
         if low is not None:
             message = f"'{low}' is {self._first[low].dtype}, and what ranks share out is float32"

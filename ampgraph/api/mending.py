@@ -1,0 +1,108 @@
+"""The search for a repair: what is to blame is held in float32, as little as predictions need, and that is tried."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.recipe import Recipe
+from ..core.repairs import SHOWN, Mended, Repair
+from ..numerics.trace.ranking import Ranking
+from ..numerics.trace.suspects import option
+from .fault_search import FaultSearch
+from .kinds import Model
+from .made_by import made_by
+from .pairs import OnnxPair
+from .trials import Outcome, Trial, Trials
+
+if TYPE_CHECKING:
+    from ..numerics.inputs.sample_set import Samples
+
+ROUNDS = 4  # of looking at what is left
+TURNS = 3  # of holding more, where a conversion leaves more than was predicted
+AIM = 0.9  # of the tolerance
+ALL = "none found short of all in float32"
+LOOKING = 0.4  # of the time that is left, for looking at a model anew
+PREDICTING = 0.5  # of the time that is left, for runs that predict
+Look = Callable[[FaultSearch], None]
+
+
+def repair_of(
+    source: Model, recipe: Recipe | None, found: FaultSearch, again: Callable[[OnnxPair], Outcome], drawn: Samples,
+    until: float, seconds: float,
+) -> Mended | None:  # fmt: skip
+    """The search for what mends a model made from ``source``; None where nobody is to blame.
+
+    ``recipe``: with which; None finds out. ``again`` judges a pair, which took ``seconds`` for the first one."""
+    pair = found.pair
+    if not found.suspects or not isinstance(pair, OnnxPair):
+        return None
+    if not pair.strict:
+        return Mended(None, "not looked for, as the run is not strict")
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+        recipe = recipe or made_by(source, pair.source, pair.result, Path(folder))
+        if recipe is None:
+            return Mended(None, "not looked for, as the file does not tell how it was made")
+        trials = Trials(source, recipe, lambda model: again(pair.remade(model)), until, Path(folder), seconds)
+        return said(mended(trials, found, lambda other: other.look(drawn, None)), trials)
+
+
+def said(repair: Repair | None, trials: Trials) -> Mended:
+    """The end of a search."""
+    number = len(trials.done)
+    best = min((trial.outcome.error for trial in trials.done), default=math.inf)
+    left = f", the best leaves {best:.2g}" if number and math.isfinite(best) else ""
+    why = "" if trials.in_time else "; the time is up"
+    none = f"none found in {number} conversion{'s' * (number != 1)}{left}{why}" if number or why else ALL
+    return Mended(repair, "" if repair else none, number)
+
+
+def mended(trials: Trials, found: FaultSearch, look: Look) -> Repair | None:
+    """What was tried and mends the model; None where nothing did in the time.
+
+    ``found``: who is to blame for what the model misses; ``look``: lets another search do the same."""
+    held: tuple[str, ...] = ()
+    for _ in range(ROUNDS):
+        trial = _tried(trials, found, held)
+        if trial is None:
+            return None
+        if trial.outcome.ok:
+            return Repair(tuple(map(option, trial.patterns)), trial.outcome.error, str(trials.recipe))
+        if not trials.in_time or trial.patterns == held:
+            return None
+        held, seen = trial.patterns, trial.outcome
+        found = replace(found.anew(), pair=seen.pair, outputs=seen.outputs, kept=seen.kept)
+        found.seconds = LOOKING * _left(trials)
+        look(found)
+    return None
+
+
+def _tried(trials: Trials, found: FaultSearch, held: tuple[str, ...]) -> Trial | None:
+    """The first trial that is right, else the last."""
+    if found.ranking is not None:
+        return _ranked(trials, found.ranking, found.tolerance, held)
+    patterns = [pattern for suspect in found.suspects for pattern in suspect.patterns]
+    return trials.attempt((*held, *patterns)) if patterns else None
+
+
+def _ranked(trials: Trials, ranking: Ranking, tolerance: float, held: tuple[str, ...]) -> Trial | None:
+    aim, last = AIM * tolerance, None
+    until = time.monotonic() + PREDICTING * _left(trials)
+    for _ in range(TURNS):
+        count = ranking.fewest(aim, lambda: time.monotonic() > until)
+        if count is None or (count == len(ranking.order) > SHOWN):  # all of many is no repair
+            return last
+        trial = trials.attempt((*held, *ranking.named(count)))
+        if trial is None or trial.outcome.ok:
+            return trial or last
+        last, aim = trial, aim * min(0.5, AIM * tolerance / max(trial.outcome.error, tolerance))
+    return last
+
+
+def _left(trials: Trials) -> float:
+    return max(trials.until - time.monotonic() - trials.seconds, 0.0)

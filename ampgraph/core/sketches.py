@@ -1,0 +1,114 @@
+"""Small pictures and tables for notebooks, where scripts, styles and even images may be left out: text stays then.
+
+Every picture is an ``img`` with its drawing in it and with words in ``alt``; tables have no attributes but those.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+Part = TypeVar("Part")
+
+COLOURS = {"float16": "#6aa5ff", "bfloat16": "#63c088", "float32": "#ffb652", "float64": "#ff8a75"}
+GREY, INK, HOT = "#c3c9d4", "#7a8496", "#e2263c"  # for light and dark notebooks alike
+PARTS = 300  # drawn of one strip; of more the largest of each piece
+
+
+class Html(str):
+    """Text that is markup already."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    """Cells are escaped but where they are `Html`."""
+    lines = [_row("th", head)] if head else []
+    return Html(f"<table>{''.join([*lines, *(_row('td', row) for row in rows)])}</table>")
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{markup(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def markup(text: str) -> str:
+    """A text as it stands in markup."""
+    return text if isinstance(text, Html) else html.escape(text)
+
+
+def folded(title: str, lines: Sequence[str]) -> Html:
+    """Lines of a report behind a title that opens them."""
+    text = html.escape("\n".join(lines))
+    return Html(f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>")
+
+
+def image(drawn: str, width: int, height: int, words: str) -> Html:
+    """Elements of SVG as a picture; ``words`` say the same."""
+    box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    data = base64.b64encode(f"<svg {box}>{drawn}</svg>".encode()).decode()
+    alt = html.escape(words)
+    return Html(
+        f'<img alt="{alt}" title="{alt}" width="{width}" height="{height}" src="data:image/svg+xml;base64,{data}">'
+    )
+
+
+def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
+    """Parts by type as one bar; ``whole``: of which they are part, their sum if not given."""
+    whole = max(whole, sum(parts.values()), 1)
+    x, drawn = 0.0, [_rect(0, width, 0, 12, "#8884")]
+    for name, count in parts.items():
+        drawn.append(_rect(x, width * count / whole, 0, 12, COLOURS.get(name, GREY)))
+        x += width * count / whole
+    return image("".join(drawn), width, 12, ", ".join(f"{count:,} {name}" for name, count in parts.items() if count))
+
+
+def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
+    """Types one behind the other, as along a graph."""
+    pieces = _pieces(types)
+    size = width / max(len(pieces), 1)
+    drawn = [
+        _rect(i * size, size + 0.3, 0, 16, COLOURS.get(max(piece, key=piece.count), GREY))
+        for i, piece in enumerate(pieces)
+    ]
+    return image("".join(drawn), width, 16, words)
+
+
+def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:
+    """Numbers above zero one behind the other, by their logarithm; red beyond ``limit``, which is a line."""
+    pieces = [max(piece) for piece in _pieces(values)]
+    logs = [math.log10(value) for value in (*pieces, limit)]
+    low, high = min(logs) - 0.2, max(logs) + 0.2
+    size = width / max(len(pieces), 1)
+
+    def top(value: float) -> float:
+        return height * (high - math.log10(value)) / (high - low)
+
+    drawn = [
+        _rect(i * size, max(size - 0.2, 0.5), top(value), height, HOT if value > limit else COLOURS["float16"])
+        for i, value in enumerate(pieces)
+    ]
+    line = f'<path d="M0,{top(limit):.1f}H{width}" stroke="{INK}" stroke-dasharray="5 3"/>'
+    return image("".join(drawn) + line, width, height, words)
+
+
+def scatter(points: Sequence[tuple[float, float, bool]], words: str, width: int = 360, height: int = 140) -> Html:
+    """Points (x from 0, y above zero by its logarithm, whether chosen)."""
+    most = max([x for x, _, _ in points] or [0.0]) or 1.0
+    logs = [math.log10(y) for _, y, _ in points] or [0.0]
+    low, high = min(logs) - 0.2, max(logs) + 0.2
+    drawn = [f'<path d="M10,4V{height - 8}H{width - 4}" fill="none" stroke="{INK}"/>']
+    for x, y, chosen in points:
+        down = 10 + (height - 28) * (high - math.log10(y)) / (high - low)
+        place = f'cx="{16 + (width - 32) * x / most:.1f}" cy="{down:.1f}"'
+        drawn.append(f'<circle {place} r="{5 if chosen else 3}" fill="{HOT if chosen else COLOURS["float16"]}"/>')
+    return image("".join(drawn), width, height, words)
+
+
+def _pieces(values: Sequence[Part]) -> list[Sequence[Part]]:
+    size = math.ceil(len(values) / PARTS) or 1
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _rect(x: float, width: float, y: float, height: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
