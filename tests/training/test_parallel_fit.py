@@ -7,6 +7,7 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run.checkpoint import load
+from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.step import flat_update
 from training.ranks import all_right, on_ranks, opened
@@ -63,6 +64,31 @@ def test_ranks_that_keep_a_part_of_the_slots_save_all(step, tmp_path):
 def test_a_checkpoint_that_cannot_be_gone_on_from_ends_all(step, tmp_path):
     all_right(fit(step, tmp_path / "there"))
     assert all("AMP325" in str(error) for error in fit(step, tmp_path / "there"))
+
+
+class Recorded:
+    """An array that says how many rows were asked for at a time."""
+
+    def __init__(self, array):
+        self.array, self.asked = array, []
+
+    def __getitem__(self, rows):
+        self.asked.append(len(rows))
+        return self.array[rows]
+
+
+def test_each_rank_reads_its_own_rows(step):
+    """But for one batch of every epoch, which ranks compare, and for a row that tells the types."""
+    whole = all_right(fit(step, None, checkpoint_every=0, epochs=1))
+
+    def work(rank, group):
+        kept = {name: Recorded(array) for name, array in DATA.items()}
+        made = opened(step, group).fit(Dataset(kept, 48), epochs=1, batch_size=16)
+        return made.losses.tobytes(), [[count for count in one.asked if count > 1] for one in kept.values()]
+
+    for losses, asked in all_right(on_ranks(2, work)):
+        assert losses == whole[0].losses.tobytes()
+        assert asked == [[16, 8, 8, 8]] * len(DATA)
 
 
 def test_ranks_with_other_options(step, tmp_path):
