@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.models import digits
 from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.step import flat_update
+from share import FULL
 from training.ranks import all_right, on_ranks, opened
 from training.small_steps import batches
 from training.test_accumulation import built, worst
 from training.test_checkpoint import Killed, _kill_at
-from training.test_cut import SCALE
+from training.test_cut import CNN, SCALE
 
 pytestmark = pytest.mark.slow  # gloo between two trainers
 
@@ -122,3 +124,18 @@ def test_ranks_with_other_samples(step):
 def test_a_batch_that_is_too_small_for_all_ranks(step):
     errors = fit(step, None, batch_size=1, checkpoint_every=0)
     assert all("a batch of 1 is too small for 2 micro-batches" in str(error) for error in errors)
+
+
+@pytest.mark.skipif(not FULL, reason="some 60 s of CPU: ./test full")
+def test_two_ranks_end_as_good_as_one_process():
+    """A CNN with Dropout and BatchNormalization in float16: other masks and statistics, and the same quality."""
+    step = built(CNN, loss="cross_entropy", optimizer="adamw:lr=2e-3", level="O2", loss_scale="dynamic")
+    train, kept = ({"image": image, "labels": labels} for image, labels in digits.load_split())
+
+    def work(rank, group):
+        trainer = opened(step, group, strict=True)
+        trainer.fit(train, epochs=10, batch_size=64)
+        return trainer.evaluate(kept)["accuracy"]
+
+    found, one = all_right(on_ranks(2, work)), work(0, None)
+    assert found[0] == found[1] >= 0.97 and abs(found[0] - one) <= 0.01
