@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -84,7 +86,7 @@ def test_each_rank_reads_its_own_rows(step):
     whole = all_right(fit(step, None, checkpoint_every=0, epochs=1))
 
     def work(rank, group):
-        kept = {name: Recorded(array) for name, array in DATA.items()}
+        kept: dict[str, Any] = {name: Recorded(array) for name, array in DATA.items()}
         made = opened(step, group).fit(Dataset(kept, 48), epochs=1, batch_size=16)
         return made.losses.tobytes(), [[count for count in one.asked if count > 1] for one in kept.values()]
 

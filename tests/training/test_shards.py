@@ -55,6 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
     "one by one": ({"optimizer": "adamw", "ema": 0.9}, 0),
     "some together": ({"optimizer": "sgd:lr=0.1,momentum=0.9,weight_decay=0.01"}, 20),
     "groups": ({"optimizer": GROUPS, "ema": 0.9}, flat_update.ELSEWHERE),
+    "for the CPU": ({"optimizer": "adam:weight_decay=0.01", "target": "cpu"}, 0),
     "no slots": ({"optimizer": "sgd:lr=0.1"}, flat_update.ELSEWHERE),
 }
 
