@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import ampgraph
+from ampgraph.core.sketches import along, svg
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent / "models" / "digits_transformer.onnx"
@@ -20,8 +21,10 @@ HEAT = 'const box = document.getElementById("heat-on"); box.checked = true; box.
 
 def main() -> None:
     """What a conversion did and what guards held, light; where errors are, dark; what runs as one kernel, light."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
     (HERE / "pictures").mkdir(exist_ok=True)
+    (HERE / "pictures" / "levels.svg").write_text(levels(), encoding="utf-8")
+    browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         made = folder / "digits_transformer.O1.onnx"
@@ -46,6 +49,22 @@ def main() -> None:
                 f"--screenshot={shot}",
             ]
             subprocess.run([browser, *flags, page.as_uri()], check=True, capture_output=True, timeout=300)
+
+
+def levels() -> str:
+    """What each level makes of one transformer, along its graph: for the page of concepts."""
+    text = 'font-family="sans-serif" font-size="13" fill="#7a8496"'
+    drawn = []
+    for row, level in enumerate(("O0", "O1", "O2", "O3", "auto")):
+        kinds = [
+            decision.dtype for decision in ampgraph.plan(MODEL, level, target="cpu").decisions if decision.index >= 0
+        ]
+        kinds = kinds or ["float32"]  # O0 decides nothing
+        low = 100 * sum(kind != "float32" for kind in kinds) / len(kinds)
+        y = 8 + 28 * row
+        drawn += [f'<text x="4" y="{y + 13}" {text}>{level}</text>', along(kinds, 640, 48, y)]
+        drawn.append(f'<text x="696" y="{y + 13}" {text}>{low:.0f} % float16</text>')
+    return svg("".join(drawn), 800, 148) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; Clips
-without a kernel as Max and Min; constants behind a convolution into its weights and bias; products in the order
-that the target's runtime makes one kernel of."""
+without a kernel as Max and Min; masks less their largest number in each row; constants behind a convolution into its
+weights and bias; products in the order that the target's runtime makes one kernel of."""
 
 from __future__ import annotations
 
@@ -41,19 +41,27 @@ class RewriteRegions:
             # first what only changes who reads what: operators in the place of others make values of their own
             for item in sorted(self.rewrites, key=lambda one: one.kind not in SAME_RESULT):
                 _check(item, editor, flow)
-                _WRITE.get(item.kind, _write)(item, editor, flow)
+                _WRITE.get(item.name, _WRITE.get(item.kind, _write))(item, editor, flow)
         graph.remember(self)
         return Change(len(self.rewrites))
 
 
 def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     name = "clip" if item.kind == MAX_AND_MIN else item.name
-    if name in ("clip", "cast", *FOLDS):
+    if name in ("clip", "cast", "mask", *FOLDS):
         if not editor.write_anew(name, item.scope, item.nodes):
             raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
         return
     attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+
+
+def _drop(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """An operator with one operand of data: whoever reads its result reads that."""
+    for index in item.nodes:
+        op = editor.op(item.scope, index)
+        if op is not None and not editor.bypass(op):
+            raise foreign(f"takes node {index} of scope '{item.scope}' away")
 
 
 def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -109,6 +117,7 @@ _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
     HALF_LAST: _halve_last,
     BY_SQUARES: _write_squares,
+    "pad": _drop,
     GELU: _write_gelu,
     GELU_BY_TANH: _write_gelu,
 }

@@ -71,9 +71,7 @@ def test_the_links_point_at_the_folders() -> None:
 def test_a_checkout_named_as_the_package_is_no_package_of_its_own(tmp_path: Path) -> None:
     """In the folder that holds it, where `import ampgraph` would find the checkout's folder first."""
     (tmp_path / "ampgraph").symlink_to(ROOT)
-    code = (
-        "import ampgraph, ampgraph.core.errors as e; ampgraph.convert; print(ampgraph.__file__, e.AmpError.__module__)"
-    )
+    code = "import ampgraph as a, ampgraph.core.errors as e; a.convert; print(a.__file__, e.AmpError.__module__)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=environment)

@@ -21,7 +21,7 @@ from .comparison import Comparison, chaotic
 from .decoding import decoding_of
 from .fault_search import SECONDS, FaultSearch
 from .kinds import Data, Model, PathLike, path_of
-from .mending import repair_of
+from .mending import LOOKING, repair_of
 from .pairs import paired
 from .pictures import picture_verification, refuse_page
 
@@ -100,8 +100,9 @@ def verify(
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
         job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.metric, job.seen = seen.kept, measure, html is not None
+        job.seconds, until = LOOKING * SECONDS, time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job.look(drawn, progress)
-        mended = None if seen.ok else _mended(reference, job, comparison, seen.seconds, hopeless=bool(alone))
+        mended = None if seen.ok else _mended(reference, job, comparison, until, hopeless=bool(alone))
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
@@ -114,10 +115,9 @@ def verify(
     return found
 
 
-def _mended(source: Model, job: FaultSearch, comparison: Comparison, took: float, hopeless: bool) -> Mended | None:
+def _mended(source: Model, job: FaultSearch, comparison: Comparison, until: float, hopeless: bool) -> Mended | None:
     """The search for a repair. ``hopeless``: where it finds none, nothing is suggested either."""
-    until = time.monotonic() + SECONDS + COMPARISONS * took
-    found = repair_of(source, None, job, comparison.again, comparison.drawn, until, took)
+    found = repair_of(source, None, job, comparison.again, comparison.drawn, until)
     if hopeless and found is not None and found.repair is None:
         job.withdraw()
     return found

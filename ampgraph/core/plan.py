@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import AmpError
+from .files import text_file
 from .json_types import JsonObject
 from .sketches import bar, strip, table
 
@@ -64,6 +65,7 @@ MAX_AND_MIN = "Max and Min"
 """The kind of a rewrite of one Clip."""
 QUOTIENT = "Div"
 """x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
+MASK_BY_ROWS = "Mask by rows"
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
@@ -73,6 +75,8 @@ BY_SQUARES = "Gelu by tanh, of squares"
 SAME_RESULT = (HALF_LAST, BY_SQUARES)
 """Rewrites that leave their last node, which reads other values."""
 
+DROPPED = ("cast", "pad")
+"""Names of rewrites that take nodes away which do nothing."""
 FOLDS = ("bias", "power", "scale")
 """Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
 
@@ -96,7 +100,7 @@ class Rewrite:
         """The nodes that leave no other in their place."""
         if self.kind == HALF_LAST:
             return ()
-        return self.nodes if self.name == "cast" else self.nodes[:-1]
+        return self.nodes if self.name in DROPPED else self.nodes[:-1]
 
     @property
     def what(self) -> str:
@@ -166,6 +170,8 @@ class Plan:
         types = Counter(d.dtype for d in self.decisions)
         words = "types along the graph: " + ", ".join(f"{n:,} {name}" for name, n in types.most_common())
         drawn = strip([d.dtype for d in self.decisions], words)
+        if not counts:
+            return f"<p>{html.escape(repr(self))}</p>"
         return f"<p>{html.escape(repr(self))}</p><p>{words}</p>{drawn}{table(('type', 'by', 'decisions', ''), rows)}"
 
     def to_dict(self) -> JsonObject:
@@ -243,6 +249,11 @@ class Plan:
                 where=where,
                 hint="write one with `ampgraph convert MODEL --plan-out FILE`",
             ) from error
+
+    def write(self, path: str | Path) -> None:
+        """Writes a file, whole or not at all. Raises AmpError AMP105."""
+        with text_file(path, self.to_json):
+            pass
 
     @staticmethod
     def read(path: str | Path) -> Plan:

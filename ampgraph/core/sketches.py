@@ -43,10 +43,15 @@ def folded(title: str, lines: Sequence[str]) -> Html:
     return Html(f"<details><summary>{html.escape(title)}</summary><pre>{text}</pre></details>")
 
 
+def svg(drawn: str, width: int, height: int) -> str:
+    """Elements of SVG as a file of it."""
+    box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return f"<svg {box}>{drawn}</svg>"
+
+
 def image(drawn: str, width: int, height: int, words: str) -> Html:
     """Elements of SVG as a picture; ``words`` say the same."""
-    box = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    data = base64.b64encode(f"<svg {box}>{drawn}</svg>".encode()).decode()
+    data = base64.b64encode(svg(drawn, width, height).encode()).decode()
     alt = html.escape(words)
     return Html(
         f'<img alt="{alt}" title="{alt}" width="{width}" height="{height}" src="data:image/svg+xml;base64,{data}">'
@@ -65,13 +70,17 @@ def bar(parts: Mapping[str, int], whole: int = 0, width: int = 240) -> Html:
 
 def strip(types: Sequence[str], words: str, width: int = 480) -> Html:
     """Types one behind the other, as along a graph."""
+    return image(along(types, width), width, 16, words)
+
+
+def along(types: Sequence[str], width: int, x: float = 0, y: float = 0) -> str:
+    """The elements of a strip, 16 high."""
     pieces = _pieces(types)
     size = width / max(len(pieces), 1)
-    drawn = [
-        _rect(i * size, size + 0.3, 0, 16, COLOURS.get(max(piece, key=piece.count), GREY))
+    return "".join(
+        _rect(x + i * size, size + 0.3, y, 16, COLOURS.get(max(piece, key=piece.count), GREY))
         for i, piece in enumerate(pieces)
-    ]
-    return image("".join(drawn), width, 16, words)
+    )
 
 
 def heights(values: Sequence[float], limit: float, words: str, width: int = 480, height: int = 60) -> Html:

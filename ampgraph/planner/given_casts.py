@@ -15,7 +15,7 @@ from .selection import touched
 def find_given_casts(context: Context) -> list[Rewrite]:
     """The Casts that can go: no number changes. Those that a border needs, or a pattern names, stay."""
     flow, options = context.flow, context.options
-    casts = [op for op in flow.ops if context.traits.has(op.role, "casts") and _is_inside(flow, op)]
+    casts = [op for op in flow.ops if context.traits.has(op.role, "casts") and is_inside(flow, op)]
     groups = [(op, *_idle(context, op)) for op in casts if _does_nothing(flow, op) or _idle(context, op)]
     named = touched(flow, options.named) if groups else set()
     return [_rewrite(flow, group) for group in groups if not any(op.id in named for op in group)]
@@ -27,7 +27,7 @@ def _rewrite(flow: Dataflow, group: tuple[Op, ...]) -> Rewrite:
     return Rewrite(flow.scopes[first.scope].path, first.kind, nodes, (name,), 0, 0.0, "cast")
 
 
-def _is_inside(flow: Dataflow, op: Op) -> bool:
+def is_inside(flow: Dataflow, op: Op) -> bool:
     """Whether an operator's result is read, and crosses no border."""
     if not op.inputs or op.inputs[0] == NONE or not op.outputs or flow.scopes[op.scope].kind == "function":
         return False
@@ -82,4 +82,4 @@ def _idle(context: Context, op: Op) -> tuple[Op, ...]:
                 values.append(reader.outputs[0])
             else:
                 return ()
-    return tuple(back) if all(_is_inside(flow, one) for one in back) else ()
+    return tuple(back) if all(is_inside(flow, one) for one in back) else ()

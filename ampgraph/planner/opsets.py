@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..core.dataflow import NONE, Dataflow, Unit
 from ..core.plan import Plan
+from ..oplists.patterns import find_regions
+from .fusions import is_split
 from .options import Options
 
 STANDARD = "::"
@@ -24,14 +28,23 @@ def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
 
 
 def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
-    """The opsets that would free what the plan holds for want of a type or a kernel."""
+    """The opsets that would free what the plan holds for want of a type, a kernel or an operator."""
     places = {(d.scope, d.index, d.slot) for d in plan.decisions if d.why.rule == "opset"}
     found = set()
     for unit in flow.units:
         op = flow.ops[unit.op] if unit.op != NONE else None
         if op is not None and (flow.scopes[op.scope].path, op.index, unit.slot) in places:
             found.add(freed_at(flow, options, unit))
-    return found - {0}
+    return (found | set(_operators_at(flow, options))) - {0}
+
+
+def _operators_at(flow: Dataflow, options: Options) -> Iterator[int]:
+    """The opsets from which on a region that costs Casts today can be written as its operator, which is low."""
+    for region in find_regions(flow) if "gelu" in options.rewrites else ():
+        since = region.since
+        admits = options.kernels.admits(region.kind, since, "T", options.dtype)
+        if admits and since > flow.opset and is_split(flow, options, region):
+            yield since
 
 
 def off_target(flow: Dataflow, options: Options) -> set[str]:

@@ -13,10 +13,11 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, HIGH, REGION, Hold, Ledger, Tie
+from .decisions import FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
+from .scales import find_scalings
 from .selection import touched
 
 
@@ -80,6 +81,8 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
             if in_one_type(flow, options, region):
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
+    sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
+    ties += [((found.unit,), LOW, found.why) for found in find_scalings(context, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 

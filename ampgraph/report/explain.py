@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import HALF_LAST, Rewrite
+from ..core.plan import DROPPED, HALF_LAST, Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -156,7 +156,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
     for rewrite in rewrites:
         scope = paths[rewrite.scope]
         result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
-        result = rewrite.inputs[0] if rewrite.name == "cast" else result
+        result = rewrite.inputs[0] if rewrite.name in DROPPED else result
         for index in rewrite.nodes:
             op = ops[scope, index]
             place = f"{rewrite.scope}/{index}:{op.kind}"
@@ -175,6 +175,8 @@ def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     flow, options = decided.flow, decided.options
     written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
     region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
+    if any(kind.endswith(f"({name})") for name in DROPPED):
+        region = f"reads what a {kind} read, which did nothing and is taken away"
     listing = options.lists.listing(flow, op)
     inside = _inside(options, op.kind, listing)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))

@@ -13,6 +13,8 @@ def rewrite_line(what: str, count: int) -> str:
     """``3 groups of nodes written as one LayerNormalization (norm) each``."""
     if what.endswith("(cast)"):
         return f"{plural(count, 'Cast')} of the file that did nothing taken away (cast)"
+    if what.endswith("(pad)"):
+        return f"{plural(count, 'Pad')} of the file that added nothing taken away (pad)"
     if " and " in what:
         return f"{plural(count, 'node')} written as {what} each"
     if what.endswith("(half)"):

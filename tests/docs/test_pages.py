@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
 import shlex
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     decoder = runpy.run_path(str(ROOT / "examples" / "decoder_with_cache.py"))["decoder"]
     onnx.save(decoder(), tmp_path / "decoder.onnx")
     onnx.save(parse(QUANTIZED, w=(8, 8), opset=19), tmp_path / "quantized.onnx")
+    classifier = runpy.run_path(str(ROOT / "examples" / "classifier.py"))["classifier"]
+    onnx.save(classifier(), tmp_path / "classifier.onnx")
     ampgraph.convert(tmp_path / "model.onnx", output=tmp_path / "model.O2.onnx")
     for name in ("digits_transformer.onnx", "digits_cnn.mindir"):
         stem, _, suffix = name.partition(".")
@@ -100,6 +105,25 @@ def test_commands_run(page: Path, folder: Path, amp: Any) -> None:
         assert code == expected(shown), f"{page.name}: ampgraph {text}\n{err}"
         ran += 1
     assert ran or page.stem in ("metrics", "policies", "ascend", "design", "training")
+
+
+def calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Calls of ampgraph in the Python of a page: (dotted name behind `ampgraph.`, the call)."""
+    for language, block in FENCED.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)) if language == "python" else ():
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and re.fullmatch(r"ampgraph[.\w]+", name):
+                yield name.partition(".")[2], node
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(calls(page))], ids=lambda page: page.stem)
+def test_python_calls_what_there_is(page: Path) -> None:
+    """Names and keywords of the code in the pages."""
+    for name, call in calls(page):
+        if name.startswith("training.mindspore"):
+            continue  # tests/training/test_mindspore_train.py: it imports MindSpore
+        words = {word.arg: None for word in call.keywords if word.arg}
+        inspect.signature(attrgetter(name)(ampgraph)).bind(*call.args, **words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -96,6 +96,14 @@ def test_at_its_opset_it_is_its_operator(model, attribute: bytes) -> None:
 
 
 @pytest.mark.parametrize("model", [by_erf, by_tanh])
+def test_an_opset_that_has_the_operator_is_found(model) -> None:
+    result = ampgraph.convert(model(), dtype="bfloat16", opset="auto")
+    assert result.opset_import[0].version == 20 and "Gelu" in kinds(result)
+    for options in ({"rewrite": "no-gelu", "dtype": "bfloat16"}, {}):
+        assert ampgraph.convert(model(), opset="auto", **options).opset_import[0].version == 18
+
+
+@pytest.mark.parametrize("model", [by_erf, by_tanh])
 @pytest.mark.parametrize("opset", [18, 20])
 def test_it_is_no_less_right(model, opset: int) -> None:
     given, rng = model(opset), np.random.default_rng(1)

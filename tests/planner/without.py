@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from ampgraph.planner.findings import Findings
 from ampgraph.planner.guards import accuracy
 from ampgraph.planner.guards.hazards import Hazards
 from ampgraph.planner.guards.index import Integers
@@ -19,6 +20,7 @@ from ampgraph.planner.guards.weights import Unstorable
 from ampgraph.planner.policies import ampgraph as policy
 
 NOTHING: Mapping[str, Callable[[], object]] = {
+    "guard_common_parts": Findings,
     "guard_indices": Integers,
     "guard_integers": Quantized,
     "guard_ranges": Overflows,

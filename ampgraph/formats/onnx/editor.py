@@ -20,6 +20,7 @@ from .handles import Handles
 from .named_types import name_type
 from .placing import Placing
 from .readers import Readers
+from .row_masks import shift_rows
 from .slots import FOLLOWS_INPUT
 from .stored import change_weight, drop_constant
 from .types import DTYPES, attributes_of, with_element
@@ -171,6 +172,8 @@ class OnnxEditor:
         found = [self.handles.node(op) for index in nodes if (op := self.handles.op(scope, index)) is not None]
         if name == "cast":
             return drop_casts(found)
+        if name == "mask":
+            return shift_rows(found, self.handles.fresh, self.flow.opset)
         return write_bounds(found, self.handles.fresh) if name == "clip" else fold(found, self.handles.fresh)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
@@ -181,7 +184,11 @@ class OnnxEditor:
 
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator; its readers read its input. False where a border needs its result."""
-        gone = self._readers.bypass(self.handles.node(op), op.scope)
+        node = self.handles.node(op)
+        others = [value for value in node.inputs[1:] if value is not None]
+        gone = self._readers.bypass(node, op.scope)
+        for native in dict.fromkeys(others) if gone else ():
+            drop_constant(native)
         self._edited |= gone
         return gone
 

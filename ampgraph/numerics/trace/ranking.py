@@ -1,4 +1,4 @@
-"""How many nodes have to be in float32 for a tolerance: the first of a ranking, by runs of one session."""
+"""Which nodes have to be in float32 for a tolerance, by runs of one session: the first of a ranking, less some."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 CLOSE = 8  # the search ends within an eighth
+LEANER = 16  # runs at most that look for what is not needed
+Late = Callable[[], bool]
 
 
 @dataclass
@@ -16,34 +18,50 @@ class Ranking:
     order: Sequence[int]
     error: Callable[[Collection[int]], float]
     patterns: Callable[[int], Sequence[str]]
-    known: dict[int, float] = field(default_factory=dict)
+    known: dict[frozenset[int], float] = field(default_factory=dict)
 
-    def left(self, count: int) -> float:
-        """The error with the first so many in float32."""
-        if count not in self.known:
-            self.known[count] = self.error(self.order[count:])
-        return self.known[count]
+    def left(self, held: Collection[int]) -> float:
+        """The error with some in float32."""
+        key = frozenset(held)
+        if key not in self.known:
+            self.known[key] = self.error([unit for unit in self.order if unit not in key])
+        return self.known[key]
 
-    def fewest(self, aim: float, late: Callable[[], bool]) -> int | None:
-        """How few leave an error of ``aim`` or less; None where all do not, or the time is up before any are found."""
-        if self.left(len(self.order)) > aim:
+    def needed(self, aim: float, late: Late) -> list[int] | None:
+        """Units that leave an error of ``aim`` or less in float32, few of them; None where all do not, or none were
+        found in time."""
+        if self.left(self.order) > aim:
             return None
         few, many = self._bounds(aim, late)
         while many is not None and many - few > max(1, many // CLOSE) and not late():
             middle = (few + many) // 2
-            few, many = (few, middle) if self.left(middle) <= aim else (middle, many)
-        return many
+            few, many = (few, middle) if self.left(self.order[:middle]) <= aim else (middle, many)
+        return None if many is None else self._leaner(list(self.order[:many]), aim, late)
 
-    def _bounds(self, aim: float, late: Callable[[], bool]) -> tuple[int, int | None]:
+    def _bounds(self, aim: float, late: Late) -> tuple[int, int | None]:
         """A count that is too few, and one that is enough; the second doubles."""
         few, many = 0, 1
         while not late():
             many = min(many, len(self.order))
-            if self.left(many) <= aim:
+            if self.left(self.order[:many]) <= aim:
                 return few, many
             few, many = many, 2 * many
-        return few, min((count for count, error in self.known.items() if error <= aim), default=None)
+        return few, None
 
-    def named(self, count: int) -> tuple[str, ...]:
-        """Patterns of the first so many."""
-        return tuple(dict.fromkeys(pattern for unit in self.order[:count] for pattern in self.patterns(unit)))
+    def _leaner(self, held: list[int], aim: float, late: Late) -> list[int]:
+        """Without those that are not needed: from the last on by quarters, which are halved where they are."""
+        end, size, most = len(held), max(1, len(held) // 4), len(self.known) + LEANER
+        while end > 0 and len(self.known) < most and not late():
+            begin = max(0, end - size)
+            rest = held[:begin] + held[end:]
+            if rest and self.left(rest) <= aim:
+                held, end = rest, begin
+            elif size > 1:
+                size = (size + 1) // 2
+            else:
+                end = begin
+        return held
+
+    def named(self, units: Collection[int]) -> tuple[str, ...]:
+        """Patterns of some."""
+        return tuple(dict.fromkeys(pattern for unit in units for pattern in self.patterns(unit)))

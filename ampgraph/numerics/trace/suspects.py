@@ -88,12 +88,15 @@ class Inquest:
 
     def birthplace(self) -> int | None:
         """The first node, in the order of the file, whose inputs are finite and whose result is not, as it should."""
+        return next(self.birthplaces(), None)
+
+    def birthplaces(self) -> Iterator[int]:
+        """All such nodes."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.astray(out) for out in site.outputs) and not any(
                 self.trace.astray(name) for name in site.inputs
             ):
-                return self._upstream(i)
-        return None
+                yield self._upstream(i)
 
     def born_in_input(self) -> Suspect | None:
         """An input that is infinite as soon as it is low."""

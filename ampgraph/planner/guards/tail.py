@@ -56,7 +56,7 @@ def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
         own = WORTH.get(cls, 1)
         for root in guarded.units_of(op):
             factors[root] = max(factors.get(root, -1), own)
-    preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
+    preferred = [root for root, factor in factors.items() if factor < 0 and may_be_free(guarded, root)]
     moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
     why = Why("tail", "no product reads its result")
     where_wide = Why("tail", "no product reads its result: widened for the output before it, not after it")
@@ -76,7 +76,7 @@ def release_branches(context: Context, loose: Loose) -> Branches:
         return Branches()
     why = Why("branches", "adds branches, in float32 where that takes no more Casts")
     roots = {root for op in context.flow.ops if op.adds_branches for root in loose.units_of(op)}
-    preferred = [root for root in sorted(roots) if _may_be_free(loose, root)]
+    preferred = [root for root in sorted(roots) if may_be_free(loose, root)]
     return Branches(
         {root: why for root in preferred if loose.sides[root] == LOW},
         dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
@@ -84,7 +84,7 @@ def release_branches(context: Context, loose: Loose) -> Branches:
     )
 
 
-def _may_be_free(decisions: Decisions, root: int) -> bool:
+def may_be_free(decisions: Decisions, root: int) -> bool:
     """Whether a unit is free, or low by nothing stronger than a list or a region."""
     side = decisions.sides[root]
     return side == FREE or (side == LOW and decisions.ranks[root] in (LIST, REGION))

@@ -16,6 +16,7 @@ from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
 from ..guards.coarse_masks import report_coarse_masks
+from ..guards.common_parts import guard_common_parts
 from ..guards.constants import guard_constants
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
@@ -26,6 +27,7 @@ from ..guards.raw import guard_raw
 from ..guards.recurrences import guard_recurrences
 from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
+from ..guards.unserved import release_unserved
 from ..guards.weights import Unstorable, floors_read_low, guard_weights, report_floors, report_flushing
 from ..options import Options
 from ..overrides import read_overrides
@@ -80,7 +82,8 @@ def judge(context: Context) -> Judgement:
     quantized = guard_integers(context, regions, listed)
     unscaled = guard_raw(context, regions)
     constants = guard_constants(context, regions)
-    held = Held(ledger.take(fragile, quantized, unscaled, constants))
+    common = guard_common_parts(context, regions)
+    held = Held(ledger.take(fragile, quantized, unscaled, constants, common))
     streams = guard_streams(context, regions, held)
     recurrences = guard_recurrences(context, regions)
     steady = Steady(ledger.take(streams, recurrences))
@@ -92,7 +95,8 @@ def judge(context: Context) -> Judgement:
     tail = release_tail(context, regions, guarded)
     loose = Loose(ledger.take(tail))
     branches = release_branches(context, loose)
-    judged = Judged(ledger.take(branches))
+    unserved = release_unserved(context, regions, loose)
+    judged = Judged(ledger.take(branches, unserved))
     worth, wide = {**tail.worth, **branches.worth}, {**tail.wide, **branches.wide}
     return Judgement(context, ledger, judged, regions, beyond, unstorable, integers.counted, worth, wide)
 

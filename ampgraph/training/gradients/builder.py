@@ -18,6 +18,7 @@ class Builder(NodeBuilder):
     def __init__(self, graph: ir.Graph, prefix: str = "grad") -> None:
         super().__init__(graph, prefix)
         self._shapes: dict[ir.Value, ir.Value] = {}
+        self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
 
     def rank(self, value: ir.Value) -> int:
         """Raises ValueError where the rank is not known; `driver` makes an AmpError of it."""
@@ -43,7 +44,13 @@ class Builder(NodeBuilder):
         known = self.dim(value, axis)
         if known is not None:
             return self.ints(known)
-        return self.typed(self.op("Gather", self.shape(value), self.ints(axis)), INT64, 1)
+        if value.shape is None and axis < 0:
+            return self.typed(self.op("Gather", self.shape(value), self.ints(axis)), INT64, 1)
+        axis = axis if value.shape is None else axis % len(value.shape)
+        if (value, axis) not in self._sizes:
+            made = self.op("Shape", value, start=axis, end=axis + 1)
+            self._sizes[value, axis] = self.typed(made, INT64, 1)
+        return self._sizes[value, axis]
 
     def plus(self, size: ir.Value, number: int) -> ir.Value:
         """A size of `size` and a number."""
@@ -51,16 +58,27 @@ class Builder(NodeBuilder):
         return self.op("Add", size, self.ints(number)) if known is None else self.ints(int(known[0]) + number)
 
     def count(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """How many elements a sum over axes adds up, as a float scalar of the value's type."""
+        """How many elements a sum over axes adds up, as a float scalar of the value's type.
+
+        A size that only a run shows is a sum of ones: numbers that are made of sizes lie on the host, and would have to
+        be copied. It is exact up to 2^24.
+        """
         known = [self.dim(value, axis) for axis in axes]
-        if all(size is not None for size in known):
-            return self.number(float(np.prod([size for size in known if size is not None], dtype=np.int64)), value)
-        total = self.size(value, axes[0])
-        for axis in axes[1:]:
-            total = self.typed(self.op("Mul", total, self.size(value, axis)), INT64, 1)
-        number = self.typed(self.op("Squeeze", total, self.ints(0)), INT64)
-        dtype = value.dtype or ir.DataType.FLOAT
-        return self.typed(self.op("Cast", number, to=int(dtype)), dtype)
+        whole = float(np.prod([size for size in known if size is not None], dtype=np.int64))
+        open_axes = [axis for axis, size in zip(axes, known, strict=True) if size is None]
+        if not open_axes:
+            return self.number(whole, value)
+        wide = ir.DataType.DOUBLE if value.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+        one = self.constant(np.array(1, wide.numpy()))
+        with self.float32("counts have more digits than float16"):
+            total = None if whole == 1 else self.constant(np.array(whole, wide.numpy()))
+            for axis in open_axes:
+                dim = None if value.shape is None else value.shape[axis]
+                ones = self.typed(self.op("Expand", one, self.size(value, axis)), wide, dim)
+                number = self.typed(self.op("ReduceSum", ones, keepdims=0), wide)
+                total = number if total is None else self.typed(self.op("Mul", total, number), wide)
+        assert total is not None
+        return self.cast(total, value.dtype or wide)
 
     def axis(self, node: ir.Node, value: ir.Value, default: int, name: str = "axis") -> int:
         """An axis attribute, counted from the front."""

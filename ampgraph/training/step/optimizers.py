@@ -45,18 +45,19 @@ class Optimizer(Protocol):
     ) -> Moved: ...
 
 
-class Elementwise:
+@runtime_checkable
+class Elementwise(Protocol):
     """An optimizer of which each number depends on its own gradient alone, so that tensors may be moved together."""
 
     weight_decay: float
 
     def decayed(self, b: Builder, parameter: Value, gradient: Value, begun: Sequence[Value]) -> tuple[Value, Value]:
         """What decay by the weight leaves of a parameter, and makes of its gradient."""
-        raise NotImplementedError
+        ...
 
     def moved(self, b: Builder, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]) -> Moved:
         """What is subtracted from a parameter, and its new slots."""
-        raise NotImplementedError
+        ...
 
     def update(
         self, b: Builder, parameter: Value, gradient: Value, slots: Sequence[Value], begun: Sequence[Value]

@@ -24,12 +24,10 @@ INT32 = ir.DataType.INT32
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Vectors of one int64: how many elements there are, where the rows' second words begin; and how many words."""
+    """How many words there are, a scalar, and how many elements, a vector of one; None where all rows are full."""
 
-    size: ir.Value
-    middle: ir.Value
-    words: ir.Value  # a scalar
-    whole: bool  # whether the last row is known to be full
+    words: ir.Value
+    size: ir.Value | None
 
 
 def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) -> ir.Value:
@@ -37,30 +35,31 @@ def kept(b: Builder, border: ir.Value, x: ir.Value, step: ir.Value, key: int) ->
     sizes = _sizes(b, x)
     wide = b.op("Sub", random_numbers(b, sizes.words, step, key), b.constant(np.array(2**31, np.int64)))
     words = b.op("Cast", wide, to=int(INT32))
-    ends = [b.ints(0), b.ints(COLUMNS), b.ints(2 * COLUMNS), sizes.middle, b.ints(2**31 - 1)]
-    shapes = [b.ints(1, COLUMNS)] * 2 + [b.ints(-1, 1)] * 2
-    column, more, factor, term = (
-        b.op("Reshape", b.op("Slice", words, start, end, b.ints(0)), shape)
-        for start, end, shape in zip(ends, ends[1:], shapes, strict=False)
-    )
+    column, more = _halves(b, words, 0, 2 * COLUMNS, (2, 1, COLUMNS))
+    factor, term = _halves(b, words, 2 * COLUMNS, 2**31 - 1, (2, -1, 1))
     t = b.op("Add", b.op("Mul", _odd(b, factor), column), term)
     drawn = b.op("Mul", t, b.op("Add", t, _odd(b, more)))
     flat = b.op("Reshape", b.op("GreaterOrEqual", drawn, border), b.ints(-1))
-    return flat if sizes.whole else b.op("Slice", flat, b.ints(0), sizes.size, b.ints(0))
+    return flat if sizes.size is None else b.op("Slice", flat, b.ints(0), sizes.size, b.ints(0))
+
+
+def _halves(b: Builder, words: ir.Value, start: int, end: int, shape: tuple[int, ...]) -> list[ir.Value]:
+    """The first words of some columns or rows, and the second ones."""
+    mine = b.op("Slice", words, b.ints(start), b.ints(end), b.ints(0))
+    return b.ops("Split", 2, b.op("Reshape", mine, b.ints(*shape)), b.ints(1, 1), axis=0)
 
 
 def _sizes(b: Builder, x: ir.Value) -> _Sizes:
-    """Constants where the shape is known."""
+    """Constants where the shape is known; else three operators on the host, where sizes are."""
     dims = None if x.shape is None else list(x.shape)
     if dims is not None and all(isinstance(dim, int) for dim in dims):
         size = math.prod(int(str(dim)) for dim in dims)
-        rows = -(-size // COLUMNS)
-        count = b.constant(np.array(2 * (rows + COLUMNS), np.int64))
-        return _Sizes(b.ints(size), b.ints(2 * COLUMNS + rows), count, size % COLUMNS == 0)
-    given = b.op("Reshape", b.op("Size", x), b.ints(1))
-    used = b.op("Div", b.op("Add", given, b.ints(COLUMNS - 1)), b.ints(COLUMNS))
-    middle = b.op("Add", used, b.ints(2 * COLUMNS))
-    return _Sizes(given, middle, b.op("Reshape", b.op("Add", middle, used), b.ints()), False)
+        count = b.constant(np.array(2 * (-(-size // COLUMNS) + COLUMNS), np.int64))
+        return _Sizes(count, b.ints(size) if size % COLUMNS else None)
+    more = b.op("Add", b.op("Size", x), b.constant(np.array(COLUMNS * (COLUMNS + 1) - 1, np.int64)))
+    half = b.op("Div", more, b.constant(np.array(COLUMNS, np.int64)))
+    size_of = b.op("Shape", b.op("Reshape", x, b.ints(-1)))
+    return _Sizes(b.op("Add", half, half), size_of)
 
 
 def _odd(b: Builder, value: ir.Value) -> ir.Value:

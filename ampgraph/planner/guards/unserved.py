@@ -1,0 +1,57 @@
+"""Units that a list makes low behind products that the target runs in float32 alone: Casts may be all that it adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.dataflow import Op
+from ...core.plan import Why
+from ..context import Context
+from ..decisions import VALIDITY, Decisions
+from ..regions import Regions
+from ..stages import Loose
+from .tail import Releases, may_be_free
+
+
+@dataclass(frozen=True)
+class Unserved(Releases):
+    """What only products without a low kernel make."""
+
+
+def release_unserved(context: Context, regions: Regions, loose: Loose) -> Unserved:
+    """Lets the cut decide what a list makes low where no product before it has a kernel for that.
+
+    A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it.
+    """
+    products = {op.id for op in context.flow.ops if op.slots and regions.classes[op.id] == "white"}
+    unserved = {op for op in products if _is_unserved(loose, context.flow.ops[op])}
+    if not context.guards_hold or not unserved:
+        return Unserved()
+    made = _made_by(context, {op: op in unserved for op in products})
+    why = Why("unserved", "no product before it has a kernel in the low type")
+    found: dict[int, bool] = {}  # by unit: whether that holds for all of it
+    for op in context.flow.ops:
+        for root in loose.units_of(op):
+            found[root] = found.get(root, True) and op.id not in products and made.get(op.id, False)
+    free = [root for root, holds in found.items() if holds and loose.is_low(root) and may_be_free(loose, root)]
+    return Unserved(dict.fromkeys(free, why))
+
+
+def _is_unserved(decisions: Decisions, op: Op) -> bool:
+    """Whether schema or kernels keep a product in float32."""
+    return any(decisions.is_high(u) and decisions.ranks[decisions.find(u)] == VALIDITY for u in op.slots.values())
+
+
+def _made_by(context: Context, products: Mapping[int, bool]) -> dict[int, bool]:
+    """By operator with a product before it, whether all the nearest are ``products`` that are noted so."""
+    found, values = dict[int, bool](), dict[int, bool]()
+    for op in context.flow.ops:
+        near = [values[v] for v in op.inputs if v in values]
+        if near:
+            found[op.id] = all(near)
+        seen = products[op.id] if op.id in products else found.get(op.id)
+        for value in op.outputs if seen is not None else ():
+            for copy in context.borders.copies(value):
+                values[copy] = values.get(copy, True) and bool(seen)
+    return found
