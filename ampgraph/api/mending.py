@@ -68,7 +68,7 @@ def _hopeless(found: FaultSearch) -> str:
     floor = 0.0 if found.ranking is None else found.ranking.left(found.ranking.order)
     if floor > found.tolerance:
         return f"none: with every node in float32 the error is {floor:.2g}"
-    return "none found short of all in float32"
+    return "none found short of all in float32, which is no repair"
 
 
 def mended(trials: Trials, found: FaultSearch, look: Look) -> Repair | None:

@@ -109,5 +109,5 @@ def test_a_ranking_finds_few_units_and_leaves_out_what_is_not_needed() -> None:
     ranking = Ranking([0, 1, 2, 3, 4, 5], lambda low: sum(weights[unit] for unit in low), lambda unit: [f"n{unit}"])
     assert ranking.needed(0.5, lambda: False) == [0, 2] and ranking.named([0, 2]) == ("n0", "n2")
     assert ranking.needed(-1.0, lambda: False) is None
-    slow = Ranking([0, 1, 2], lambda low: sum(weights[unit] for unit in low), lambda unit: [])
-    assert slow.needed(0.5, lambda: True) is None
+    slow = Ranking([0, 2, 1], lambda low: sum(weights[unit] for unit in low), lambda unit: [], [25.0, 16.0, 0.0])
+    assert slow.needed(0.5, lambda: True) == [0, 2]

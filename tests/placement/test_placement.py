@@ -18,6 +18,7 @@ from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
+from planner.test_constants import SCALED, SCALED_STORED
 from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
 from planner.test_wide_gelu import by_tanh
 from training.small_steps import layers
@@ -127,6 +128,12 @@ def test_a_gelu_is_one_kernel_in_bfloat16(gpu_python, opset, nodes):
 def test_a_scale_is_part_of_its_product(gpu_python, level, body):
     given = scores(body, 8.0 if body == DIVIDED else 0.125)
     for model in (given, ampgraph.convert(given, level)):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
+
+
+def test_a_scale_of_a_known_size_is_part_of_its_product(gpu_python):
+    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
+    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
         assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
 
 

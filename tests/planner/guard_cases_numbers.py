@@ -292,3 +292,17 @@ PRODUCTS = [
         notes=("pow",),
     )
 ]
+PRODUCTS += [
+    Case(
+        f"a divisive norm {name}",
+        "_square",
+        f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
+        {"x": NUMBERS * F(300)},
+        {"w": SCALE["w"], "gains": np.eye(16, dtype=F) + F(0.1), "ones": SCALE["ones"], "half": F(-0.5)},
+        notes=("pow",),
+    )
+    for name, body in (
+        ("over a root", "s = Mul (h, h)  c = MatMul (s, gains)  a = Add (c, ones)  r = Sqrt (a)  z = Div (h, r)"),
+        ("by a power", "s = Mul (h, h)  c = MatMul (s, gains)  a = Add (c, ones)  r = Pow (a, half)  z = Mul (h, r)"),
+    )
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -72,7 +73,7 @@ class Runner:
         return found
 
 
-def layers(count, **options):
+def layers(count: int, **options: Any) -> TrainingStep:
     """Products of 4 x 4 one behind the other, and a bias behind each."""
     body = "  ".join(f"m{n} = MatMul (h{n}, w{n})  h{n + 1} = Add (m{n}, b{n})" for n in range(count))
     model = parse(
@@ -80,11 +81,17 @@ def layers(count, **options):
         {f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)}
         | {f"b{n}": np.zeros(4, np.float32) for n in range(count)},
     )
-    given = {"optimizer": "adamw", "loss_scale": "dynamic", "clip_norm": 1.0, "ema": 0.99, "level": "O0"}
+    given: dict[str, Any] = {
+        "optimizer": "adamw",
+        "loss_scale": "dynamic",
+        "clip_norm": 1.0,
+        "ema": 0.99,
+        "level": "O0",
+    }
     return build_training_step(model, loss="mse", **{**given, **options})
 
 
-def update_nodes(step):
+def update_nodes(step: TrainingStep) -> Counter[str]:
     """Nodes that the update adds, but for views of memory: by operator."""
     found = Counter(node.op_type for node in step.model.graph if (node.name or "").startswith("step/"))
     return Counter({kind: count for kind, count in found.items() if kind not in ("Reshape", "Identity")})

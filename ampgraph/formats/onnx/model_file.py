@@ -1,7 +1,7 @@
 """The file of a whole ONNX model: nodes and what is said of their results as bytes, all else by onnx_ir.
 
-The bytes are those of `to_proto(model).SerializeToString(deterministic=True)`, without the objects in between: of a large
-model most are nodes and annotations, and most of these are alike.
+The bytes are those of `to_proto(model).SerializeToString(deterministic=True)`, without the objects in between: of a
+large model most are nodes and annotations, and most of these are alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
         finish(proto)
         yield proto.SerializeToString(deterministic=True)
         return
-    outline = ir.serde.serialize_model(_WithoutNodes(model))  # type: ignore[arg-type]
+    outline = ir.serde.serialize_model(_WithoutNodes(model))
     finish(outline)
     head, last = ModelProto(), GraphProto()
     for field in BEFORE_GRAPH:
@@ -47,13 +47,14 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos = _Infos(last)
-    nodes = list(NodeWriter(metadata=True).written(model.graph))
-    results = [infos.of(value) for node in model.graph for value in node.outputs]
-    body = [*nodes, outline.graph.SerializeToString(deterministic=True), *results, last.SerializeToString()]
+    infos, nodes = _Infos(), list(model.graph)
+    pieces = list(NodeWriter(metadata=True).written(nodes))
+    pieces.append(outline.graph.SerializeToString(deterministic=True))
+    pieces += (infos.of(value) for node in nodes for value in node.outputs)
+    pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
-    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, body)))
-    yield from body
+    yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
+    yield from pieces
     yield outline.SerializeToString(deterministic=True)
 
 
@@ -75,10 +76,9 @@ class _WithoutNodes:
 
 
 class _Infos:
-    """What a file says of results of nodes. ``last``: takes what stands behind."""
+    """What a file says of results of nodes."""
 
-    def __init__(self, last: GraphProto) -> None:
-        self._last = last
+    def __init__(self) -> None:
         self._types: dict[ir.DataType, bytes] = {}
 
     def of(self, value: ir.Value) -> bytes:
@@ -103,5 +103,5 @@ class _Infos:
     def _written(self, kind: ir.TensorType) -> bytes:
         proto = TypeProto()
         ir.serde.serialize_type_into(proto, kind)
-        content = proto.SerializeToString()
+        content: bytes = proto.SerializeToString()
         return INFO_TYPE + number_bytes(len(content)) + content

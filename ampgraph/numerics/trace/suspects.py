@@ -253,10 +253,10 @@ class Inquest:
             label = f"{label}, the Cast before {named[0]}" if named else label
         used = [name for name in (*site.outputs, *site.inputs) if name in self.trace.dtypes]
         dtype = next((self.trace.dtypes[n] for n in used if self.trace.dtypes[n] in LOW), "float32")
-        named = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
+        patterns = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
         return Suspect(
             label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
-            tuple(map(option, named)), hints,
+            tuple(map(option, patterns)), hints,
         )  # fmt: skip
 
     def patterns(self, i: int) -> Iterator[str]:

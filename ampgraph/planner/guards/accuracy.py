@@ -18,6 +18,7 @@ from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
 from .cancelling import Cancelling
+from .divisors import weighed_under_root
 from .factors import shrinks
 from .offsets import scores_with_positions
 from .probabilities import Probabilities
@@ -250,8 +251,7 @@ def _pow(sight: Sight, op: Op) -> Spoilt:
 
 def _square(sight: Sight, op: Op) -> Spoilt:
     """x * x leaves float16 above 255.9, and a sum of squares before; held unless x is known to be small."""
-    options = sight.context.options
-    value = sight.squares.get(op.id)
+    value, options = sight.squares.get(op.id), sight.context.options
     if value is None or options.dtype != "float16":
         return None
     count = sight.context.sizes.guessed(op) if sight.context.traits.has(op.role, "sums_squares") else 1
@@ -259,7 +259,7 @@ def _square(sight: Sight, op: Op) -> Spoilt:
     if count * bounds.of(value) ** 2 <= options.largest and not bounds.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
-    return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op]
+    return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op, *weighed_under_root(sight.context, op)]
 
 
 def _shrunk(sight: Sight, op: Op) -> Spoilt:

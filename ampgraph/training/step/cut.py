@@ -137,8 +137,8 @@ def _above(node: ir.Node, place: int) -> ir.Value | None:
 
 def _goes_on(value: ir.Value, node: ir.Node) -> bool:
     """Whether the gradient that enters the update is behind a node: a low one may be put together with others first."""
-    together = node.op_type == "Concat" or has(node.op_type, "keeps_order")
-    return _passes(node) or (value.dtype != ir.DataType.FLOAT and together)
+    gathers = has(node.op_type, "reshapes") or node.op_type == "Concat"
+    return _passes(node) or (gathers and value.dtype != ir.DataType.FLOAT)
 
 
 def _update_nodes(graph: ir.Graph, loss: str) -> set[ir.Node]:
