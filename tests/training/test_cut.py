@@ -60,6 +60,12 @@ def test_the_cut_changes_no_bit(optimizer, level, more):
     same_bits(step, batches(6), strict=level != "O0")
 
 
+def test_an_update_with_nodes_that_nothing_reads_is_cut():
+    """What a step that overflows would leave of a weight, where no weight decays."""
+    step = build_training_step(regression(), loss="loss", optimizer="adamw:weight_decay=0", loss_scale=SCALE)
+    same_bits(step, batches(2), strict=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_forty_steps_of_a_cnn_with_dropout_and_batch_statistics(level):

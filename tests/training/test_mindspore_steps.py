@@ -78,6 +78,21 @@ def test_a_step_with_a_loss_scale_trains_as_the_cell_does(
     assert skipped == [step_nets.OVERFLOW] and got[0][-1][0] < got[0][0][0] / 1.5
 
 
+WITHOUT_SCALE = [(name, kind) for name in step_nets.BACKBONES for kind in ("plain", "amp", "model")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"] if FULL else ["O2"])
+@pytest.mark.parametrize(("name", "kind"), WITHOUT_SCALE if FULL else [("layernorm", "model")])
+def test_a_step_without_a_loss_scale_trains_as_the_cell_does(
+    exported: Any, tmp_path: Path, name: str, kind: str, level: str
+) -> None:
+    """What nn.TrainOneStepCell, amp.build_train_network and Model make, over 40 steps."""
+    data, low = step_nets.batches(overflow=False), tmp_path / "low.mindir"
+    ampgraph.convert(exported(name, kind), level, policy="mindspore", target="cpu", output=low)
+    assert_same(of_file(low, data), step_nets.trained(step_nets.step_cell(name, kind, level), data))
+
+
 def test_o0_is_the_file_as_it_is(exported: Any, tmp_path: Path) -> None:
     step = exported("layernorm", "scaled")
     ampgraph.convert(step, "O0", output=tmp_path / "same.mindir")

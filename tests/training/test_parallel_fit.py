@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.models import digits
 from ampgraph.training.run.checkpoint import load
+from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.step import flat_update
+from share import FULL
 from training.ranks import all_right, on_ranks, opened
 from training.small_steps import batches
 from training.test_accumulation import built, worst
 from training.test_checkpoint import Killed, _kill_at
-from training.test_cut import SCALE
+from training.test_cut import CNN, SCALE
 
 pytestmark = pytest.mark.slow  # gloo between two trainers
 
@@ -65,6 +70,31 @@ def test_a_checkpoint_that_cannot_be_gone_on_from_ends_all(step, tmp_path):
     assert all("AMP325" in str(error) for error in fit(step, tmp_path / "there"))
 
 
+class Recorded:
+    """An array that says how many rows were asked for at a time."""
+
+    def __init__(self, array):
+        self.array, self.asked = array, []
+
+    def __getitem__(self, rows):
+        self.asked.append(len(rows))
+        return self.array[rows]
+
+
+def test_each_rank_reads_its_own_rows(step):
+    """But for one batch of every epoch, which ranks compare, and for a row that tells the types."""
+    whole = all_right(fit(step, None, checkpoint_every=0, epochs=1))
+
+    def work(rank, group):
+        kept: dict[str, Any] = {name: Recorded(array) for name, array in DATA.items()}
+        made = opened(step, group).fit(Dataset(kept, 48), epochs=1, batch_size=16)
+        return made.losses.tobytes(), [[count for count in one.asked if count > 1] for one in kept.values()]
+
+    for losses, asked in all_right(on_ranks(2, work)):
+        assert losses == whole[0].losses.tobytes()
+        assert asked == [[16, 8, 8, 8]] * len(DATA)
+
+
 def test_ranks_with_other_options(step, tmp_path):
     errors = fit(step, None, seeds=(0, 1), checkpoint_every=0)
     assert all("AMP509" in str(error) and "rank 1 has another step" in str(error) for error in errors)
@@ -96,3 +126,19 @@ def test_ranks_with_other_samples(step):
 def test_a_batch_that_is_too_small_for_all_ranks(step):
     errors = fit(step, None, batch_size=1, checkpoint_every=0)
     assert all("a batch of 1 is too small for 2 micro-batches" in str(error) for error in errors)
+
+
+@pytest.mark.skipif(not FULL, reason="some 60 s of CPU: ./test full")
+def test_two_ranks_end_as_good_as_one_process(tmp_path):
+    """A CNN with Dropout and BatchNormalization in float16: other masks and statistics, and the same quality."""
+    step = tmp_path / "step.onnx"
+    built(CNN, loss="cross_entropy", optimizer="adamw:lr=2e-3", level="O2", loss_scale="dynamic").save(step)
+    train, kept = ({"image": image, "labels": labels} for image, labels in digits.load_split())
+
+    def work(rank, group):
+        trainer = opened(step, group, strict=True)
+        trainer.fit(train, epochs=10, batch_size=64)
+        return trainer.evaluate(kept)["accuracy"]
+
+    found, one = all_right(on_ranks(2, work)), work(0, None)
+    assert found[0] == found[1] >= 0.97 and abs(found[0] - one) <= 0.01

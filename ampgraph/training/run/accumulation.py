@@ -22,6 +22,7 @@ from ..step.cut import CutStep, cut
 from ..step.rounded_once import rounded_once
 from ..step.training_step import StepLayout, TrainingStep
 from .binding import Binding, Readable, device_value, of_runtime, open_graph, stopped
+from .dataset import Drawn
 from .flat_buffer import BufferPart, FlatBuffer, bind_given
 from .step_inputs import IGNORED
 
@@ -205,8 +206,9 @@ def _run(session: Any, binding: Any, device: str) -> None:
         raise stopped(error, device, torn=False) from error
 
 
-def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> list[MicroBatch]:
-    """The micro-batches, of sizes that differ by one at most, and the share of each in the mean over the batch.
+def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout, wanted: range | None = None) -> list[MicroBatch]:
+    """The micro-batches, of sizes that differ by one at most, and the share of each in the mean over the batch; only
+    those whose numbers are ``wanted``.
 
     A share counts the labels that count, where the loss is cross entropy of the input ``labels``; otherwise samples.
     Micro-batches without any are left out. Raises AmpError AMP503 for a batch that is smaller than ``parts``, and for
@@ -214,10 +216,12 @@ def shared(batch: Mapping[str, Array], parts: int, layout: StepLayout) -> list[M
     """
     weights, rows = counted(batch, layout)
     weights = weights if weights.any() else rows
-    return weighed(batch, parts, weights, float(weights.sum()))
+    return weighed(batch, parts, weights, float(weights.sum()), wanted=wanted)
 
 
-def weighed(batch: Mapping[str, Array], parts: int, weights: Array, whole: float, first: int = 0) -> list[MicroBatch]:
+def weighed(
+    batch: Mapping[str, Array], parts: int, weights: Array, whole: float, first: int = 0, wanted: range | None = None
+) -> list[MicroBatch]:
     """Micro-batches with the shares that their weights are of ``whole``, numbered from ``first``."""
     count = len(weights)
     if count < parts:
@@ -227,10 +231,15 @@ def weighed(batch: Mapping[str, Array], parts: int, weights: Array, whole: float
     found = []
     for number, (start, end) in enumerate(zip(borders, borders[1:], strict=False)):
         share = float(weights[start:end].sum() / whole)
-        if share:
-            rows = {name: array[start:end] for name, array in batch.items()}
-            found.append(MicroBatch(first + number, rows, share))
+        if share and (wanted is None or number in wanted):
+            found.append(MicroBatch(first + number, _rows(batch, start, end), share))
     return found
+
+
+def _rows(batch: Mapping[str, Array], start: int, end: int) -> Mapping[str, Array]:
+    if isinstance(batch, Drawn):
+        return batch.part(start, end)
+    return {name: array[start:end] for name, array in batch.items()}
 
 
 def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Array]:
@@ -239,16 +248,22 @@ def counted(batch: Mapping[str, Array], layout: StepLayout) -> tuple[Array, Arra
     Raises AmpError AMP503 for inputs that differ in their number of samples, and for labels left out of one part of a
     loss only.
     """
-    sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
-    if len(set(sizes.values())) > 1:
-        message = f"inputs with {', '.join(map(str, sizes.values()))} samples cannot be shared among micro-batches"
-        raise AmpError("AMP503", message, hint="the first axis of every input must count the samples")
-    count = min(sizes.values())
+    count = _samples(batch)
     rows = np.ones(count)
-    labels = batch.get(layout.labels)
+    labels = batch.column(layout.labels) if isinstance(batch, Drawn) else batch.get(layout.labels)
     if labels is None or labels.dtype.kind != "i" or not count:
         return rows, rows
     if layout.parts and (labels == IGNORED).any():
         message = f"label {IGNORED} in micro-batches of a loss that has other parts, which count every sample"
         raise AmpError("AMP503", message, hint="leave these samples out, or train without --accumulate")
     return (labels != IGNORED).reshape(count, -1).sum(1).astype(np.float64), rows
+
+
+def _samples(batch: Mapping[str, Array]) -> int:
+    if isinstance(batch, Drawn):
+        return batch.samples
+    sizes = {name: len(array) if array.ndim else 0 for name, array in batch.items()}
+    if len(set(sizes.values())) > 1:
+        message = f"inputs with {', '.join(map(str, sizes.values()))} samples cannot be shared among micro-batches"
+        raise AmpError("AMP503", message, hint="the first axis of every input must count the samples")
+    return min(sizes.values())

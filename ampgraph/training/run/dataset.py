@@ -50,19 +50,50 @@ class Dataset:
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
-    ) -> Iterator[dict[str, Array]]:
+    ) -> Iterator[Mapping[str, Array]]:
         """The whole batches of an epoch in a random order, without the first ``skip``; ``last``: and a smaller one."""
         order = np.random.default_rng([seed, epoch]).permutation(self.samples)
         end = self.samples if last else self.samples - self.samples % batch_size
         for start in range(skip * batch_size, end, batch_size):
-            rows = order[start : start + batch_size]
-            yield self.prepare({name: array[rows] for name, array in self.arrays.items()})
+            yield Drawn(self, order[start : start + batch_size])
 
     def in_order(self, batch_size: int, whole: bool) -> Iterator[dict[str, Array]]:
         """All samples from the first to the last; ``whole`` leaves out a last batch that is smaller."""
         end = self.samples - self.samples % batch_size if whole else self.samples
         for start in range(0, end, batch_size):
             yield self.prepare({name: array[start : start + batch_size] for name, array in self.arrays.items()})
+
+
+class Drawn(Mapping[str, Array]):
+    """Rows of a data set, read when they are asked for: of a batch that several share, each reads its own."""
+
+    def __init__(self, data: Dataset, rows: Array) -> None:
+        self._data, self._rows = data, rows
+        self._whole: dict[str, Array] = {}
+
+    @property
+    def samples(self) -> int:
+        return len(self._rows)
+
+    def part(self, start: int, end: int) -> dict[str, Array]:
+        """Some of the samples as the step takes them."""
+        rows = self._rows[start:end]
+        return self._data.prepare({name: array[rows] for name, array in self._data.arrays.items()})
+
+    def column(self, name: str) -> Array | None:
+        """One array of all samples, its numbers as they are stored and of the type that the step takes."""
+        made = self.part(0, 1).get(name)
+        return None if made is None else self._data.arrays[name][self._rows].astype(made.dtype)
+
+    def __getitem__(self, name: str) -> Array:
+        self._whole = self._whole or self.part(0, self.samples)
+        return self._whole[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data.arrays)
+
+    def __len__(self) -> int:
+        return len(self._data.arrays)
 
 
 @dataclass(frozen=True)
@@ -82,7 +113,7 @@ class Stream(Dataset):
 
     def shuffled(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0, *, last: bool = False
-    ) -> Iterator[dict[str, Array]]:
+    ) -> Iterator[Mapping[str, Array]]:
         for number, batch in enumerate(self.in_order(batch_size, whole=not last)):
             if number >= skip:
                 yield batch

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
+from .dataset import Drawn
 from .fit_options import FitOptions
 from .step_inputs import IGNORED, StepInputs
 
@@ -28,11 +29,11 @@ def last_batches(options: FitOptions, feeds: StepInputs, rest: int) -> bool:
     return options.last_batch != "drop"
 
 
-def padded(batch: Mapping[str, Array], size: int, labels: str) -> dict[str, Array]:
+def padded(batch: Mapping[str, Array], size: int, labels: str) -> Mapping[str, Array]:
     """A batch of ``size``: its first rows again, with labels that count for nothing."""
-    count = len(batch[labels])
+    count = batch.samples if isinstance(batch, Drawn) else len(batch[labels])
     if count == size:
-        return dict(batch)
+        return batch
     made = {name: np.resize(array, (size, *array.shape[1:])) for name, array in batch.items()}
     made[labels][count:] = IGNORED
     return made

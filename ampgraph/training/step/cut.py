@@ -43,18 +43,22 @@ class CutStep:
 
 def cut(step: TrainingStep) -> CutStep:
     """Both graphs of a step. Raises AmpError AMP206 for one whose update cannot be told from its gradients."""
-    proto, folder = session_model(step)
-    place = Path(folder) if folder else None
-    model = onnx_io.deserialize(proto, place)
-    infer(model)
+    model = _read(step)
+    other = model.clone()
     frontier = _Frontier(model.graph, step.layout)
     summed = {name: shape for name, shape in frontier.shapes().items() if name not in frontier.moved.values()}
     gradients = _gradients(model, step.layout, [*summed, *frontier.moved.values()])
-    proto, _ = session_model(step)
-    model = onnx_io.deserialize(proto, place)
-    infer(model)
-    update, loss = _update(model, step.layout, [*summed, *frontier.moved.values()])
+    update, loss = _update(other, step.layout, [*summed, *frontier.moved.values()])
     return CutStep(gradients, update, summed, frontier.moved, loss)
+
+
+def _read(step: TrainingStep) -> ir.Model:
+    """The step without its state, and without nodes that nothing reads, which belong to neither side."""
+    proto, folder = session_model(step)
+    model = onnx_io.deserialize(proto, Path(folder) if folder else None)
+    common.RemoveUnusedNodesPass()(model)
+    infer(model)
+    return model
 
 
 class _Frontier:

@@ -73,9 +73,10 @@ class ParallelBinding(AccumulatingBinding):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
-        """One update from the whole batch, which every rank is given."""
-        pieces = shared(batch, self.all_parts, self.layout)
-        return self._update_of([piece for piece in pieces if piece.number // self.parts == self.group.rank])
+        """One update from the whole batch, which every rank is given. Of rows that are read when they are asked for,
+        this rank asks for its own."""
+        first = self.parts * self.group.rank
+        return self._update_of(shared(batch, self.all_parts, self.layout, range(first, first + self.parts)))
 
     def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
         """One update from batches of which every rank is given another; ``batch`` is the one of this rank."""

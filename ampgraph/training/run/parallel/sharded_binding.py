@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,15 +12,17 @@ from ....core.arrays import Array
 from ....core.errors import AmpError
 from ....runtime.onnxruntime_session import OrtTensor
 from ...step.cut import CutStep
-from ...step.state_tensors import PARAMETER
 from ...step.training_step import TrainingStep
 from ..binding import Readable
 from ..flat_buffer import BufferPart
 from .options import ParallelOptions
 from .parallel_binding import ParallelBinding
-from .shards import SHARED_OUT, owners, shard
+from .shards import SHARED_OUT, shard, shares
 from .shared_buffer import SharedBuffer, as_torch
 from .torch_group import TorchGroup
+
+if TYPE_CHECKING:
+    import torch
 
 
 class ShardedBinding(ParallelBinding):
@@ -38,69 +41,72 @@ class ShardedBinding(ParallelBinding):
         """Raises what `ParallelBinding` raises, and AmpError AMP325 for state that is not float32."""
         first = step.initial_state
         self._first = {entry.name: first[entry.name] for entry in step.layout.of(*SHARED_OUT)}
-        self._fed = {entry.name: entry.fed(first[entry.name]) for entry in step.layout.of(*SHARED_OUT)}
         low = next((name for name, array in self._first.items() if array.dtype != np.float32), None)
         if low is not None:
             message = f"'{low}' is {self._first[low].dtype}, and what ranks share out is float32"
             raise AmpError("AMP325", message, hint="leave --shard-optimizer away, or build the step at O2")
-        self._owners: dict[str, int] = {}
         super().__init__(step, device, strict, threads, parts, group, options)
-        parameters = {entry.name for entry in step.layout.of(PARAMETER)} & set(self._owners)
-        self._sent_by = [
-            SharedBuffer({n: self._fed[n].shape for n in sorted(parameters) if self._owners[n] == rank}, self.memory)
-            for rank in range(group.world)
-        ]
+        self._all = SharedBuffer({name: self._shapes[name] for name in self._plan.order}, self.memory)
 
     def _split(self, step: TrainingStep) -> CutStep:
         made = super()._split(step)
         sizes = {name: array.size for name, array in self._first.items()}
-        self._owners = owners(made.update, sizes, self.group.world)
-        away = {name for name, rank in self._owners.items() if rank != self.group.rank}
-        return replace(made, update=shard(made.update, away))
+        self._plan = shares(made.update, made.summed, sizes, self.group.world)
+        fed = {value.name: value.shape for value in made.update.model.graph.inputs}
+        self._shapes = {name: tuple(shape.numpy()) for name in self._plan.order if (shape := fed[name]) is not None}
+        return replace(made, update=shard(made.update, made.summed, self._plan, self.group.rank))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:
         import torch
 
-        super().put({entry.name: state[entry.name] for entry in self._cut.update.layout.states})
-        for buffer in self._sent_by:
-            for name in buffer.parts:
-                buffer.view(name).copy_(torch.from_numpy(np.array(state[name]).reshape(buffer.shapes[name])))
+        held = (entry.name for entry in self._cut.update.layout.states)
+        super().put({name: self._mine(name, state[name]) for name in held})
+        for name in self._plan.order:
+            self._flat(name).copy_(torch.from_numpy(np.array(state[name], order="C").reshape(-1)))
+
+    def _mine(self, name: str, array: Array) -> Array:
+        """Of what is divided, this rank's part."""
+        if name not in self._plan.divided:
+            return array
+        start, end = self._plan.spans[name][self.group.rank]
+        return array.reshape(-1)[start:end]
+
+    def _flat(self, name: str) -> torch.Tensor:
+        """A parameter where it lies, as a vector."""
+        return self._all.view(name).view(-1)
 
     def get(self, name: str) -> Array:
-        owner = self._owners.get(name)
-        if owner is None:
-            return super().get(name)
-        buffer = self._sent_by[owner]
-        if name in buffer.parts:
-            found: Array = buffer.view(name).cpu().numpy().copy()
+        if name in self._all.parts:
+            found: Array = self._flat(name).cpu().numpy().copy()
             return found.reshape(self._first[name].shape)
-        return self._collected(name, owner)
+        return self._collected(name) if name in self._plan.spans else super().get(name)
 
-    def _collected(self, name: str, owner: int) -> Array:
-        """A slot of another rank, or of this one for the others: every rank asks for it."""
+    def _collected(self, name: str) -> Array:
+        """A slot, of which every rank has a part: every rank asks for it."""
         import torch
 
-        if owner == self.group.rank:
-            tensor = as_torch(self._update.held(name)).clone()
-        else:
-            tensor = torch.empty(self._fed[name].shape, device=self.memory)
-        self.group.broadcast(tensor, owner)
-        found: Array = tensor.cpu().numpy()
-        return found.reshape(self._first[name].shape)
+        whole = torch.empty(self._first[name].size, device=self.memory)
+        for rank, (start, end) in enumerate(self._plan.spans[name]):
+            if start < end:
+                part = whole[start:end]
+                if rank == self.group.rank:
+                    part.copy_(as_torch(self._update.held(name)).reshape(-1))
+                self.group.broadcast(part, rank)
+        found: Array = whole.cpu().numpy().reshape(self._first[name].shape)
+        return found
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._first[name].shape if name in self._owners else super().shape(name)
+        return self._first[name].shape if name in self._plan.spans else super().shape(name)
 
     def readable(self) -> Readable:
         """The state as it is now, all of it on this rank: every rank asks for it."""
-        slots = [name for name, rank in self._owners.items() if name not in self._sent_by[rank].parts]
+        slots = [name for name in self._plan.spans if name not in self._all.parts]
         return _Snapshot(self, {name: self.get(name) for name in slots})
 
     def _state(self) -> dict[str, OrtTensor | BufferPart]:
-        names = [entry.name for entry in self._cut.gradients.layout.states]
-        sent = {name: self._sent_by[self._owners[name]].parts[name] for name in names if name in self._owners}
+        names, sent = [entry.name for entry in self._cut.gradients.layout.states], self._all.parts
         return {name: sent[name] if name in sent else self._update.held(name) for name in names}
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -109,11 +115,20 @@ class ShardedBinding(ParallelBinding):
         """The update of this rank's parameters, which then go to all."""
         wanted = self._cut.update.layout.inputs
         result = self._update.run({}, {name: value for name, value in given.items() if name in wanted})
-        for rank, buffer in enumerate(self._sent_by):
-            for name in buffer.parts if rank == self.group.rank else ():
-                buffer.view(name).copy_(as_torch(self._update.held(name)))
-            self.group.broadcast(buffer.tensor, rank)
+        for name in self._plan.order:
+            start, end = self._plan.spans[name][self.group.rank]
+            if start < end:
+                self._flat(name)[start:end].copy_(as_torch(self._update.held(name)).reshape(-1))
+        for rank in range(self.group.world):
+            self._send(rank)
         return result
+
+    def _send(self, rank: int) -> None:
+        """The parameters of a rank, which lie one behind another, to all."""
+        spans = [(self._all.starts[name], *self._plan.spans[name][rank]) for name in self._plan.order]
+        ends = [(place + start, place + end) for place, start, end in spans if start < end]
+        if ends:
+            self.group.broadcast(self._all.tensor[ends[0][0] : ends[-1][1]], rank)
 
 
 class _Snapshot:

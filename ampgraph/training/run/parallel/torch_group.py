@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 AUTO = "auto"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+REACHED = timedelta(minutes=5)
+"""How long processes wait for all to begin. Afterwards the limits are torch's: 30 minutes with gloo, 10 with NCCL."""
+FEWER_WORDS = "TORCH_CPP_LOG_LEVEL"
 
 
 class TorchGroup(Ranks):
@@ -115,7 +119,7 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
     if not distributed.is_initialized():
         kind = "cpu:gloo" if memory == "cpu" else "cpu:gloo,cuda:nccl"
         with _told():
-            store, rank, world = next(distributed.rendezvous("env://"))
+            store, rank, world = next(distributed.rendezvous("env://", timeout=REACHED))
             # torchrun may keep its store when it starts ranks again: addresses of those that ended would be found there
             store = distributed.PrefixStore(f"ampgraph/{os.environ.get(RESTARTS, '0')}", store)
             distributed.init_process_group(kind, store=store, rank=rank, world_size=world)
@@ -148,6 +152,7 @@ def _told() -> Iterator[None]:
 
 
 def _torch() -> ModuleType:
+    os.environ.setdefault(FEWER_WORDS, "ERROR")  # its warnings of a lost process are stacks of C++; ours is one line
     try:
         import torch
         import torch.distributed
