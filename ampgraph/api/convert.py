@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from ..core.arguments import a_callable, callables, of_kind, of_path
+from ..core.arguments import a_callable, as_annotated, callables, of_kind, of_path
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -122,6 +122,7 @@ def convert(
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
+    as_annotated(convert, locals())
     given: Given = {"level": level, **fields}
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..core.arguments import a_callable, of_kind
+from ..core.arguments import as_annotated, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -79,9 +79,8 @@ def verify(
         AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
-    _check(tolerance, nodes)
-    _of_right_kinds(dims, device, cache, progress)
-    metric_of(metric)  # a mistake is reported before anything is read
+    as_annotated(verify, locals())
+    _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
     with quiet_collector(), faults_reported(*paths):
@@ -122,15 +121,9 @@ def _mended(source: Model, job: FaultSearch, comparison: Comparison, until: floa
     return found
 
 
-def _of_right_kinds(dims: object, device: object, cache: object, progress: object) -> None:
-    """Raises AmpError AMP301 for an argument of another kind."""
-    of_kind("dims", dims, (Mapping,), 'for example {"batch": 8}')
-    of_kind("device", device, (str,), "for example auto")
+def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
-    a_callable("progress", progress)
-
-
-def _check(tolerance: float, nodes: int | None) -> None:
+    metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
