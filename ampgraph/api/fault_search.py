@@ -144,7 +144,7 @@ class FaultSearch:
         """The birthplace, in the body of an If where that is where it is."""
         from ..numerics.trace.suspects import Inquest
 
-        place = inquest.birthplace()
+        place = next(inquest.birthplaces(), None)
         if place is None:
             return None
         site = tracer.sites[place]

@@ -67,7 +67,7 @@ def _hopeless(found: FaultSearch) -> str:
     """Why nothing was tried, where there was time."""
     floor = 0.0 if found.ranking is None else found.ranking.left(found.ranking.order)
     if floor > found.tolerance:
-        return f"none: with every node in float32 the error is {floor:.2g}"
+        return f"none found: with every node in float32 that a run can switch the error is {floor:.2g}"
     return "none found short of all in float32, which is no repair"
 
 

@@ -91,15 +91,14 @@ def verify(
         lacking = decoding.optional if decoding is not None else frozenset()
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
         pair.open()
-        drawn = drawn.fitted(pair.expected)
-        measure = metric_of(metric, pair.roles())
+        measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
         seen = comparison.of(pair, decoding, progress)
         small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
         job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
-        job.kept, job.metric, job.seen = seen.kept, measure, html is not None
-        job.seconds, until = LOOKING * SECONDS, time.monotonic() + SECONDS + COMPARISONS * seen.seconds
+        until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
+        job.kept, job.metric, job.seen, job.seconds = seen.kept, measure, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else _mended(reference, job, comparison, until, hopeless=bool(alone))
         said = alone if decoding is None else decoding.notes(drawn.generated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.api.fault_search import FaultSearch
 from ampgraph.api.verify import verify
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.trace.switched import SwitchedSession, attribute
@@ -176,9 +174,10 @@ def test_the_search_finds_the_largest_of_many() -> None:
 
 def test_a_search_that_runs_out_of_time_says_so_and_names_where_errors_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = spectrum()
-    monkeypatch.setattr("ampgraph.api.verify.FaultSearch", functools.partial(FaultSearch, seconds=-1.0))
+    monkeypatch.setattr("ampgraph.api.verify.SECONDS", -60.0)
     found = verify(model, low(model), data=data[:1])
     assert found.growth and found.left is None and any("ended after" in note for note in found.notes)
+    assert found.repair is None and present(found.mended).none.endswith("the time is up")
 
 
 # -- random graphs ----------------------------------------------------------------------------------------------------

@@ -86,12 +86,8 @@ class Inquest:
 
     # -- infinities and NaN -------------------------------------------------------------------------------------------
 
-    def birthplace(self) -> int | None:
-        """The first node, in the order of the file, whose inputs are finite and whose result is not, as it should."""
-        return next(self.birthplaces(), None)
-
     def birthplaces(self) -> Iterator[int]:
-        """All such nodes."""
+        """The nodes, in the order of the file, whose inputs are finite and whose result is not, as it should."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.astray(out) for out in site.outputs) and not any(
                 self.trace.astray(name) for name in site.inputs
