@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_no
 from planner.test_constants import SCALED, SCALED_STORED
 from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
 from planner.test_wide_gelu import by_tanh
+from training.small_steps import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -156,6 +158,39 @@ def test_a_step_of_one_batch_stays_on_the_device(gpu_python, level):
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", batch=64, **options), python=gpu_python)
     assert found.providers().keys() == {"CUDA"} and not found.copied()
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
+    """On the host is how many numbers Dropout draws: three operators on a size."""
+    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
+    found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", **options), python=gpu_python)
+    assert not found.copied()
+    assert sorted(node.kind for node in found.nodes if node.provider == "CPU") == ["Add", "Add", "Div"]
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_an_update_has_as_many_nodes_for_many_parameters(gpu_python, level):
+    """But for views: each launches nothing."""
+    few, many = (
+        optimized(ir.to_proto(layers(count, level=level, batch=8).model), python=gpu_python) for count in (2, 20)
+    )
+    counts = [
+        Counter(node.kind for node in found.nodes if node.name.startswith("step/") and node.kind != "Reshape")
+        for found in (few, many)
+    ]
+    assert counts[0] == counts[1] and counts[0].total() > 40
+    assert many.providers().keys() == {"CUDA"}
+
+
+@pytest.mark.parametrize("scale", ["dynamic", None])
+def test_a_step_at_o2_has_few_nodes_more_than_at_o0(gpu_python, scale):
+    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "loss_scale": scale, "batch": 64}
+    wide, low = (
+        optimized(step_model(MODELS / "digits_cnn_forward.onnx", level=level, **options), python=gpu_python)
+        for level in ("O0", "O2")
+    )
+    assert len(low.nodes) <= 1.05 * len(wide.nodes)
 
 
 def step_model(source, **options):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.guard_case import ALL, BOTH, HOLDING, LOWEST, POSITIONS, WEIGHT, X4, Case, F, rows
-from planner.guard_cases_numbers import DIFFERENCES, FEATURES, OFFSETS, RAW, SMALL
+from planner.guard_cases_numbers import DIFFERENCES, FEATURES, OFFSETS, PRODUCTS, RAW, SMALL
 from planner.guard_cases_places import BORDERS, INDICES, STORED
 
 Q = np.linspace(-1, 1, 32, dtype=F).reshape(4, 8)
@@ -290,5 +290,5 @@ RECURRENCES = [
 
 CASES = [
     *(*MASKS, *EPS, *PROBABILITIES, *RECURRENCES, *SUMS, *SQUARES, *ANGLES, *INDICES, *BORDERS, *STORED),
-    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *SMALL),
+    *(*RAW, *DIFFERENCES, *FEATURES, *OFFSETS, *PRODUCTS, *SMALL),
 ]

@@ -95,6 +95,9 @@ WINDOW = {
     "first": np.array([0]),
     "eps": F(1e-5),
     "score": np.zeros((16, 1), F) + F(0.01),
+    "precision": np.linspace(0.5, 2, 16, dtype=F)[:, None] * np.ones((1, 32), F),
+    "weighed": np.linspace(0.5, 2, 16, dtype=F)[:, None] * CODES.T * F(-2),
+    "centres": (np.linspace(0.5, 2, 16, dtype=F) * CODES**2).sum(axis=1)[None],
 }
 HIDDEN = "h = MatMul (x, flip)"
 BEHIND = "f = Reshape (v, flat)  y = MatMul (f, w1)"
@@ -134,6 +137,18 @@ DIFFERENCES = [
         (
             "distances to a table",
             f"{SQUARED}  c = MatMul (x, codes)  t = Mul (c, two)  d = Sub (n, t)  v = Add (d, norms)"
+            "  y = ReduceMin <axes = [1]> (v)",
+            NEAR,
+        ),
+        (
+            "distances to a table of a doubled input",
+            f"{SQUARED}  t = Mul (two, x)  c = MatMul (t, codes)  d = Sub (n, c)  v = Add (d, norms)"
+            "  y = ReduceMin <axes = [1]> (v)",
+            NEAR,
+        ),
+        (
+            "distances with a weight for each feature",
+            "s = Mul (x, x)  q = MatMul (s, precision)  c = MatMul (x, weighed)  d = Add (centres, c)  v = Add (d, q)"
             "  y = ReduceMin <axes = [1]> (v)",
             NEAR,
         ),
@@ -251,5 +266,43 @@ DIFFERENCES += [
             u = Sub (c, one)""",
             (),
         ),
+    )
+]
+
+COVARIANCES = np.eye(16, dtype=F) + F(0.5)
+DIFFERENCES.append(
+    Case(
+        "a number less a quadratic form",
+        "_difference",
+        """g (float[8,16] x) => (float[8] y) { k = Sigmoid (x)  m = MatMul (k, inverse)  q = Mul (m, k)
+            s = ReduceSum <keepdims = 0> (q, second)  y = Sub (prior, s) }""",
+        {"x": NUMBERS * F(0.02) + F(2)},
+        {"inverse": np.linalg.inv(COVARIANCES).astype(F) * F(64), "second": np.array([1]), "prior": F(88.6)},
+        notes=("cancelling",),
+    )
+)
+PRODUCTS = [
+    Case(
+        "a product of all elements",
+        "_long_product",
+        "g (float[8,16] x) => (float[8,16] y) { h = MatMul (x, w)  p = ReduceProd <axes = [1]> (h)  l = Log (p)"
+        "  s = Mul (h, l)  y = MatMul (s, w) }",
+        {"x": np.abs(NUMBERS) * F(8)},
+        {"w": np.abs(SCALE["w"])},
+        notes=("pow",),
+    )
+]
+PRODUCTS += [
+    Case(
+        f"a divisive norm {name}",
+        "_square",
+        f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
+        {"x": NUMBERS * F(300)},
+        {"w": SCALE["w"], "gains": np.eye(16, dtype=F) + F(0.1), "ones": SCALE["ones"], "half": F(-0.5)},
+        notes=("pow",),
+    )
+    for name, body in (
+        ("over a root", "s = Mul (h, h)  c = MatMul (s, gains)  a = Add (c, ones)  r = Sqrt (a)  z = Div (h, r)"),
+        ("by a power", "s = Mul (h, h)  c = MatMul (s, gains)  a = Add (c, ones)  r = Pow (a, half)  z = Mul (h, r)"),
     )
 ]

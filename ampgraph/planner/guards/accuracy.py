@@ -18,6 +18,7 @@ from ..squares import Squares
 from ..stages import Listed
 from .bounds import Bounds
 from .cancelling import Cancelling
+from .divisors import weighed_under_root
 from .factors import shrinks
 from .offsets import scores_with_positions
 from .probabilities import Probabilities
@@ -87,10 +88,8 @@ class Sight:
 
     def _keeps_angles(self, op: Op) -> bool:
         """Whether an operator moves an angle, or multiplies or shifts it by constants."""
-        traits, weights = (
-            self.context.traits,
-            [v for v in op.inputs if v != NONE and self.context.flow.values[v].weight],
-        )
+        flow, traits = self.context.flow, self.context.traits
+        weights = [v for v in op.inputs if v != NONE and flow.values[v].weight]
         return any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")) or (
             traits.has(op.role, "affine") and len(weights) == len(op.inputs) - 1
         )
@@ -147,6 +146,7 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("powers", _square),
         ("squares", _square),
         ("sums_squares", _square),
+        ("multiplies_up", _long_product),
         ("multiplies", _square),
         ("scalings", _shrunk),
         ("logarithms", _spectrum),
@@ -225,10 +225,16 @@ def _exp_sum(sight: Sight, op: Op) -> Spoilt:
 
 def _long_sum(sight: Sight, op: Op) -> Spoilt:
     dtype = sight.context.options.dtype
-    count, limit = sight.context.sizes.guessed(op), LONG_SUM[dtype]
-    if count <= limit:
+    if (count := sight.context.sizes.guessed(op)) <= (limit := LONG_SUM[dtype]):
         return None
     return Why("long-sum", f"{op.kind} adds {count:,} elements; {dtype} counts to {limit:,}"), [op]
+
+
+def _long_product(sight: Sight, op: Op) -> Spoilt:
+    """A product of all elements: held unless these are small."""
+    if sight.context.options.dtype != "float16" or sight.bounds.of(op.inputs[0]) <= 1:
+        return None
+    return Why("pow", f"{op.kind} multiplies many elements: the result leaves float16 early"), [op]
 
 
 def _pow(sight: Sight, op: Op) -> Spoilt:
@@ -245,8 +251,7 @@ def _pow(sight: Sight, op: Op) -> Spoilt:
 
 def _square(sight: Sight, op: Op) -> Spoilt:
     """x * x leaves float16 above 255.9, and a sum of squares before; held unless x is known to be small."""
-    options = sight.context.options
-    value = sight.squares.get(op.id)
+    value, options = sight.squares.get(op.id), sight.context.options
     if value is None or options.dtype != "float16":
         return None
     count = sight.context.sizes.guessed(op) if sight.context.traits.has(op.role, "sums_squares") else 1
@@ -254,15 +259,14 @@ def _square(sight: Sight, op: Op) -> Spoilt:
     if count * bounds.of(value) ** 2 <= options.largest and not bounds.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
-    return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op]
+    return Why("pow", f"{text} float16 early (x**2 above 255.9)"), [op, *weighed_under_root(sight.context, op)]
 
 
 def _shrunk(sight: Sight, op: Op) -> Spoilt:
     """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
     if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
         return None
-    factor = shrinks(sight.context, op)
-    if factor is None:
+    if (factor := shrinks(sight.context, op)) is None:
         return None
     return Why("tiny", f"constants multiply by {factor:.1g} up to here: float16 keeps few digits of what is left"), [op]
 
@@ -270,12 +274,12 @@ def _shrunk(sight: Sight, op: Op) -> Spoilt:
 def _spectrum(sight: Sight, op: Op) -> Spoilt:
     """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
     traits, dtype = sight.context.traits, sight.context.options.dtype
-    inverts = traits.has(op.role, "powers")
-    if inverts and not _is_negative(sight.context.flow.scalar(op.inputs[traits.positions(op.role, "powers")[0]])):
+    exponents = [sight.context.flow.scalar(op.inputs[place]) for place in traits.positions(op.role, "powers")]
+    if any(n is None or n >= 0 for n in exponents):
         return None
     divides = traits.has(op.role, "divides")
     value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
-    divides |= inverts
+    divides |= bool(exponents)
     found = sight.spectra.behind(op, value, narrow=divides)
     if found is None:
         return None
@@ -283,10 +287,6 @@ def _spectrum(sight: Sight, op: Op) -> Spoilt:
     under = f"a floor of {floor:g} under them" if floor else "no floor under them"
     verb = "divides by powers" if divides else "magnifies small powers"
     return Why("spectrum", f"{op.kind} {verb}, with {under}: {dtype} rounds large ones by more"), ops
-
-
-def _is_negative(number: float | None) -> bool:
-    return number is not None and number < 0
 
 
 def _difference(sight: Sight, op: Op) -> Spoilt:

@@ -1,8 +1,8 @@
 """Sums of products that cancel: a small result of two large ones, each of which the low type would round.
 
 A variance is the mean of squares less the square of a mean, whatever takes the mean: a pool, a product with a window, a
-sum with weights; a covariance likewise. A squared distance is |x|^2 - 2 x y + |y|^2, whose middle is a product. So is
-one less a cosine similarity a distance.
+sum with weights; a covariance likewise. A squared distance is |x|^2 - 2 x y + |y|^2, whose middle is a product, and so
+may its ends be where each feature has a weight of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from ...core.dataflow import NONE, Dataflow, Op
 from ..context import Context
 from ..regions import Regions
-from .cosines import ends_cosine
+from .remainders import remainder
 
 STEPS = 8  # operators looked back for a mean
 TERMS = 64  # operators of a sum of products that are looked at
@@ -33,7 +33,7 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or self._from_cosine(op)
+        return self._spread(op) or self._distance(op) or remainder(self.context, self.regions, self.squares, op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
@@ -112,13 +112,16 @@ class Cancelling:
         if not any(v in self._powers for v in op.inputs):
             return []
         terms = list(self._terms(op))
-        squared = {self._origin(self.squares[t.id]) for t in terms if t.id in self.squares}
-        products = [
-            t
-            for t in terms
-            if self.traits.has(t.role, "products") and any(self._origin(v) in squared for v in t.inputs)
-        ]
-        return terms if products else []
+        products = [t for t in terms if self._is_product(t)]
+        squares = [t for t in terms if t.id in self.squares]
+        weighed = [w for t in products for v in t.inputs if (w := self._writer(v)) is not None and w.id in self.squares]
+        squared = {self._origin(self.squares[s.id]) for s in (*squares, *weighed)}
+        moved = [self._moved(v) for t in products for v in t.inputs if v != NONE and self._origin(v) in squared]
+        between = {op.id: op for path in moved for op in path.values()}
+        return [*terms, *weighed, *between.values()] if moved else []
+
+    def _is_product(self, op: Op) -> bool:
+        return op.id not in self.squares and self.traits.has(op.role, "products")
 
     def _terms(self, op: Op) -> Iterator[Op]:
         """What is added up in a sum: through sums, multiples and moves to products and squares, with these."""
@@ -147,21 +150,9 @@ class Cancelling:
         found = set[int]()
         for op in self.flow.ops if self.squares else ():
             carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (carries and not self.traits.has(op.role, "products")):
+            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.flow, op))):
                 found.update(op.outputs)
         return found
-
-    # -- 1 - cos ------------------------------------------------------------------------------------------------------
-
-    def _from_cosine(self, op: Op) -> list[Op]:
-        """A number and a cosine similarity: what is left of near twins."""
-        if not _is_scaled(self.flow, op) or all(self.flow.scalar(v) is None for v in op.inputs):
-            return []
-        writers = (self._writer(v) for v in op.inputs)
-        found = next(
-            (w for w in writers if w is not None and ends_cosine(self.context, self.regions, self.squares, w)), None
-        )
-        return [] if found is None else [op, found]
 
     # -- small things -------------------------------------------------------------------------------------------------
 
@@ -174,22 +165,29 @@ class Cancelling:
 
     def _origin(self, value: int) -> int:
         """A value before what only reshapes or converts it, or multiplies it by a number."""
-        while (op := self._mover(value)) is not None:
-            value = op.inputs[0]
+        while (step := self._mover(value)) is not None:
+            value = step[1]
         return value
 
     def _moved(self, value: int) -> Path:
         found: dict[int, Op] = {}
-        while (op := self._mover(value)) is not None:
-            found[op.id] = op
-            value = op.inputs[0]
+        while (step := self._mover(value)) is not None:
+            found[step[0].id] = step[0]
+            value = step[1]
         return found
 
-    def _mover(self, value: int) -> Op | None:
+    def _mover(self, value: int) -> tuple[Op, int] | None:
+        """What makes a multiple of a value, or the value in another shape or type, with that value."""
         op = self.flow.writer(value)
         if op is None or not op.inputs or not self._is_free(op.id):
             return None
-        return op if any(self.traits.has(op.role, t) for t in ("reshapes", "conversions")) else None
+        if any(self.traits.has(op.role, t) for t in ("reshapes", "conversions")):
+            return op, op.inputs[0]
+        if op.id in self.squares or not self.traits.has(op.role, "scalings"):
+            return None
+        plain = [v for v in op.inputs if v != NONE and self.flow.scalar(v) is None]
+        over = self.traits.positions(op.role, "divides")
+        return None if len(plain) != 1 or plain[0] in [op.inputs[place] for place in over] else (op, plain[0])
 
 
 def _is_scaled(flow: Dataflow, op: Op) -> bool:
