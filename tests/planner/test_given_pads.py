@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -52,7 +54,7 @@ def test_in_bfloat16_it_took_two_casts() -> None:
     ],
     ids=["something", "named", "not stored", "at a border"],
 )
-def test_others_stay(model: ModelProto, options: dict[str, list[str]]) -> None:
+def test_others_stay(model: ModelProto, options: dict[str, Any]) -> None:
     assert not [rewrite for rewrite in ampgraph.plan(model, **options).rewrites if rewrite.name == "pad"]
 
 

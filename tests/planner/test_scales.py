@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto
@@ -52,7 +54,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("body", "number", "options"), OTHERS.values(), ids=OTHERS)
-def test_others_stay_float32(body: str, number: float, options: dict[str, object]) -> None:
+def test_others_stay_float32(body: str, number: float, options: dict[str, Any]) -> None:
     found = decisions(ampgraph.convert(scores(body, number), "O1", **options))
     assert "Mul:f32" in found or "Div:f32" in found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -42,7 +44,7 @@ def test_it_stays_float32_between_casts(model, level: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"level": "O1"}, {"level": "O1", "dtype": "bfloat16"}, {"dtype": "bfloat16"}])
-def test_a_cube_that_stays_float32_is_written_of_squares(options: dict[str, str]) -> None:
+def test_a_cube_that_stays_float32_is_written_of_squares(options: dict[str, Any]) -> None:
     """CUDA's ONNX Runtime knows that form between Casts; constants and result keep their names."""
     result = ampgraph.convert(by_tanh(), **options)
     onnx.checker.check_model(result, full_check=True)
@@ -72,7 +74,7 @@ ELSEWHERE = [("O3", {}), ("O2", {"target": "tensorrt"}), ("O2", {"dtype": "float
 
 @pytest.mark.parametrize(("level", "options"), ELSEWHERE)
 @pytest.mark.parametrize("model", [by_erf, by_tanh])
-def test_elsewhere_it_is_low(model, level: str, options: dict[str, str]) -> None:
+def test_elsewhere_it_is_low(model, level: str, options: dict[str, Any]) -> None:
     found = decisions(converted(model(), level, **{"dtype": "bfloat16", **options}))
     assert "Erf:f32" not in found and "Tanh:f32" not in found
 
@@ -99,7 +101,8 @@ def test_at_its_opset_it_is_its_operator(model, attribute: bytes) -> None:
 def test_an_opset_that_has_the_operator_is_found(model) -> None:
     result = ampgraph.convert(model(), dtype="bfloat16", opset="auto")
     assert result.opset_import[0].version == 20 and "Gelu" in kinds(result)
-    for options in ({"rewrite": "no-gelu", "dtype": "bfloat16"}, {}):
+    others: list[dict[str, Any]] = [{"rewrite": "no-gelu", "dtype": "bfloat16"}, {}]
+    for options in others:
         assert ampgraph.convert(model(), opset="auto", **options).opset_import[0].version == 18
 
 
