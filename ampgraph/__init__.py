@@ -15,6 +15,7 @@ __all__ = [
     "GradientPenalty",
     "Inspection",
     "ListRow",
+    "ListRows",
     "Normalized",
     "Plan",
     "PrecisionWarning",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from .report.explain import Explanation
     from .report.findings import Checked
     from .report.inspect import Inspection
+    from .report.listing import ListRows
     from .report.overlay import overlay
     from .report.tuning import Tuning
     from .report.verification import Verification
@@ -100,6 +102,7 @@ else:  # type checkers do not see this: by it any name would pass
         "GradientPenalty": "training.step.penalty",
         "Inspection": "report.inspect",
         "ListRow": "oplists.rows",
+        "ListRows": "report.listing",
         "Normalized": "training.run.normalized",
         "Plan": "core.plan",
         "PrecisionWarning": "core.verdict",

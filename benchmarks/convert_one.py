@@ -46,7 +46,7 @@ def save_proto(model: object, target: Path, large: bool) -> None:
         onnx.save(model, str(target))
 
 
-def ampgraph(level: str, dtype: str) -> Converter:
+def ampgraph(level: str, dtype: str, opset: str = "") -> Converter:
     """This project, through its public entry point."""
 
     def prepare() -> None:
@@ -59,7 +59,8 @@ def ampgraph(level: str, dtype: str) -> Converter:
     def convert(source: Path, target: Path) -> None:
         import ampgraph
 
-        ampgraph.convert(str(source), level=level, dtype=dtype, output=str(target), check="off")
+        more = {"opset": opset if opset == "auto" else int(opset)} if opset else {}
+        ampgraph.convert(str(source), level=level, dtype=dtype, output=str(target), check="off", **more)
 
     return Converter(prepare, convert)
 
@@ -152,15 +153,15 @@ PEERS: dict[str, Callable[[], Converter]] = {
 
 
 def is_ampgraph(name: str) -> bool:
-    """Whether `name` is one of ours: `ampgraph[:LEVEL[:DTYPE]]`."""
+    """Whether `name` is one of ours: `ampgraph[:LEVEL[:DTYPE[:OPSET]]]`."""
     return name.split(":")[0] == "ampgraph"
 
 
 def converter(name: str) -> Converter:
-    """Look a converter up: `ampgraph:O2`, `ampgraph:auto:bfloat16`, or a key of `PEERS`."""
+    """Look a converter up: `ampgraph:O2`, `ampgraph:O2:bfloat16:auto`, or a key of `PEERS`."""
     if is_ampgraph(name):
-        _, level, dtype, *_ = (*name.split(":"), "", "")
-        return ampgraph(level or "O2", dtype or "float16")
+        _, level, dtype, opset, *_ = (*name.split(":"), "", "", "")
+        return ampgraph(level or "O2", dtype or "float16", opset)
     if name not in PEERS:
         raise SystemExit(f"unknown converter '{name}'; known: ampgraph:LEVEL[:DTYPE], {', '.join(PEERS)}")
     return PEERS[name]()

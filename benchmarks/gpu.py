@@ -63,6 +63,19 @@ def measure(model: Path, source: Path, reference: Path, args: argparse.Namespace
     return {**child.report, "error": child.failure or child.report.get("error")}
 
 
+def as_told(model: Path, row: Row, args: argparse.Namespace) -> Row:
+    """What the stand-ins for CUDA tell of the same file, and in what the device differs from that."""
+    if not args.stand_ins or row.get("error"):
+        return {}
+    from ampgraph.report.fusions import TargetGraph
+    from ampgraph.runtime.optimizing import optimized
+
+    graph = TargetGraph.of(optimized(model, python=args.stand_ins))
+    own = {kind.partition("::")[2]: count for kind, count in graph.fused.items() if "::" in kind}
+    told = {"fused": own, "copies": sum(graph.copies.values())}
+    return {"told": told, "differs": sorted(key for key, value in told.items() if row[key] != value)}
+
+
 def rows_of(name: str, source: Path, variants: list[str], work: Path, args: argparse.Namespace, runs: int) -> Iterator:
     """Float32 first, without and with TF32: the first is the reference of all. Then each variant."""
     reference = work / f"{name}.reference.npz"
@@ -70,7 +83,8 @@ def rows_of(name: str, source: Path, variants: list[str], work: Path, args: argp
     for tf32 in [False, True] if args.provider == "cuda" else [False]:
         label = "float32, TF32" if tf32 else "float32"
         result = measure(source, source, reference, args, tf32=tf32, runs=runs)
-        yield {"model": name, "variant": label, "tf32": tf32, "out_mb": size_mb(source), **result}
+        told = as_told(source, result, args)
+        yield {"model": name, "variant": label, "tf32": tf32, "out_mb": size_mb(source), **result, **told}
         if not reference.exists():
             return
     for variant in variants:
@@ -80,6 +94,7 @@ def rows_of(name: str, source: Path, variants: list[str], work: Path, args: argp
         target, row = convert(variant, source, folder, args)
         if row["error"] is None:
             row.update(out_mb=folder_mb(folder), **measure(target, source, reference, args, tf32=True, runs=runs))
+            row.update(as_told(target, row, args))
         yield {"model": name, "variant": variant, "tf32": True, **row}
         if not args.work:
             shutil.rmtree(folder, ignore_errors=True)
@@ -162,6 +177,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--runs", type=int, default=50)
     add("--export-runs", type=int, default=5)
     add("--warmup", type=int, default=10)
+    add("--stand-ins", metavar="PYTHON", help="of cuda_placement/set-up: is placed and fused what it tells?")
     add("--peer-python", help="interpreter for the peers' conversions")
     add("--work", type=Path, help="keep models here and reuse what is there (default: a temporary folder)")
     add("--convert-timeout", type=float, default=600)

@@ -1,6 +1,7 @@
 """A training step on a CUDA GPU: O2 and auto beside O0 and beside torch autocast; milliseconds and memory.
 
     python benchmarks/gpu_train.py [--out FILE.json] [--steps 50] [--width 1024] [--layers 8]
+    python benchmarks/gpu_train.py --device cpu --tiny      # tries everything but CUDA; its figures mean nothing
 
 An encoder, cross entropy, Adam (torch's fused one), dynamic loss scale; batches are on the host and travel in each
 step, for everyone. Float32 products use TF32 on both sides, which is ONNX Runtime's default. Memory is what each side
@@ -15,8 +16,9 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,42 +39,58 @@ class Encoder(nn.Module):
         return self.head(x.mean(1))
 
 
-def timed(step: Any, steps: int) -> float:
-    """Median milliseconds; ``step`` returns when the device is done."""
-    found = []
-    for number in range(steps + 10):
-        start = time.perf_counter()
-        step()
-        if number >= 10:
-            found.append(1000 * (time.perf_counter() - start))
-    return statistics.median(found)
+@dataclass(frozen=True)
+class Machine:
+    """Where both sides run, for how many steps behind how many to warm up."""
+
+    device: str
+    steps: int
+    warmup: int
+
+    def timed(self, step: Callable[[], object]) -> float:
+        """Median milliseconds; ``step`` returns when the device is done."""
+        found = []
+        for number in range(self.steps + self.warmup):
+            start = time.perf_counter()
+            step()
+            if number >= self.warmup:
+                found.append(1000 * (time.perf_counter() - start))
+        return statistics.median(found)
+
+    def free(self) -> int:
+        """Bytes of the device that nobody uses; 0 on a CPU."""
+        return torch.cuda.mem_get_info()[0] if self.device == "cuda" else 0
 
 
-def of_torch(module: nn.Module, x: np.ndarray, y: np.ndarray, low: bool, steps: int) -> dict[str, float]:
-    module = module.cuda()
+def of_torch(module: nn.Module, x: np.ndarray, y: np.ndarray, low: bool, machine: Machine) -> dict[str, float]:
+    device = machine.device
+    module = module.to(device)
     optimizer = torch.optim.Adam(module.parameters(), 1e-4, fused=True)
-    scaler = torch.amp.GradScaler("cuda", enabled=low)
-    torch.cuda.reset_peak_memory_stats()
+    scaler = torch.amp.GradScaler(device, enabled=low)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
 
     def step() -> None:
-        images, labels = torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda()
+        images, labels = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
         optimizer.zero_grad()
-        with torch.autocast("cuda", torch.float16, enabled=low):
+        with torch.autocast(device, torch.float16, enabled=low):
             loss = nn.functional.cross_entropy(module(images), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        torch.cuda.synchronize()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
-    return {"ms": timed(step, steps), "mb": torch.cuda.max_memory_reserved() / 1e6}
+    milliseconds = machine.timed(step)
+    return {"ms": milliseconds, "mb": torch.cuda.max_memory_reserved() / 1e6 if device == "cuda" else 0.0}
 
 
-def of_ampgraph(path: Path, x: np.ndarray, y: np.ndarray, level: str, steps: int) -> dict[str, float]:
+def of_ampgraph(path: Path, x: np.ndarray, y: np.ndarray, level: str, machine: Machine) -> dict[str, float]:
     step = ampgraph.build_training_step(path, loss="cross_entropy", optimizer="adam:lr=1e-4", level=level)
-    free = torch.cuda.mem_get_info()[0]
-    trainer = ampgraph.Trainer(step, "cuda")
-    milliseconds = timed(lambda: trainer.step({"x": x, "labels": y}).loss, steps)
-    return {"ms": milliseconds, "mb": (free - torch.cuda.mem_get_info()[0]) / 1e6}
+    free = machine.free()
+    trainer = ampgraph.Trainer(step, machine.device)
+    milliseconds = machine.timed(lambda: trainer.step({"x": x, "labels": y}).loss)
+    return {"ms": milliseconds, "mb": (free - machine.free()) / 1e6}
 
 
 def main() -> None:
@@ -82,9 +100,14 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a tiny encoder and three steps: to try the script")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("no CUDA device here: nothing measured")
+    if options.tiny:
+        options.width, options.layers, options.batch, options.steps = 64, 1, 2, 3
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("no CUDA device here: nothing measured; --device cpu --tiny tries the script")
+    machine = Machine(options.device, options.steps, 1 if options.tiny else 10)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(0)
     module = Encoder(options.width, options.layers).train()
@@ -96,13 +119,16 @@ def main() -> None:
         path = Path(folder) / "forward.onnx"
         ampgraph.export_for_training(module, (torch.tensor(x),), path, dynamic_batch=False)
         for level in ("O0", "O2", "auto"):
-            rows[f"ampgraph {level}"] = of_ampgraph(path, x, y, level, options.steps)
+            rows[f"ampgraph {level}"] = of_ampgraph(path, x, y, level, machine)
     for low in (False, True):
-        rows["torch autocast" if low else "torch float32"] = of_torch(module, x, y, low, options.steps)
+        rows["torch autocast" if low else "torch float32"] = of_torch(module, x, y, low, machine)
     for name, row in rows.items():
         print(f"{name:16} {row['ms']:8.2f} ms  {row['mb']:8.0f} MB  {rows['ampgraph O0']['ms'] / row['ms']:.2f}x")
+    if options.tiny:
+        print("a trial: these figures mean nothing")
     if options.out:
-        options.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
+        name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+        options.out.write_text(json.dumps({"device": name, "tiny": options.tiny, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -35,21 +35,33 @@ def least(reports: list[Row]) -> Row:
     return {"error": None} | {k: min(r[k] for r in reports) for k in keys}
 
 
-def whole(converter: str, source: Path, work: Path, args: argparse.Namespace, repeat: int) -> Row:
+def whole(converter: str, source: Path, work: Path, args: argparse.Namespace) -> Row:
     """Reading, converting and writing, after the converter's imports."""
     python = sys.executable if is_ampgraph(converter) or not args.peer_python else args.peer_python
-    reports = []
+    folder = Path(tempfile.mkdtemp(dir=work))
+    arguments = [converter, str(source), str(folder / "model.onnx")]
+    child = run_child(HERE / "convert_one.py", arguments, python=python, timeout=args.timeout)
+    error = child.failure or child.report.get("error")
+    memory = {"private_mb": child.private_mb, "rss_mb": child.rss_mb, "out_mb": folder_mb(folder)}
+    shutil.rmtree(folder)
+    return {**child.report, **memory, "error": error}
+
+
+def in_turns(converters: list[str], source: Path, work: Path, args: argparse.Namespace, repeat: int) -> list[Row]:
+    """The least of some processes for each converter, one after the other each time: a busy machine meets all alike.
+
+    ``of_peer``: CPU time beside that of the first peer in the same run."""
+    reports: dict[str, list[Row]] = {converter: [] for converter in converters}
     for _ in range(repeat):
-        folder = Path(tempfile.mkdtemp(dir=work))
-        arguments = [converter, str(source), str(folder / "model.onnx")]
-        child = run_child(HERE / "convert_one.py", arguments, python=python, timeout=args.timeout)
-        error = child.failure or child.report.get("error")
-        memory = {"private_mb": child.private_mb, "rss_mb": child.rss_mb, "out_mb": folder_mb(folder)}
-        reports.append({**child.report, **memory, "error": error})
-        shutil.rmtree(folder)
-        if error:
-            break
-    return {"model": source.stem, "converter": converter, **least(reports)}
+        for converter, found in reports.items():
+            if not any(report["error"] for report in found):
+                found.append(whole(converter, source, work, args))
+    rows = [{"model": source.stem, "converter": name, **least(found)} for name, found in reports.items()]
+    peer = next((row["cpu_s"] for row in rows if not is_ampgraph(row["converter"]) and not row["error"]), None)
+    for row in rows:
+        row["of_peer"] = None if peer is None or row["error"] else row["cpu_s"] / peer
+        log(row)
+    return rows
 
 
 def stages(level: str, source: Path, work: Path, args: argparse.Namespace) -> Row:
@@ -92,9 +104,8 @@ def measure_deep(work: Path, args: argparse.Namespace) -> tuple[list[Row], list[
     for nodes in args.nodes:
         source = work / f"deep{nodes}.onnx"
         count = synthetic.deep(source, nodes)
-        for converter in [*(f"ampgraph:{level}" for level in args.levels), *args.peers]:
-            wholes.append({**whole(converter, source, work, args, args.repeat), "nodes": count})
-            log(wholes[-1])
+        names = [*(f"ampgraph:{level}" for level in args.levels), *args.peers]
+        wholes += [{**row, "nodes": count} for row in in_turns(names, source, work, args, args.repeat)]
         for level in args.levels:
             parts.append({**stages(level, source, work, args), "nodes": count})
             log(parts[-1])
@@ -105,11 +116,10 @@ def measure_deep(work: Path, args: argparse.Namespace) -> tuple[list[Row], list[
 def measure_big(work: Path, args: argparse.Namespace) -> list[Row]:
     """The model with external weights, once for each converter."""
     source = work / "big.onnx"
-    synthetic.big(source)
-    rows = []
-    for converter in [f"ampgraph:{args.levels[0]}", *args.peers]:
-        rows.append(whole(converter, source, work, args, 1))
-        log(rows[-1])
+    gigabytes = synthetic.big(source) / 1e9
+    rows = in_turns([f"ampgraph:{args.levels[0]}", *args.peers], source, work, args, 1)
+    for row in rows:
+        row["cpu_s_a_gb"] = None if row["error"] else row["cpu_s"] / gigabytes
     source.with_name(source.name + ".data").unlink()
     return rows
 
@@ -123,7 +133,7 @@ def tables(results: Row) -> str:
     """All results in Markdown."""
     whole_rows = [
         [f"{r['nodes']:,}", r["converter"]]
-        + ([f"failed: {r['error'][:80]}", None, None, None] if r["error"] else timings(r, r["nodes"]))
+        + ([f"failed: {r['error'][:80]}", None, None, None, None] if r["error"] else timings(r, r["nodes"]))
         for r in results["deep"]
     ]
     stage_rows = [
@@ -134,17 +144,21 @@ def tables(results: Row) -> str:
     big_rows = [
         [r["converter"]]
         + (
-            [f"failed: {r['error'][:80]}", None, None, None, None]
+            [f"failed: {r['error'][:80]}", None, None, None, None, None]
             if r["error"]
             else [number(r["cpu_s"])]
+            + [number(r["cpu_s_a_gb"])]
             + [number(r.get(k), ".0f") for k in ("private_mb", "rss_mb", "written_mb", "out_mb")]
         )
         for r in results["big"]
     ]
-    parts = [markdown(["nodes", "converter", "CPU s", "microseconds a node", "wall s", "private MB"], whole_rows)]
+    head = ["nodes", "converter", "CPU s", "of the peer's", "microseconds a node", "wall s", "private MB"]
+    parts = [markdown(head, whole_rows)]
     parts.append(markdown(["nodes", "level", *(f"{s} CPU s" for s in STAGES)], stage_rows))
     if big_rows:
-        parts.append(markdown(["2.68 GB", "CPU s", "private MB", "RSS MB", "written MB", "out MB"], big_rows))
+        parts.append(
+            markdown(["2.68 GB", "CPU s", "CPU s a GB", "private MB", "RSS MB", "written MB", "out MB"], big_rows)
+        )
     start = [[name, number(seconds, ".3f") or "failed"] for name, seconds in results["start_up"].items()]
     parts.append(markdown(["start-up", "wall s"], start))
     return "\n\n".join(parts)
@@ -153,7 +167,13 @@ def tables(results: Row) -> str:
 def timings(row: Row, nodes: int) -> list[str | None]:
     """The cells of a whole conversion."""
     per_node = number(1e6 * row["cpu_s"] / nodes, ".0f")
-    return [number(row["cpu_s"]), per_node, number(row["wall_s"]), number(row.get("private_mb"), ".0f")]
+    return [
+        number(row["cpu_s"]),
+        number(row["of_peer"]),
+        per_node,
+        number(row["wall_s"]),
+        number(row.get("private_mb"), ".0f"),
+    ]
 
 
 def main(argv: list[str] | None = None) -> None:

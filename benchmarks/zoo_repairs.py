@@ -143,13 +143,13 @@ def main() -> None:
     args = parser.parse_args()
     every: dict[str, Known] = json.loads(args.out.read_text()) if args.out.is_file() else {}
     there = sorted((args.folder / "models").glob("*.onnx"), key=lambda path: path.stat().st_size)
-    for path in [p for p in there if p.stem in (args.names or [p.stem]) and not args.table]:
-        for level in args.levels:
-            key = f"{path.stem}, {level}"
-            with tempfile.TemporaryDirectory() as work:
-                every[key] = asked(args.folder, path.stem, level, every.get(key, {}), args, Path(work))
-            args.out.write_text(json.dumps(dict(sorted(every.items())), indent=1) + "\n", encoding="utf-8")
-            print(f"{key}: {' | '.join(cells(every[key]))}", flush=True)
+    chosen = [] if args.table else [path.stem for path in there if path.stem in (args.names or [path.stem])]
+    for level, name in ((level, name) for level in args.levels for name in chosen):
+        key = f"{name}, {level}"
+        with tempfile.TemporaryDirectory() as work:
+            every[key] = asked(args.folder, name, level, every.get(key, {}), args, Path(work))
+        args.out.write_text(json.dumps(dict(sorted(every.items())), indent=1) + "\n", encoding="utf-8")
+        print(f"{key}: {' | '.join(cells(every[key]))}", flush=True)
     print(table(every))
 
 

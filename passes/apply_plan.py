@@ -142,6 +142,8 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
     value = values.get((edit.scope, edit.value))
     if value is None or (isinstance(edit, WeightEdit) and not value.weight):
         raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
+    if not edit.uses:
+        return value
     uses = {
         (flow.scopes[use.scope].path, flow.ops[use.op].index if use.op != NONE else NONE, use.index)
         for use in flow.uses[value.id]

@@ -1,6 +1,6 @@
 """Writes decomposed norms as their standard operator, which keeps float32 inside on low data and needs no cast; Clips
-without a kernel as Max and Min; constants behind a convolution into its weights and bias; products in the order
-that the target's runtime makes one kernel of."""
+without a kernel as Max and Min; masks less their largest number in each row; constants behind a convolution into its
+weights and bias; products in the order that the target's runtime makes one kernel of."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RewriteRegions:
 
 def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     name = "clip" if item.kind == MAX_AND_MIN else item.name
-    if name in ("clip", "cast", *FOLDS):
+    if name in ("clip", "cast", "mask", *FOLDS):
         if not editor.write_anew(name, item.scope, item.nodes):
             raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
         return

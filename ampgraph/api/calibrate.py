@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.arguments import as_annotated, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -50,6 +51,8 @@ def calibrate(
     Raises:
         AmpError: AMP1xx (files), AMP304 (MindIR), AMP501 to AMP505 (runtime, data).
     """
+    as_annotated(calibrate, locals())
+    of_kind("limit", limit, (int,), "give a number of bytes")
     with quiet_collector(), faults_reported(path_of(model)):
         graph = model if is_graph(model) else adapters.load(model)[0]
         if not isinstance(graph, OnnxGraph):

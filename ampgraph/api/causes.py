@@ -71,7 +71,9 @@ def find_causes(
     def patterns(unit: int) -> list[str]:
         return _named(session.units[unit], tracer, inquest)
 
-    ranking = Ranking(found.order, of, patterns, {frozenset(): found.whole, frozenset(found.order): found.none})
+    ranking = Ranking(
+        found.order, of, patterns, found.shares, {frozenset(): found.whole, frozenset(found.order): found.none}
+    )
     return Causes(tuple(suspects), found.whole, found.without, ranking)
 
 

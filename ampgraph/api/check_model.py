@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..core.arguments import as_annotated
 from ..core.arrays import Result
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
@@ -50,6 +51,7 @@ def check(
     Raises:
         AmpError: for mistakes in the arguments and in ``data``. What is wrong with the model is a finding.
     """
+    as_annotated(check, locals())
     sound = _Check(os.fspath(model))
     with quiet_collector():
         graph = sound.read()

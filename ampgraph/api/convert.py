@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from ..core.arguments import a_callable, callables, of_kind, of_path
+from ..core.arguments import a_callable, as_annotated, callables, of_kind, of_path
 from ..core.errors import AmpError
 from ..core.pass_ import Pass
 from ..core.plan import Plan
@@ -104,7 +104,8 @@ def convert(
             says, else ``auto``.
         tolerance: of that run: the error that 9 of 10 samples must meet at every output; 1e-2 in float16, 5e-2 in
             bfloat16.
-        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, else by `tune`.
+        repair: where it is missed, what is to blame is held in float32: by the ranges of the samples, by what the check
+            has tried, else by `tune`.
         metric: what that run is judged by, as `verify` takes it; a function has to be found by its module.
         metadata: the result says what was done: type and reason of each node that changed (before IR version 10 in one
             entry of the model), version, level and patterns held in float32, which a later conversion heeds.
@@ -121,6 +122,7 @@ def convert(
     Raises:
         AmpError: for every mistake in the input or the arguments; AMP507 where ``check`` requires what is not met.
     """
+    as_annotated(convert, locals())
     given: Given = {"level": level, **fields}
     wanted = recipe_for(convert, recipe, given)
     if plan is not None:

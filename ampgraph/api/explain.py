@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.arguments import a_callable, of_kind
+from ..core.arguments import a_callable, as_annotated, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError
 from ..core.progress import Progress, silent
@@ -82,6 +82,7 @@ def explain_all(
     Raises:
         AmpError: AMP308 for a pattern that means no node, and what `convert` raises.
     """
+    as_annotated(explain_all, locals())
     given: Given = {"level": level, **fields}
     return _explained(model, nodes, recipe_for(explain_all, recipe, given), data, progress)
 

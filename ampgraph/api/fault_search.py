@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RUNS = 64
 SECONDS = 60.0  # for runs with few nodes low
+BIRTHS = 8  # nodes where values stop being finite: a repair holds so many at once
 WORTH = 0.1  # of the tolerance: a growth below it is not worth naming, unless asked for
 
 
@@ -36,6 +37,7 @@ class FaultSearch:
     count: int
     asked: bool
     born: Suspect | None = None
+    born_too: tuple[Suspect, ...] = ()  # behind other nodes, beside
     growth: tuple[Suspect, ...] = ()
     traced: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -51,11 +53,12 @@ class FaultSearch:
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """All that were found."""
-        return self.growth if self.born is None else (self.born,)
+        return self.growth if self.born is None else (self.born, *self.born_too)
 
     def withdraw(self) -> None:
         """Suggests nothing: no choice of precision is known to help."""
         self.born = None if self.born is None else replace(self.born, suggestion=())
+        self.born_too = ()
         self.growth = tuple(replace(suspect, suggestion=()) for suspect in self.growth)
 
     def anew(self) -> FaultSearch:
@@ -101,8 +104,10 @@ class FaultSearch:
         if not named:
             return
         self.born = inquest.born_in_input() or self._descended(inquest, tracer, ours, theirs)
+        self.born_too = tuple(inquest.born_at(i) for i in itertools.islice(inquest.birthplaces(), 1, BIRTHS))
         least = 0.0 if self.asked else WORTH * self.tolerance
-        measured = self.born is None and pair.strict and self.runs > 0
+        reached = self.born is not None and any(output.astray for output in self.outputs)
+        measured = not reached and pair.strict and self.runs > 0
         if not measured or not self._caused(pair, tracer, inquest, theirs, expected, least):
             self.growth = tuple(inquest.growth(self.count, least))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..core.arguments import as_annotated
 from ..core.recipe import Recipe, RecipeFields
 from ..core.renamed import renamed_keywords
 from ..oplists.kernels import load_kernels
@@ -50,6 +51,7 @@ def inspect(
     Raises:
         AmpError: for a file that is missing or no model; AMP508 for a ``runtime`` that cannot be started.
     """
+    as_annotated(inspect, locals())
     wanted = recipe_for(inspect, recipe, fields)
     provider = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"]).provider if fusions else ""
     refuse_page(html, model, against)

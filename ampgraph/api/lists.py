@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..core.arguments import of_kind
 from ..core.recipe import Recipe, RecipeFields
-from ..oplists.rows import ListRow
-from ..report.listing import listed
+from ..report.listing import ListRows, listed
 from .keywords import recipe_for, takes_recipe
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ def lists(
     *,
     recipe: Recipe | str | None = None,
     **fields: Unpack[RecipeFields],
-) -> list[ListRow]:
+) -> ListRows:
     """What the lists say of operators: class, what the level does with it, why, and which line says so.
 
     Args:

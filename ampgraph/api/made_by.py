@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.annotations import pinned_in
@@ -10,11 +12,11 @@ from ..core.graph import LOW, DescribedGraph, Graph
 from ..core.recipe import Recipe
 from ..core.runnable import RunnableGraph
 from ..numerics.graphs import load_onnx
+from ..planner.resolve import resolve
 from .kinds import Model
 from .trials import converted
 
 LEVELS = ("O2", "auto", "O3", "O1")  # tried where nothing is said
-WORDS = ("level", "dtype", "policy", "target")
 
 
 def made_by(source: Model, reference: RunnableGraph, model: RunnableGraph, scratch: Path) -> Recipe | None:
@@ -41,14 +43,21 @@ def _guesses(reference: RunnableGraph, model: RunnableGraph) -> list[Recipe]:
     plain = Recipe(dtype=dtype or "float16", io=io, opset=theirs.opset if theirs.opset != ours.opset else None)
     if not dtype:
         return []
-    metadata = model.metadata() if isinstance(model, DescribedGraph) else {}
-    said = {word: metadata[f"ampgraph.{word}"] for word in WORDS if f"ampgraph.{word}" in metadata}
     try:
-        if "level" not in said:
-            return [Recipe.of(plain, level=level) for level in LEVELS]
-        return [Recipe.of(plain, fp32=pinned_in(metadata), **said)]
+        said = _said(plain, model.metadata() if isinstance(model, DescribedGraph) else {})
+        return [said] if said is not None else [Recipe.of(plain, level=level) for level in LEVELS]
     except AmpError:  # words of somebody else
         return []
+
+
+def _said(plain: Recipe, metadata: Mapping[str, str]) -> Recipe | None:
+    """What a file says of itself. Raises AmpError AMP301 to AMP311 for words that make no sense."""
+    level, policy = (metadata.get(f"ampgraph.{word}") for word in ("level", "policy"))
+    if level is None:
+        return None
+    said = Recipe.of(plain, level=level, policy=policy or "ampgraph", fp32=pinned_in(metadata))
+    target = metadata.get("ampgraph.target")
+    return said if target == resolve(said, "ONNX").target else replace(said, target=target)
 
 
 def _types(graph: Graph) -> set[tuple[str, str]]:

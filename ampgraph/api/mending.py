@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 ROUNDS = 16  # of looking at what is left
 TURNS = 3  # of holding more, where a conversion leaves more than was predicted
 AIM = 0.9  # of the tolerance
-ALL = "none found short of all in float32"
 LOOKING = 0.4  # of the time that is left, for looking at a model anew
 PREDICTING = 0.5  # of the time that is left, for runs that predict
 Look = Callable[[FaultSearch], None]
@@ -34,7 +33,7 @@ Look = Callable[[FaultSearch], None]
 
 def repair_of(
     source: Model, recipe: Recipe | None, found: FaultSearch, again: Callable[[OnnxPair], Outcome], drawn: Samples,
-    until: float, seconds: float,
+    until: float, seconds: float = 0.0,
 ) -> Mended | None:  # fmt: skip
     """The search for what mends a model made from ``source``; None where nobody is to blame.
 
@@ -49,17 +48,27 @@ def repair_of(
         if recipe is None:
             return Mended(None, "not looked for, as the file does not tell how it was made")
         trials = Trials(source, recipe, lambda model: again(pair.remade(model)), until, Path(folder), seconds)
-        return said(mended(trials, found, lambda other: other.look(drawn, None)), trials)
+        return said(mended(trials, found, lambda other: other.look(drawn, None)), trials, found)
 
 
-def said(repair: Repair | None, trials: Trials) -> Mended:
-    """The end of a search."""
+def said(repair: Repair | None, trials: Trials, found: FaultSearch) -> Mended:
+    """The end of a search that began with who was found."""
     number = len(trials.done)
+    if repair is not None:
+        return Mended(repair, "", number)
     best = min((trial.outcome.error for trial in trials.done), default=math.inf)
-    left = f", the best leaves {best:.2g}" if number and math.isfinite(best) else ""
-    why = "" if trials.in_time else "; the time is up"
-    none = f"none found in {number} conversion{'s' * (number != 1)}{left}{why}" if number or why else ALL
-    return Mended(repair, "" if repair else none, number)
+    left = f", the best leaves {best:.2g}" if math.isfinite(best) else ""
+    why = f"; {trials.refused}" if trials.refused else "" if trials.in_time else "; the time is up"
+    none = f"none found in {number} conversion{'s' * (number != 1)}{left}{why}"
+    return Mended(None, none if number or why else _hopeless(found), number)
+
+
+def _hopeless(found: FaultSearch) -> str:
+    """Why nothing was tried, where there was time."""
+    floor = 0.0 if found.ranking is None else found.ranking.left(found.ranking.order)
+    if floor > found.tolerance:
+        return f"none: with every node in float32 the error is {floor:.2g}"
+    return "none found short of all in float32, which is no repair"
 
 
 def mended(trials: Trials, found: FaultSearch, look: Look) -> Repair | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 import onnx_ir as ir
 
@@ -13,9 +15,10 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..planner.options import Options
-from ..runtime.fusing import best_fused
+from ..runtime.fusing import Counter, best_fused, node_count
 from ..runtime.optimized import kind_of, walk
 from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
+from . import pipeline
 from .opsets import Moved
 
 Optimize = bool | str
@@ -41,6 +44,8 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
         raise AmpError("AMP304", f"{options.target} has none of ONNX Runtime's own operators", hint=hint)
     if low := _low_types(graph, options):
         return Moved(graph, (Note("optimize", "", f"not done: the model holds {low} already"),))
+    if not len(graph.model.graph):
+        return Moved(graph, (Note("optimize", "", "not done: the model has no nodes"),))
     progress("optimising", 0, 0)
     return _fused(graph, wanted if isinstance(wanted, str) else "", options)
 
@@ -69,12 +74,41 @@ def _fused(graph: OnnxGraph, python: str, options: Options) -> Moved:
         code = "AMP501" if why.elsewhere else "AMP502"
         hint = "name an environment that has it with --runtime PYTHON, or leave --optimize away"
         raise AmpError(code, f"ONNX Runtime does not optimise the model: {why}", hint=hint) from why
-    by = found.provider.removesuffix("ExecutionProvider")
+    by = found.counter.provider.removesuffix("ExecutionProvider")
     if not found.how:
         text = f"nothing makes fewer than the {found.before} nodes that {by} runs"
         return Moved(graph, (Note("optimize", "", text),))
+    fused = OnnxGraph(onnx_io.deserialize(found.proto, None))
+    if worse := _worse(graph, fused, found.counter, options):
+        return Moved(graph, (Note("optimize", "", f"not kept, by {found.how}: {worse}"),))
     text = f"by {found.how}: {found.before} -> {found.after} nodes that {by} runs, in float32"
-    return Moved(OnnxGraph(onnx_io.deserialize(found.proto, None)), (Note("optimize", "", text),))
+    return Moved(fused, (Note("optimize", "", text),))
+
+
+def _worse(plain: OnnxGraph, fused: OnnxGraph, counter: Counter, options: Options) -> str:
+    """Why a model is better converted as it was given; empty where it is not.
+
+    What counts are the nodes that the target's provider runs; where there is no such provider, those of the files."""
+    there = counter.provider == options.kernels.provider
+    before, after = (_low(graph, options) for graph in (plain, fused))
+    try:
+        least = counter(before) if there else node_count(before)
+    except NotOptimized:  # nothing to compare with: that is the model's own fault, and said where it is converted
+        return ""
+    try:
+        nodes = counter(after) if there else node_count(after)
+    except NotOptimized as why:
+        return f"converted then, {why}"
+    where = f"that {counter.provider.removesuffix('ExecutionProvider')} runs" if there else "of the file"
+    return f"{nodes} nodes {where} in {options.dtype}, {least} without it" if nodes > least else ""
+
+
+def _low(graph: OnnxGraph, options: Options) -> onnx.ModelProto:
+    """A model as it is converted, with its weights in it."""
+    copy = OnnxGraph(onnx_io.deserialize(_proto(graph), None))
+    plan, flow = pipeline.planned(copy, replace(options, ranges=None), frozenset())
+    pipeline.applied(copy, plan, flow)
+    return onnx_io.to_proto(copy.model)
 
 
 def _proto(graph: OnnxGraph) -> onnx.ModelProto:

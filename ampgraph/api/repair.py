@@ -1,7 +1,9 @@
-"""A conversion that mends itself: what the check has missed is held in float32 by ranges, then by tune's search."""
+"""A conversion that mends itself: what the check has missed is held in float32 by ranges, by what the check has tried,
+then by tune's search."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -27,6 +29,8 @@ def convert_and_repair(job: Job, progress: Progress = silent) -> Conversion:
     if done.graph.format != "ONNX":
         return _with(done, replace(verdict, reason=f"{done.graph.format} models are not repaired"))
     found = by_ranges(job, verdict, progress)
+    if (found is None or not _ok(found)) and verdict.repair:
+        found = by_patterns(job, verdict, progress)
     if (found is None or not _ok(found)) and verdict.exceeded:
         found = by_search(job, verdict, progress) or found
     if found is None:
@@ -45,6 +49,13 @@ def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion 
     done = run(replace(job, measuring=Measuring(samples=missed.samples)), progress)
     held = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
     return _said(done, missed, tuple(held.values()))
+
+
+def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion:
+    """The conversion with what the check has found, and tried."""
+    patterns = tuple(shlex.split(text)[1] for text in missed.repair)
+    recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
+    return _said(run(replace(job, recipe=recipe), progress), missed, patterns)
 
 
 def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
+from ..core.arguments import as_annotated
 from ..core.arrays import Result
 from ..core.errors import AmpError
 from ..core.graph import is_mindir
@@ -46,6 +47,7 @@ def run(
     Raises:
         AmpError: for a runtime or device that is not here, and for data that does not fit.
     """
+    as_annotated(run, locals())
     done = ran(model, data, device=device, strict=strict, seed=seed, dims=dims)
     for note in done.doubts:
         warnings.warn(note, stacklevel=2)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.arguments import as_annotated
 from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
@@ -132,6 +133,7 @@ def train(
         AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325
             for what MindSpore has not got.
     """
+    as_annotated(train, locals())
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.files import sources_of, try_folder
@@ -84,6 +85,7 @@ def tune(
     Raises:
         AmpError: AMP304 (MindIR), AMP312 (a tolerance or metric that makes no sense), what `convert` and `run` raise.
     """
+    as_annotated(tune, locals())
     wanted = recipe_for(tune, recipe, {"level": level, **fields})
     _check(model, tolerance)
     metric_of(metric)  # a mistake is reported before anything is read

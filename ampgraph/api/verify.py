@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..core.arguments import a_callable, of_kind
+from ..core.arguments import as_annotated, of_kind
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, is_whole
 from ..core.progress import Progress
@@ -21,7 +21,7 @@ from .comparison import Comparison, chaotic
 from .decoding import decoding_of
 from .fault_search import SECONDS, FaultSearch
 from .kinds import Data, Model, PathLike, path_of
-from .mending import repair_of
+from .mending import LOOKING, repair_of
 from .pairs import paired
 from .pictures import picture_verification, refuse_page
 
@@ -79,9 +79,8 @@ def verify(
         AmpError: AMP209 for models whose inputs or outputs differ, AMP310 for a dimension that the reference does not
             have, AMP312 for a number or a metric that makes no sense, and what `run` raises.
     """
-    _check(tolerance, nodes)
-    _of_right_kinds(dims, device, cache, progress)
-    metric_of(metric)  # a mistake is reported before anything is read
+    as_annotated(verify, locals())
+    _check(tolerance, nodes, cache, metric)  # a mistake is reported before anything is read
     paths = [path_of(item) for item in (reference, model)]
     refuse_page(html, reference, model, data)
     with quiet_collector(), faults_reported(*paths):
@@ -100,8 +99,9 @@ def verify(
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
         job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None)
         job.kept, job.metric, job.seen = seen.kept, measure, html is not None
+        job.seconds, until = LOOKING * SECONDS, time.monotonic() + SECONDS + COMPARISONS * seen.seconds
         job.look(drawn, progress)
-        mended = None if seen.ok else _mended(reference, job, comparison, seen.seconds, hopeless=bool(alone))
+        mended = None if seen.ok else _mended(reference, job, comparison, until, hopeless=bool(alone))
         said = alone if decoding is None else decoding.notes(drawn.generated)
         notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
@@ -114,24 +114,17 @@ def verify(
     return found
 
 
-def _mended(source: Model, job: FaultSearch, comparison: Comparison, took: float, hopeless: bool) -> Mended | None:
+def _mended(source: Model, job: FaultSearch, comparison: Comparison, until: float, hopeless: bool) -> Mended | None:
     """The search for a repair. ``hopeless``: where it finds none, nothing is suggested either."""
-    until = time.monotonic() + SECONDS + COMPARISONS * took
-    found = repair_of(source, None, job, comparison.again, comparison.drawn, until, took)
+    found = repair_of(source, None, job, comparison.again, comparison.drawn, until)
     if hopeless and found is not None and found.repair is None:
         job.withdraw()
     return found
 
 
-def _of_right_kinds(dims: object, device: object, cache: object, progress: object) -> None:
-    """Raises AmpError AMP301 for an argument of another kind."""
-    of_kind("dims", dims, (Mapping,), 'for example {"batch": 8}')
-    of_kind("device", device, (str,), "for example auto")
+def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Function) -> None:
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
-    a_callable("progress", progress)
-
-
-def _check(tolerance: float, nodes: int | None) -> None:
+    metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
         raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..core.arguments import as_annotated
 from ..core.json_types import JsonObject
 from ..core.shown import Shown
 from ..formats.checks import faults_reported, refuse_overwriting
@@ -59,6 +60,7 @@ def export_weights(
         AmpError: AMP101 for files that are missing, AMP108 and AMP405 for a checkpoint that is damaged or of another
             step, AMP105 and AMP106 for a place where nothing can be written.
     """
+    as_annotated(export_weights, locals())
     tell = progress or (lambda stage: None)
     place = Path(checkpoint)
     place = place / FILE if place.is_dir() else place

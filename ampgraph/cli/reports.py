@@ -108,9 +108,7 @@ def lists(
     ampgraph lists --policy mindspore --level O1
     """
     from ..api.lists import lists as listed
-    from ..planner.resolve import level_of
-    from ..report.text import list_lines
+    from ..report.listing import listing_lines
 
-    recipe = recipe_of(None, fields)
-    rows = listed(operator, recipe=recipe)
-    show_json([row.to_dict() for row in rows]) if as_json else show(list_lines(rows, level_of(recipe).name))
+    rows = listed(operator, recipe=recipe_of(None, fields))
+    show_json([row.to_dict() for row in rows]) if as_json else show(listing_lines(rows))

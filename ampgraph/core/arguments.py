@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
 
 from .errors import AmpError
 
-NAMES = {"str": "a text", "PathLike": "a path"}
+NAMES = {"str": "a text", "PathLike": "a path", "bool": "True", "bool_": "False", "Mapping": "a mapping"}
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> None:
@@ -36,3 +38,63 @@ def a_callable(name: str, value: object) -> None:
     if value is not None and not callable(value):
         hint = "give a function, or leave it away"
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not a function", hint=hint)
+
+
+def texts(name: str, value: object) -> None:
+    """Raises AmpError AMP301 for what is neither a text nor several of them; None is not checked."""
+    if value is None or isinstance(value, (str, Iterator)):  # what can be read once is read by who needs it
+        return
+    if not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
+        message = f"{name}= is of type {type(value).__name__}, not texts"
+        raise AmpError("AMP301", message, hint=f'{name}=["one", "another"]')
+
+
+def _truth(name: str, value: object) -> None:
+    if not isinstance(value, int):  # True and False, or 1 and 0
+        of_kind(name, value, (bool, np.bool_), f"{name}=True")
+
+
+def _truth_or_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        _truth(name, value)
+
+
+def _path_or_mapping(name: str, value: object) -> None:
+    of_kind(name, value, (str, os.PathLike, Mapping), "give the name of a file, or arrays by name")
+
+
+def _text(name: str, value: object) -> None:
+    of_kind(name, value, (str,), "--help has the words")
+
+
+def _mapping(name: str, value: object) -> None:
+    of_kind(name, value, (Mapping,), f"{name}={{name: value}}")
+
+
+CHECKS: dict[str, Callable[[str, object], None]] = {
+    "PathLike": of_path,
+    "PathLike | Feeds": _path_or_mapping,
+    "bool": _truth,
+    "bool | str": _truth_or_text,
+    "str": _text,
+    "Progress": a_callable,
+    "OnStep": a_callable,
+    "OnEpoch": a_callable,
+    "Callable[[str], None]": a_callable,
+    "Mapping[str, int]": _mapping,
+    "Mapping[str, str]": _mapping,
+    "Sequence[str]": texts,
+    "str | Sequence[str]": texts,
+}
+"""By annotation, without what is None."""
+
+
+def as_annotated(verb: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Raises AmpError AMP301 for arguments of another kind than a verb's annotations say, where these are plain.
+
+    ``given``: by name, as `locals()` has them where the verb begins.
+    """
+    for name, value in given.items():
+        check = CHECKS.get(str(verb.__annotations__.get(name)).removesuffix(" | None"))
+        if check is not None:
+            check(name, value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .dataflow import NONE, Dataflow
 
 
@@ -20,6 +22,17 @@ class Borders:
     def origins(self, value: int) -> set[int]:
         """A value with all that it is passed from."""
         return _closure(value, self.before)
+
+    def origins_of(self, values: Iterable[int]) -> set[int]:
+        """Several values with all that they are passed from; those that are not there are left out."""
+        found = set(values)
+        found.discard(NONE)
+        return found.union(*map(self.origins, found & self.before.keys())) if self.before else found
+
+    def copies_of(self, values: Iterable[int]) -> set[int]:
+        """Several values with all that they are passed to."""
+        found = set(values)
+        return found.union(*map(self.copies, found & self.after.keys())) if self.after else found
 
     def copies(self, value: int) -> set[int]:
         """A value with all that it is passed to."""

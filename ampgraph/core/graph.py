@@ -143,7 +143,8 @@ class NodeEditor(Editor, Protocol):
         ...
 
     def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
-        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``bias``, ``power``,
+        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``mask``: takes
+        from a mask its largest number in each row. ``bias``, ``power``,
         ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
         these, with identities that fall away, and end with the one whose result the product takes over. False for
         nodes that are none of this."""

@@ -15,7 +15,10 @@ from .arrays import Array
 from .dataflow import NONE, Dataflow
 from .errors import AmpError
 from .files import text_file
+from .json_types import JsonObject
+from .sketches import markup, table
 
+SHOWN = 20  # values in a notebook
 FORMAT = 2  # 1 had keys in which a name could look like a scope
 PART = 1 << 20  # elements looked at together: temporaries stay small
 BIAS = 127  # of float32's exponent
@@ -105,7 +108,7 @@ def _measure(part: Array) -> Range:
     return Range(low, high, int(part.size), zeros, nonfinite, exponents)
 
 
-@dataclass
+@dataclass(repr=False)
 class Ranges:
     """The ranges of one model's float32 values, by `value_key`. Reusable for the model that has ``digest``.
 
@@ -131,6 +134,29 @@ class Ranges:
             message = "the ranges were measured on another model"
             hint = "measure this one (--data), with the same --opset; large weights may differ, all else may not"
             raise AmpError("AMP403", message, hint=hint)
+
+    # -- to look at ---------------------------------------------------------------------------------------------------
+
+    def _widest(self) -> list[tuple[str, Range]]:
+        return sorted(self.values.items(), key=lambda item: -item[1].absmax)[:SHOWN]
+
+    def __repr__(self) -> str:
+        widest = "".join(f", up to {held.absmax:.4g} in '{name}'" for name, held in self._widest()[:1])
+        samples = f"{self.samples:,} sample{'' if self.samples == 1 else 's'}"
+        return f"Ranges({len(self.values):,} values of {samples}{widest})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the values that reach furthest."""
+        rows = [
+            (name, f"{held.low:.4g}", f"{held.high:.4g}", f"{100 * held.vanishing('float16'):.3g} %")
+            for name, held in self._widest()
+        ]
+        return f"<p>{markup(repr(self))}</p>{table(('value', 'least', 'largest', 'lost to zero in float16'), rows)}"
+
+    def to_dict(self) -> JsonObject:
+        """Plain data for JSON, as in `to_json`."""
+        found: JsonObject = json.loads(self.to_json())
+        return found
 
     # -- JSON ---------------------------------------------------------------------------------------------------------
 

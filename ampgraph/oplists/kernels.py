@@ -53,10 +53,13 @@ class Broken:
     beside: Trait | None = None
     """Only in models with an operator of this trait; None: in every model. With `sums`."""
 
+    reads: str = ""
+    """Only nodes with an operand of this type; empty: every node."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below or self.sums)
+        return not (self.attribute or self.before or self.mask_below or self.sums or self.reads)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -111,6 +114,8 @@ class Kernels:
     broken: Mapping[str, Broken]
     fuses: Mapping[str, Fused]
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
+    scaled: Mapping[str, str] = field(default_factory=dict)
+    """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -168,7 +173,8 @@ def _broken(entry: Mapping[str, object]) -> Broken:
     before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
     reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
     below = float(str(entry.get("mask_below", 0)))
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside)
+    reads = str(entry.get("reads", ""))
+    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside, reads)
 
 
 def _trait(name: object) -> Trait | None:
@@ -208,6 +214,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
+        scaled=MappingProxyType(dict(data.get("scaled", {}))),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -90,6 +90,7 @@ Trait = Literal[
     "rearranges",
     "reshapes",
     "roots",
+    "row_maxima",
     "same_size",
     "scales",
     "scalings",

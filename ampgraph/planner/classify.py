@@ -72,7 +72,12 @@ def _first(context: Context) -> list[Tie | Hold]:
     for op in context.flow.ops:
         first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            first += [*_ties(context, op), *_broken(context, op, breakable), *_broken_before(context, op)]
+            first += [
+                *_ties(context, op),
+                *_broken(context, op, breakable),
+                *_broken_before(context, op),
+                *_broken_type(context, op),
+            ]
             first += [*broken_mask(context, op), *broken_sum(context, op)]
             if op.held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
@@ -143,6 +148,19 @@ def _broken_before(context: Context, op: Op) -> list[Hold]:
     if not any(context.traits.has(reader.role, broken.before) and _has_constant(context, reader) for reader in readers):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+
+
+def _broken_type(context: Context, op: Op) -> list[Hold]:
+    """Holds what reads data of a type of which the runtime makes no low values."""
+    broken = context.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(context.options.dtype) if broken and broken.reads else None
+    if (
+        broken is None
+        or reason is None
+        or broken.reads not in {context.flow.values[v].dtype for v in op.inputs if v != NONE}
+    ):
+        return []
+    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
 
 
 def _has_constant(context: Context, op: Op) -> bool:

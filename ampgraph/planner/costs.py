@@ -37,6 +37,9 @@ class CutTask:
         return Costs(self.flow, self.options)
 
 
+SMALLEST_CAST = 6 + LAUNCH  # of one element
+
+
 class Costs:
     """Sizes of values, computed when they are asked for: most units are settled without."""
 
@@ -90,11 +93,12 @@ def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
     """
     flow, decisions = task.flow, task.decisions
     undecided = {root for root in decisions.roots if decisions.sides[root] == FREE}
-    settled = _settle_by_sign(task, costs.classes, undecided) if settle else {}
+    around = _around(task, undecided)
+    settled = _settle_unsized(task, costs, undecided, around) if settle else {}
     problem = Problem(fixed=dict(settled))
     remaining = undecided - set(settled)
-    for value in flow.values if remaining else ():
-        net = net_of(task, value.id, costs, remaining)
+    for value in around if remaining else ():
+        net = net_of(task, value, costs, remaining)
         if net is not None:
             problem.nets.append(net)
     for net in problem.nets:
@@ -105,6 +109,17 @@ def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
     for op in flow.ops if remaining else ():
         add_extra(task, op, costs, problem)
     return problem
+
+
+def _around(task: CutTask, undecided: set[int]) -> list[int]:
+    """Values that an undecided unit writes or reads, in their order."""
+    flow, roots = task.flow, task.decisions.roots
+    return [
+        item.id
+        for item, uses in zip(flow.values, flow.uses, strict=True)
+        if (item.unit != NONE and roots[item.unit] in undecided)
+        or any(use.unit != NONE and roots[use.unit] in undecided for use in uses)
+    ]
 
 
 def net_of(task: CutTask, value: int, costs: Costs | None, undecided: set[int]) -> Net | None:
@@ -137,16 +152,18 @@ def _weight_costs(flow: Dataflow, value: int, costs: Costs | None, byte: int) ->
     return 2 * elements * STORED_BYTE + costs.cast(value), costs.cast(value)
 
 
-def _settle_by_sign(task: CutTask, classes: Sequence[int], undecided: set[int]) -> dict[int, int]:
-    """Units that are low whatever the sizes are: every net around them is no dearer for it."""
+def _settle_unsized(task: CutTask, costs: Costs, undecided: set[int], around: Sequence[int]) -> dict[int, int]:
+    """Units that are low whatever the sizes are: no net of a value ``around`` them is dearer for it, and what stored
+    tensors cost more, whose sizes are known, is less than the least that these save."""
     flow = task.flow
     nets: list[Net] = []
-    sizes: list[tuple[int, int, bool]] = []  # nets of one entry have costs in one proportion
-    for value in flow.values:
-        net = net_of(task, value.id, None, undecided)
+    sizes: list[tuple[int, int]] = []  # nets of one entry have costs in one proportion: at least the second number
+    for value in map(flow.values.__getitem__, around):
+        net = net_of(task, value.id, costs if value.weight else None, undecided)
         if net is not None:
             nets.append(net)
-            sizes.append((classes[value.id], flow.scopes[value.scope].times, value.weight))
+            least = SMALLEST_CAST * flow.scopes[value.scope].times
+            sizes.append((NONE, 1) if value.weight else (costs.classes[value.id], least))
     fixed = {
         u: task.decisions.sides[u]
         for net in nets
@@ -161,10 +178,11 @@ def _settle_by_sign(task: CutTask, classes: Sequence[int], undecided: set[int]) 
         for unit in work:
             if unit in tally.side:
                 continue
-            worst: dict[tuple[int, int, bool], int] = {}
+            worst = {(NONE, 1): 0}
             for number in tally.by_unit[unit]:
                 worst[sizes[number]] = worst.get(sizes[number], 0) + tally.delta(number, unit)[1]
-            if all(cost <= 0 for cost in worst.values()):
+            stored = worst.pop((NONE, 1))
+            if all(cost <= 0 for cost in worst.values()) and stored <= -sum(worst[size] * size[1] for size in worst):
                 settled[unit] = LOW
                 tally.settle(unit, LOW)
                 queued.update(dict.fromkeys(tally.neighbours(unit)))

@@ -7,17 +7,14 @@ Among cheapest plans the one with the smallest float32 side is taken, so that pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .decisions import FREE, HIGH, LOW
-
-Node = int | str | tuple[str, int]
-"""Of the flow network: a free unit, an end, or a net from one side."""
+from .max_flow import ENDLESS, FlowNetwork
 
 LAUNCH = 1 << 20  # bytes: what a kernel start is worth, about a microsecond of a device's memory bandwidth
 INFINITE = 1 << 80
-ENDS: Mapping[int, Node] = {LOW: "low", HIGH: "float32"}
 
 
 @dataclass(slots=True)
@@ -172,39 +169,35 @@ def _components(rest: list[int], tally: Tally) -> list[list[int]]:
 
 def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[int, int]:
     """One connected problem as a flow network: source side low, sink side float32."""
-    import networkx as nx
-    from networkx.algorithms.flow import boykov_kolmogorov, preflow_push
-
-    graph = nx.DiGraph()
-    graph.add_nodes_from(("low", "float32"))
-
-    def node(unit: int) -> Node:
-        return ENDS.get(tally.side.get(unit, FREE), unit)
-
-    def edge(tail: Node, head: Node, capacity: int | None) -> None:
-        if capacity is None:
-            graph.add_edge(tail, head)  # networkx: no capacity is infinite
-        elif tail != head and capacity:
-            held = graph.get_edge_data(tail, head)
-            graph.add_edge(tail, head, capacity=capacity + (held["capacity"] if held else 0))
-
-    for unit in component:
-        extra = problem.extra.get(unit, 0)
-        edge("low", unit, max(extra, 0))
-        edge(unit, "float32", max(-extra, 0))
+    places = {unit: place for place, unit in enumerate(component)}
+    network = FlowNetwork(len(component))
+    for unit, place in places.items():
+        network.supply(place, problem.extra.get(unit, 0))
     for number in dict.fromkeys(n for unit in component for n in tally.by_unit[unit]):
-        net = tally.nets[number]
-        writer_low: Node = "low" if net.writer is None else node(net.writer)
-        writer_high: Node = "float32" if net.writer is None else node(net.writer)
-        up, down = ("up", number), ("down", number)
-        edge(writer_low, up, net.up)
-        edge(down, writer_high, net.down)
-        for reader in net.readers:
-            edge(up, node(reader), None)
-            edge(node(reader), down, None)
-    graph.remove_edges_from([("low", "float32")] if graph.has_edge("low", "float32") else [])
-    hub = max(len(tally.nets[number].readers) for unit in component for number in tally.by_unit[unit])
-    # deep graphs: augmenting paths take seconds where pushing takes minutes; around one hub it is the other way round
-    solver = preflow_push if 2 * hub > len(component) else boykov_kolmogorov
-    _, (low_side, _) = nx.minimum_cut(graph, "low", "float32", flow_func=solver)
-    return {unit: LOW if unit in low_side else HIGH for unit in component}
+        net, (_, lows, highs) = tally.nets[number], tally.counts[number]
+        writer, side = net.writer, FREE if net.writer is None else tally.side.get(net.writer, FREE)
+        free = [places[reader] for reader in net.readers if reader in places and reader != writer]
+        at = None if writer is None or side != FREE else places[writer]
+        if side != HIGH and (highs or free):
+            _charge(network, at, [] if highs else free, net.up)
+        if side != LOW and (lows or free):
+            _charge(network, at, [] if lows else free, -net.down)
+    float32 = network.sink_side()
+    return {unit: HIGH if place in float32 else LOW for unit, place in places.items()}
+
+
+def _charge(network: FlowNetwork, writer: int | None, readers: list[int], price: int) -> None:
+    """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is negative.
+
+    ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay."""
+    if not readers:
+        if writer is not None:
+            network.supply(writer, -price)
+        return
+    nearest = readers[0] if len(readers) == 1 else network.node()
+    for reader in readers if len(readers) > 1 else ():
+        network.connect(nearest, reader, *((ENDLESS, 0) if price > 0 else (0, ENDLESS)))
+    if writer is None:
+        network.supply(nearest, price)
+    else:
+        network.connect(writer, nearest, max(price, 0), max(-price, 0))

@@ -13,10 +13,11 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, HIGH, REGION, Hold, Ledger, Tie
+from .decisions import FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
+from .scales import find_scalings
 from .selection import touched
 
 
@@ -67,7 +68,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             of_op[op.id] = region.kind
             governed[op.id] = _class(options, governing)
         form = fused_form(flow, options, region)
-        core = region.core if form is not None else region.ops
+        core = core_of(flow, options, region) if form is not None else region.ops
         decided = verdict(region.kind, governing)
         if decided[0] != HIGH and options.level.kept != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
@@ -80,6 +81,8 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
             if in_one_type(flow, options, region):
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
+    sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
+    ties += [((found.unit,), LOW, found.why) for found in find_scalings(context, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
@@ -93,6 +96,16 @@ def is_trusted(options: Options, region: Region) -> bool:
     return form is not None and form.quotient and options.level.trusts_kernels(cls)
 
 
+def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
+    """A norm's nodes up to its scale, without what hands a stored scale on, which no runtime keeps."""
+    aside = [
+        op
+        for op in region.core
+        if options.lists.traits.has(op.role, "stays_in_place") and flow.values[op.inputs[0]].weight
+    ]
+    return tuple(op for op in region.core if op not in aside)
+
+
 def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None:
     """The form of a float32 norm that the target's runtime makes one kernel of, with the Casts around it and the scale
     behind, where the level trusts that kernel."""
@@ -101,10 +114,11 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
         return None
     if source == NONE and in_one_type(flow, options, region):
         return None
-    ids = {op.id for op in region.core}
-    inner = [value for op in region.core if op is not region.normal for value in op.outputs]
+    core = core_of(flow, options, region)
+    ids = {op.id for op in core}
+    inner = [value for op in core if op is not region.normal for value in op.outputs]
     known = (
-        {op.role for op in region.core if op.slots} == form.operators
+        {op.role for op in core if op.slots} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and _axis(flow, region) == -1

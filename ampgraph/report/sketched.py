@@ -10,6 +10,7 @@ from ..core.sketches import Html, bar, folded, heights, scatter, table
 from ..numerics.metrics.agreement import Agreement
 from .inspect import OTHER, PRECISIONS, Inspection, Layer
 from .lines import plural
+from .listing import ListRows
 from .text import inspection_lines
 from .tuning import Tuning, tuning_lines
 from .verification import Verification, verification_lines
@@ -109,3 +110,9 @@ def tuning_html(found: Tuning) -> str:
         table(("candidate", "error", f"bytes in {FLOAT32}", ""), rows),
         folded("report", tuning_lines(found)),
     ])  # fmt: skip
+
+
+def listing_html(found: ListRows) -> str:
+    """Operators with their class and what becomes of them."""
+    rows = [(row.title, row.cls or "in no list", row.at_level, row.reason, row.source) for row in found]
+    return table(("operator", "class", f"at {found.level}", "reason", "source"), rows)

@@ -20,15 +20,27 @@ Admits = Callable[[onnx.ModelProto], bool]
 
 
 @dataclass(frozen=True)
+class Counter:
+    """Counts the nodes that a provider would run. Raises NotOptimized for what it refuses."""
+
+    provider: str
+    python: str
+    level: Level
+
+    def __call__(self, proto: onnx.ModelProto) -> int:
+        return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
+
+
+@dataclass(frozen=True)
 class FusedModel:
     """``proto``: the model, as it was given where nothing has fewer nodes; ``how`` says what made it. ``before``,
-    ``after``: nodes of the graph that ``provider`` would run, in float32."""
+    ``after``: nodes of the graph that the provider of ``counter`` would run, in float32."""
 
     proto: onnx.ModelProto
     how: str
     before: int
     after: int
-    provider: str
+    counter: Counter
 
 
 def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python: str = "") -> FusedModel:
@@ -45,42 +57,30 @@ def best_fused(proto: onnx.ModelProto, provider: str, admits: Admits, *, python:
     """
     counter = _counter(proto, provider, python)
     before = counter(proto)
-    best, how, least = proto, "", (before, _size(proto))
+    best, how, least = proto, "", (before, node_count(proto))
     for made, name in _candidates(proto, counter, python):
         if not _same_interface(proto, made) or not admits(made):
             continue
-        size = (counter(made), _size(made))
+        size = (counter(made), node_count(made))
         if size < least:
             best, how, least = made, name, size
     if best is not proto:
         _keep_metadata(proto, best)
-    return FusedModel(best, how, before, least[0], counter.provider)
+    return FusedModel(best, how, before, least[0], counter)
 
 
-@dataclass(frozen=True)
-class _Counter:
-    """Counts the nodes that a provider would run."""
-
-    provider: str
-    python: str
-    level: Level
-
-    def __call__(self, proto: onnx.ModelProto) -> int:
-        return len(optimized(proto, self.provider, python=self.python, level=self.level).nodes)
-
-
-def _counter(proto: onnx.ModelProto, provider: str, python: str) -> _Counter:
+def _counter(proto: onnx.ModelProto, provider: str, python: str) -> Counter:
     """By the target's provider, else by the CPU's without its own layouts."""
     try:
         optimized(proto, provider, python=python, level="DISABLE_ALL")
     except NotOptimized as why:
         if not why.elsewhere:
             raise
-        return _Counter(CPU, python, "ENABLE_EXTENDED")
-    return _Counter(provider, python, "ENABLE_ALL" if provider != CPU else "ENABLE_EXTENDED")
+        return Counter(CPU, python, "ENABLE_EXTENDED")
+    return Counter(provider, python, "ENABLE_ALL" if provider != CPU else "ENABLE_EXTENDED")
 
 
-def _candidates(proto: onnx.ModelProto, counter: _Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
+def _candidates(proto: onnx.ModelProto, counter: Counter, python: str) -> Iterator[tuple[onnx.ModelProto, str]]:
     """What a session of the target writes out, and what the transformers optimizer makes, each kind once."""
     if counter.level == "ENABLE_ALL":
         yield written_out(proto, counter.provider, python=python), "a session"
@@ -97,7 +97,8 @@ def _candidates(proto: onnx.ModelProto, counter: _Counter, python: str) -> Itera
                 yield made, f"the transformers optimizer, as {path.stem}"
 
 
-def _size(proto: onnx.ModelProto) -> int:
+def node_count(proto: onnx.ModelProto) -> int:
+    """Nodes of a file, bodies included."""
     return sum(1 for _ in walk(proto.graph))
 
 

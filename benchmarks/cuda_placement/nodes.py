@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +81,32 @@ def fusions(rows: Sequence[Row], converters: Sequence[str]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Measures every model by every converter and prints both tables."""
+def lost(rows: Sequence[Row]) -> list[str]:
+    """What ampgraph's files lack of what is fused in float32, and nodes on the CPU and copies that they add."""
+    before = {row.model: row.graph for row in rows if row.converter == ORIGINAL and row.graph}
+    found = []
+    for row in rows:
+        given, made = before.get(row.model), row.graph
+        if given is None or made is None or not is_ampgraph(row.converter):
+            continue
+        for what in ("fused", "copies", "providers"):
+            old, new = getattr(given, what), getattr(made, what)
+            worse = [
+                k for k in {*old, *new} if (new.get(k, 0) < old.get(k, 0) if what == "fused" else _adds(k, old, new))
+            ]
+            found += [
+                f"{row.model}, {row.converter}: {kind} {old.get(kind, 0)} -> {new.get(kind, 0)}"
+                for kind in sorted(worse)
+            ]
+    return found
+
+
+def _adds(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> bool:
+    return kind != "CUDA" and new.get(kind, 0) > old.get(kind, 0)
+
+
+def main() -> int:
+    """Measures every model by every converter and prints both tables; exit status 1 where --check finds something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--python", required=True, help="of an environment whose onnxruntime has CUDA")
@@ -90,6 +114,7 @@ def main() -> None:
     parser.add_argument("--peer-python")
     parser.add_argument("--timeout", type=float, default=600)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true", help="fail where a fusion is lost, a copy or a CPU node added")
     args = parser.parse_args()
     converters = [ORIGINAL, *args.converters]
     rows = []
@@ -101,11 +126,13 @@ def main() -> None:
         ["nodes / Casts between float types / nodes on the CPU / copies", "", *table(rows, converters), ""]
         + [*fusions(rows, converters), ""]
         + [f"- {row.model}, {row.converter}: {row.why}" for row in rows if row.why]
+        + [f"- worse than float32: {line}" for line in lost(rows)]
     )
     print(text)
     if args.out:
         args.out.write_text(text.rstrip() + "\n", encoding="utf-8")
+    return int(args.check and bool(lost(rows)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

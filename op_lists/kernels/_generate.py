@@ -67,6 +67,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "tied": {},
         "broken": {
             "Add": EMBEDDINGS,
+            "CastLike": {"float16": "no provider has a Cast from it to float16", "reads": "float4e2m1"},
             "GRU": {
                 **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
                 "attribute": "linear_before_reset",
@@ -94,6 +95,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "quotient": True,
             },
         },
+        "scaled": {"MatMul": "MatMulScaleFusion"},
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
@@ -125,12 +127,13 @@ COMMENTS = {
     "cuda": """
 # Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
-# the trait `beside`; or all nodes.
+# the trait `beside`; those that read an operand of the type `reads`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
 # (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
 # and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
 # FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
+# [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -273,7 +276,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in ("float32_inside", "tied", "broken", "fuses"):
+    for section in [name for name in ("float32_inside", "tied", "broken", "fuses", "scaled") if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]

@@ -15,6 +15,7 @@ import ampgraph
 from ampgraph.api import optimize
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
+from ampgraph.formats import adapters
 from ampgraph.planner.resolve import resolve
 from ampgraph.runtime import fusing
 from onnx_text import parse
@@ -78,8 +79,8 @@ def test_only_what_the_target_runs_is_taken(
     made.CopyFrom(PRODUCT)
     made.graph.node.add(op_type=fused, domain="com.microsoft")
     made.opset_import.add(domain="com.microsoft", version=1)
-    monkeypatch.setattr(fusing, "_counter", lambda *asked: fusing._Counter("CPUExecutionProvider", "", "ENABLE_ALL"))
-    monkeypatch.setattr(fusing._Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
+    monkeypatch.setattr(fusing, "_counter", lambda *asked: fusing.Counter("CPUExecutionProvider", "", "ENABLE_ALL"))
+    monkeypatch.setattr(fusing.Counter, "__call__", lambda self, proto: 1 if proto is made else 2)
     monkeypatch.setattr(fusing, "_candidates", lambda *asked: iter([(made, "a test")]))
     options = resolve(Recipe(target=target), "ONNX")
     found = fusing.best_fused(PRODUCT, options.kernels.provider, lambda m: optimize.runs_on(options, m))
@@ -130,3 +131,54 @@ def test_a_mask_in_a_fused_softmax_is_low(level: str) -> None:
     assert kinds(result).count("Cast") == 3  # of the three borders
     stored = next(numpy_helper.to_array(tensor) for tensor in result.graph.initializer if tensor.name.startswith("m"))
     assert stored.dtype == np.float16 and np.isfinite(stored).all()
+
+
+def fused_by_a_test(monkeypatch: pytest.MonkeyPatch, counts: dict[bool, int], provider: str = "CPU") -> ModelProto:
+    """``counts``: nodes that are run of a conversion, by whether it holds the runtime's own operators."""
+    made = ModelProto()
+    made.CopyFrom(FUSED)
+    counter = fusing.Counter(f"{provider}ExecutionProvider", "", "ENABLE_ALL")
+    monkeypatch.setattr(fusing.Counter, "__call__", lambda self, proto: counts[bool(own_kinds(proto))])
+    monkeypatch.setattr(optimize, "best_fused", lambda *a, **k: fusing.FusedModel(made, "a test", 9, 3, counter))
+    return PRODUCT
+
+
+@pytest.mark.parametrize(("after", "kept"), [(7, True), (8, True), (9, False)])
+def test_never_more_low_nodes_than_without_it(monkeypatch: pytest.MonkeyPatch, after: int, kept: bool) -> None:
+    given = fused_by_a_test(monkeypatch, {False: 8, True: after}, "CUDA")
+    found = optimize.optimised(*asked(given)).notes[0].text
+    assert ("not kept" in found) is not kept and (
+        kept or f"{after} nodes that CUDA runs in float16, 8 without" in found
+    )
+    result = ampgraph.convert(given, optimize=True)
+    assert bool(own_kinds(result)) is kept
+    assert kept or result == ampgraph.convert(given)
+
+
+def test_without_the_targets_provider_the_files_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = fused_by_a_test(monkeypatch, {})
+    text = optimize.optimised(*asked(given)).notes[0].text
+    assert text.startswith("not kept, by a test: 6 nodes of the file in float16, 4 without it")
+
+
+def test_what_does_not_open_once_it_is_low_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: object, proto: ModelProto) -> int:
+        if own_kinds(proto):
+            raise optimize.NotOptimized("a test refuses it")
+        return 8
+
+    given = fused_by_a_test(monkeypatch, {}, "CUDA")
+    monkeypatch.setattr(fusing.Counter, "__call__", refuses)
+    assert "converted then, a test refuses it" in optimize.optimised(*asked(given)).notes[0].text
+
+
+def test_a_model_without_nodes_is_left_as_it_is() -> None:
+    given = parse("g (float[4] x) => (float[4] x) { }")
+    assert ampgraph.convert(given, optimize=True) == given
+    assert optimize.optimised(*asked(given)).notes[0].text == "not done: the model has no nodes"
+
+
+def asked(model: ModelProto) -> tuple[Any, bool, Any]:
+    """The arguments of a step."""
+    graph, _ = adapters.load(model)
+    return graph, True, resolve(Recipe(target="cuda"), "ONNX")

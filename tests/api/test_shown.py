@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -44,6 +45,8 @@ def reports() -> dict[str, Any]:
         "verify": verified(low),
         "diff": ampgraph.diff(ampgraph.plan(model(), "O1"), ampgraph.plan(model(), "O3")),
         "plan": ampgraph.plan(model(), "O2"),
+        "lists": ampgraph.lists("*Softmax"),
+        "ranges": ampgraph.calibrate(model(), [{"x": np.full((4, 8), 300, np.float32)}]),
     }
 
 
@@ -52,7 +55,7 @@ def test_reports_show_themselves() -> None:
     for name, report in reports().items():
         text, page = repr(report), report._repr_html_()
         assert str(report) == text and "object at" not in text, name
-        assert page.startswith("<p") and "<script" not in page and "less<than" not in page, name
+        assert page.startswith(("<p", "<table")) and "<script" not in page and "less<than" not in page, name
         json.dumps(report.to_dict(), allow_nan=False)
 
 
@@ -94,12 +97,14 @@ def test_pictures_for_notebooks_need_no_script_and_no_style() -> None:
         "verify": ("ok", "error behind each of", "tolerance 0.01"),
         "plan": ("types along the graph:", "float16"),
         "tune": ("chosen", "bytes in float32"),
+        "lists": ("Softmax", "black", "at O2"),
+        "ranges": ("3 values of 1 sample, up to ", "in 'h'", "lost to zero in float16"),
     }
     for name, words in said.items():
         seen = Tags(found[name]._repr_html_())
         assert seen.tags <= KEPT and seen.attributes <= ATTRIBUTES, name
         assert all(word in seen.text for word in words), (name, seen.text)
-        assert seen.pictures, name
+        assert seen.pictures or name in ("lists", "ranges"), name
         for picture in seen.pictures:
             ElementTree.fromstring(picture)
 
@@ -108,6 +113,7 @@ def test_the_text_is_that_of_the_command(amp: Any) -> None:
     source = MODELS / "digits_cnn.onnx"
     assert f"{ampgraph.explain(source, 'node_conv2d')}\n" == amp("explain", source, "node_conv2d")[1]
     assert f"{ampgraph.inspect(source)}\n" == amp("inspect", source)[1]
+    assert f"{ampgraph.lists('*Softmax')}\n" == amp("lists", "*Softmax")[1]
 
 
 def test_a_plan_says_what_it_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,15 @@ import numpy as np
 import pytest
 
 import ampgraph
+from ampgraph.core.arguments import CHECKS
 from ampgraph.core.recipe import OPTIONS
 from cli_helpers import MODELS
+
+
+def plain(kind: object) -> str:
+    """An annotation without what is None."""
+    return str(kind).removesuffix(" | None")
+
 
 MODEL = MODELS / "digits_cnn.onnx"
 WRONG = (3, 2.5, b"x", object(), True, np.zeros(2))
@@ -33,6 +41,22 @@ def test_arguments(verb: Callable[..., object], name: str, monkeypatch: pytest.M
                 verb(*[MODEL] * models, **{name: value})
             assert raised.value.hint and name.removesuffix("s") in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+VERBS = [verb for verb in map(ampgraph.__getattr__, ampgraph.__all__) if inspect.isfunction(verb)]
+VERBS.remove(ampgraph.gradient)  # a decorator of rules
+PLAIN = [(verb, name) for verb in VERBS for name, kind in verb.__annotations__.items() if plain(kind) in CHECKS]
+
+
+@pytest.mark.parametrize(("verb", "name"), PLAIN, ids=lambda one: getattr(one, "__name__", one))
+def test_plain_arguments_of_every_verb(verb: Callable[..., object], name: str) -> None:
+    """Paths, texts, truths, functions, mappings: the others are not even looked at."""
+    required = [p.name for p in inspect.signature(verb).parameters.values() if p.default is p.empty]
+    given = dict.fromkeys(required, str(MODEL))
+    for value in (2.5, b"x", object(), np.zeros(2)):
+        with pytest.raises(ampgraph.AmpError) as raised:
+            verb(**{**given, name: value})
+        assert raised.value.hint and name in str(raised.value)
 
 
 RIGHT = {"level": (3,), "freeze_weights": (True,), "opset": (3,), "range_margin": (3, 2.5), "keep_io_types": (True,)}

@@ -91,6 +91,30 @@ def test_failures_name_what_is_wrong():
     assert gpu.failures_of({"error": "it died"}, 2e-2) == ["it died"]
 
 
+@pytest.mark.parametrize(("fused", "differs"), [({"FusedMatMul": 2}, []), ({}, ["fused"])])
+def test_what_the_device_does_is_held_against_what_was_told(monkeypatch, tmp_path, fused, differs):
+    from ampgraph.runtime import optimizing
+    from ampgraph.runtime.optimized import Optimized, OptimizedNode
+
+    nodes = (OptimizedNode("a", "com.microsoft::FusedMatMul", "CUDA", "float16"),) * 2
+    monkeypatch.setattr(optimizing, "optimized", lambda *a, **k: Optimized("a test", nodes, frozenset()))
+    args = gpu.parse([str(tmp_path), "--stand-ins", "PYTHON"])
+    row = {"error": None, "fused": fused, "copies": 0}
+    assert gpu.as_told(tmp_path, row, args)["differs"] == differs
+    assert gpu.as_told(tmp_path, row, gpu.parse([str(tmp_path)])) == {}
+
+
+def test_the_training_script_without_a_gpu(tmp_path):
+    words = ["--device", "cpu", "--tiny", "--out", str(tmp_path / "train.json")]
+    done = subprocess.run([sys.executable, str(BENCHMARKS / "gpu_train.py"), *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "train.json").read_text())
+    assert found["tiny"] and set(found["rows"]) == {
+        "ampgraph O0", "ampgraph O2", "ampgraph auto", "torch float32", "torch autocast"
+    }  # fmt: skip
+    assert "these figures mean nothing" in done.stdout
+
+
 def test_facts_count_casts_and_low_heavy_nodes_at_any_depth(tmp_path):
     model = parse(
         """

@@ -12,10 +12,12 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {
+    "classifier": "classifier.O2.onnx: 94.72% right",
     "cnn": "98.61% of 360 images right",
     "decoder_with_cache": "verdict ok over 16 steps",
     "encoder": "met with",
     "lstm": "LSTM is float16",
+    "quantized": "DequantizeLinear 12 -> 12, Cast 0 -> 1\nverdict ok, left as they are: 3 Conv",
     "mindir": "Conv2D-op0 is float16",
     "train_digits": "epoch 2: loss 0.",
 }

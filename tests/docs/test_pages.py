@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     decoder = runpy.run_path(str(ROOT / "examples" / "decoder_with_cache.py"))["decoder"]
     onnx.save(decoder(), tmp_path / "decoder.onnx")
     onnx.save(parse(QUANTIZED, w=(8, 8), opset=19), tmp_path / "quantized.onnx")
+    classifier = runpy.run_path(str(ROOT / "examples" / "classifier.py"))["classifier"]
+    onnx.save(classifier(), tmp_path / "classifier.onnx")
     ampgraph.convert(tmp_path / "model.onnx", output=tmp_path / "model.O2.onnx")
     for name in ("digits_transformer.onnx", "digits_cnn.mindir"):
         stem, _, suffix = name.partition(".")
@@ -121,7 +123,7 @@ def test_python_calls_what_there_is(page: Path) -> None:
         if name.startswith("training.mindspore"):
             continue  # tests/training/test_mindspore_train.py: it imports MindSpore
         words = {word.arg: None for word in call.keywords if word.arg}
-        inspect.signature(reduce(getattr, name.split("."), ampgraph)).bind(*call.args, **words)
+        inspect.signature(attrgetter(name)(ampgraph)).bind(*call.args, **words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

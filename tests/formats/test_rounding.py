@@ -27,7 +27,7 @@ def around_every_half() -> Array:
     middles = (halves[1:] + halves[:-1]) / 2
     exact = np.concatenate([halves, middles])
     near = [np.nextafter(exact, np.float32(side)) for side in (0, 1e38)]
-    numbers = np.concatenate([exact, *near, np.float32([2.0**-149, 2.0**-26, 3.0 * 2.0**-26, 65519.996])])
+    numbers = np.concatenate([exact, *near, np.array([2.0**-149, 2.0**-26, 3.0 * 2.0**-26, 65519.996], np.float32)])
     return np.concatenate([numbers, -numbers])
 
 

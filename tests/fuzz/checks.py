@@ -16,6 +16,7 @@ import ampgraph
 from ampgraph.api.check_request import Request
 from ampgraph.api.check_run import judge
 from ampgraph.api.pairs import OnnxPair
+from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.strict.session import StrictSession
@@ -156,10 +157,10 @@ def _right(case: Random, result: ModelProto, way: Way) -> None:
     ]
     worst, tolerance = max(errors, default=0.0), TOLERANCES[way.dtype]
     if worst > tolerance:
-        said = announced(case, result, tolerance)
+        said = announced(case, way, result, tolerance)
         if not (said.missed or said.reason == MUTE):
             raise _Failed("silent", f"an error of {worst:.3g} of which the check says: {said}")
-        _accepted(case, way, said)
+        _mended(case, way, said, tolerance)
 
 
 def distance(reference: Any, result: Any) -> float:
@@ -181,28 +182,32 @@ def distance(reference: Any, result: Any) -> float:
     return float(np.sqrt((apart**2).mean()) / max(np.sqrt((size**2).mean()), FLOOR))
 
 
-def announced(case: Random, result: ModelProto, tolerance: float) -> CheckVerdict:
+def announced(case: Random, way: Way, result: ModelProto, tolerance: float) -> CheckVerdict:
     """What the check says of a wrong result."""
     try:
-        return verdict(case, result, tolerance)
+        return verdict(case, way, result, tolerance)
     except Exception as error:
         raise _Failed("check", error) from error
 
 
-def _accepted(case: Random, way: Way, said: CheckVerdict) -> None:
-    """A repair that the check names is one that `convert` takes."""
-    words = [word for text in said.repair for word in shlex.split(text)]
+def _mended(case: Random, way: Way, said: CheckVerdict, tolerance: float) -> None:
+    """A repair that the check names is one that `convert` takes, and that mends; a suggestion is one that it takes."""
+    words = [word for text in said.repair or said.suggestion for word in shlex.split(text)]
     patterns = [word for option, word in zip(words, words[1:], strict=False) if option == "--fp32"]
     try:
-        ampgraph.convert(case.model, way.level, dtype=way.dtype, target=way.target, fp32=patterns, check="off")
+        result = ampgraph.convert(case.model, way.level, dtype=way.dtype, target=way.target, fp32=patterns, check="off")
+        again = verdict(case, way, result, tolerance) if said.repair else None
     except Exception as error:
         raise _Failed("repair", error) from error
+    if again is not None and not again.ok:
+        raise _Failed("repair", f"{' '.join(said.repair)} leaves: {again}")
 
 
-def verdict(case: Random, result: ModelProto, tolerance: float) -> CheckVerdict:
+def verdict(case: Random, way: Way, result: ModelProto, tolerance: float) -> CheckVerdict:
     """What the check that ends a conversion says of it on the same samples: its own function, but in this process."""
     said: list[CheckVerdict] = []
     pair = OnnxPair(case.model, result, "cpu")
-    asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, 0)
+    recipe = Recipe.of(level=way.level, dtype=way.dtype, target=way.target or None).to_dict()
+    asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, 0, recipe=recipe)
     judge(pair, load_samples(pair.reference, case.feeds), asked, said.append, case.model)
     return said[-1]

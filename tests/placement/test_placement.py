@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -17,7 +18,10 @@ from cli_helpers import MODELS, NAMES
 from onnx_text import parse
 from placement.environment import ROOT
 from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_norm, rms
+from planner.test_constants import SCALED, SCALED_STORED
+from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
 from planner.test_wide_gelu import by_tanh
+from training.small_steps import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 
@@ -119,6 +123,20 @@ def test_a_gelu_is_one_kernel_in_bfloat16(gpu_python, opset, nodes):
     assert sorted(node.kind.rpartition("::")[2] for node in found.nodes if node.kind != "MatMul") == nodes
 
 
+@pytest.mark.parametrize("body", [BEFORE, BEHIND, DIVIDED])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_scale_is_part_of_its_product(gpu_python, level, body):
+    given = scores(body, 8.0 if body == DIVIDED else 0.125)
+    for model in (given, ampgraph.convert(given, level)):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
+
+
+def test_a_scale_of_a_known_size_is_part_of_its_product(gpu_python):
+    given = parse(SCALED.replace("[N,", "[2,"), SCALED_STORED, opset=17)
+    for model in (given, *(ampgraph.convert(given, level) for level in ("O2", "auto"))):
+        assert optimized(model, python=gpu_python).fused() == {"com.microsoft::FusedMatMul": 1}
+
+
 @pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O1", "bfloat16"), ("O2", "bfloat16")])
 def test_a_gelu_by_tanh_is_one_kernel_between_casts(gpu_python, level, dtype):
     found = optimized(ampgraph.convert(by_tanh(), level, dtype=dtype), python=gpu_python)
@@ -140,6 +158,39 @@ def test_a_step_of_one_batch_stays_on_the_device(gpu_python, level):
     options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
     found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", batch=64, **options), python=gpu_python)
     assert found.providers().keys() == {"CUDA"} and not found.copied()
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
+    """On the host is how many numbers Dropout draws: three operators on a size."""
+    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "level": level}
+    found = optimized(step_model(MODELS / "digits_cnn_forward.onnx", **options), python=gpu_python)
+    assert not found.copied()
+    assert sorted(node.kind for node in found.nodes if node.provider == "CPU") == ["Add", "Add", "Div"]
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_an_update_has_as_many_nodes_for_many_parameters(gpu_python, level):
+    """But for views: each launches nothing."""
+    few, many = (
+        optimized(ir.to_proto(layers(count, level=level, batch=8).model), python=gpu_python) for count in (2, 20)
+    )
+    counts = [
+        Counter(node.kind for node in found.nodes if node.name.startswith("step/") and node.kind != "Reshape")
+        for found in (few, many)
+    ]
+    assert counts[0] == counts[1] and counts[0].total() > 40
+    assert many.providers().keys() == {"CUDA"}
+
+
+@pytest.mark.parametrize("scale", ["dynamic", None])
+def test_a_step_at_o2_has_few_nodes_more_than_at_o0(gpu_python, scale):
+    options = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "loss_scale": scale, "batch": 64}
+    wide, low = (
+        optimized(step_model(MODELS / "digits_cnn_forward.onnx", level=level, **options), python=gpu_python)
+        for level in ("O0", "O2")
+    )
+    assert len(low.nodes) <= 1.05 * len(wide.nodes)
 
 
 def step_model(source, **options):

@@ -57,3 +57,12 @@ def test_embeddings_before_no_fused_attention_are_low():
     given = embeddings(attention=False)
     assert ampgraph.explain(given, "e", level="O3", dtype="bfloat16").precision == "bfloat16"
     assert ampgraph.explain(embeddings(), "two", level="O3", dtype="bfloat16").precision == "bfloat16"
+
+
+def test_what_is_like_a_type_that_has_no_cast_stays_float32():
+    """From 4 bits no provider of the wheel makes float16."""
+    given = parse("g (float4e2m1[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
+    found = ampgraph.explain(given, "y", level="O3")
+    assert found.precision == "float32" and "no provider has a Cast" in found.slots[0].reason
+    other = parse("g (int8[3, 4] x, float[1] like) => (float[3, 4] y) { y = CastLike (x, like) }", opset=25)
+    assert ampgraph.explain(other, "y", level="O3").precision == "float16"

@@ -1,4 +1,4 @@
-"""A mask of -10,000 that is added in float16: rows that it hides whole come out wrong, and the plan says so."""
+"""A mask of -10,000 that is added in float16: rows that it hides whole are right, or the plan says they are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FORMS = {
     "stored": f"{SCORES} a = Add(z, stored) {REST}",
     "stored, and hides rows": f"{SCORES} a = Add(z, hiding) {REST}",
 }
-WRONG = ("added", "taken away", "of both", "stored, and hides rows")
+WRONG = {"taken away": [0] * 8, "of both": [0, *[1] * 7], "stored, and hides rows": [1] * 8}
+"""Forms that no rewrite mends, with what is seen: `of both`, the first row sees nothing but what is hidden."""
 CAUSAL = np.tril(np.ones((8, 8), F))
 
 
@@ -47,15 +48,15 @@ def said(source: ModelProto, level: str) -> bool:
     return any("lose their scores" in note.text for note in ampgraph.plan(source, level=level).notes)
 
 
-@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "O3"])
 @pytest.mark.parametrize("form", WRONG)
 def test_what_is_wrong_is_said(form: str, level: str) -> None:
     source = model(FORMS[form])
-    assert error(source, level, [0] * 8) > 0.02
+    assert error(source, level, WRONG[form]) > 0.01
     assert said(source, level)
 
 
-@pytest.mark.parametrize("form, level", [("added", "O1"), ("chosen", "O3"), ("stored", "O3")])
+@pytest.mark.parametrize("form, level", [("added", "O1"), ("added", "O3"), ("chosen", "O3"), ("stored", "O3")])
 def test_what_is_right_is_not_said(form: str, level: str) -> None:
     source = model(FORMS[form])
     assert error(source, level, [0] * 8) < 1e-2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto
@@ -60,7 +62,7 @@ def wrong(source: ModelProto, level: str, past: bool, dtype: str = "float16") ->
     return next((d.reason for name in found[0] if (d := difference(found[0][name], found[1][name]))), "")
 
 
-def said(source: ModelProto, level: str, **more: str) -> list[Note]:
+def said(source: ModelProto, level: str, **more: Any) -> list[Note]:
     return [note for note in ampgraph.plan(source, level=level, **more).notes if note.topic == "common"]
 
 

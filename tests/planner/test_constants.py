@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto
 
@@ -48,3 +49,20 @@ def test_what_the_runtime_folds_low_goes_low() -> None:
     text = "g (float[4,8] x) => (float[4,4] y) { t = Transpose (w)  y = MatMul (x, t) }"
     given = parse(text, w=np.ones((4, 8), np.float32), opset=18)
     assert decisions(ampgraph.convert(given, "O2")) == "Cast>f16 Transpose:f16 MatMul:f16 Cast>f32"
+
+
+SCALED = """g (float[N,4,8] x) => (float[N,4,4] z) {
+    q = MatMul (x, w)  k = MatMul (x, w)  t = Transpose <perm = [0, 2, 1]> (k)
+    sizes = Shape (q)  size = Slice (sizes, last, end)  count = Cast <to = 1> (size)  root = Sqrt (count)
+    scale = Div (one, root)  s = Mul (q, scale)  m = MatMul (s, t)  y = Softmax (m)  z = MatMul (y, v) }"""
+SCALED_STORED = {"w": np.ones((8, 4), np.float32), "v": np.eye(4, dtype=np.float32), "one": np.float32(1)}
+SCALED_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).max])}
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_a_scale_of_a_known_size_stays_float32(level: str) -> None:
+    """As exporters write attention: one number, cast when the model is loaded."""
+    given = parse(SCALED, SCALED_STORED, opset=17)
+    found = decisions(ampgraph.convert(given, level))
+    assert "Cast>f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16" in found
+    onnx.checker.check_model(ampgraph.convert(given, level), full_check=True)

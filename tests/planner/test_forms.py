@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
@@ -51,6 +51,16 @@ def test_a_norm_that_would_be_fused_into_two_types_is_written_as_its_operator(ta
     result = converted(layer, level, target=target)
     assert kinds(result).count("LayerNormalization") == 1 and "Div" not in kinds(result)
     ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_a_scale_that_is_handed_on_is_the_same() -> None:
+    """As an exporter writes equal scales of two norms: one stored, the other an Identity of it."""
+    plain = layer_norm()
+    handed = layer_norm()
+    handed.graph.node.insert(0, helper.make_node("Identity", ["g"], ["g2"]))
+    scaled = next(node for node in handed.graph.node if node.output[0] == "s")
+    scaled.input[1] = "g2"
+    assert decisions(converted(handed)).replace("Identity:f16 ", "") == decisions(converted(plain))
 
 
 def test_what_the_target_does_not_fuse_keeps_its_casts_around_the_scale() -> None:

@@ -74,6 +74,14 @@ def test_verify_gives_errors_by_node(tmp_path: Path) -> None:
     assert found.ok and not found.growth and heat["nodes"] and all(error > 0 for _, error in heat["nodes"])
 
 
+@pytest.mark.slow
+def test_tune_gives_its_candidates_and_each_nodes_part_of_the_error(tmp_path: Path) -> None:
+    found = ampgraph.tune(mlp(), samples=1, tolerance=1.0, sensitivity=True, html=tmp_path / "p.html")
+    held = data(tmp_path / "p.html")
+    assert len(held["frontier"]) == len(found.candidates) > 0 and sum(p["chosen"] for p in held["frontier"]) == 1
+    assert held["heat"]["title"] == "part of the squared error" and held["heat"]["nodes"]
+
+
 def test_guards_and_ranges_are_told(tmp_path: Path) -> None:
     """Exp of 12 passes float16: the range that was measured stands beside the node that it holds."""
     samples = [{"x": np.full((2, 4), 12, np.float32)}]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ import onnxruntime
 import torch
 from onnx import ModelProto, numpy_helper
 
+from ampgraph.api.build_step import build_training_step
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
@@ -68,3 +71,27 @@ class Runner:
         states = self.step.layout.states
         self.state = {e.name: e.seen(found[e.output]) if e.output else self.state[e.name] for e in states}
         return found
+
+
+def layers(count: int, **options: Any) -> TrainingStep:
+    """Products of 4 x 4 one behind the other, and a bias behind each."""
+    body = "  ".join(f"m{n} = MatMul (h{n}, w{n})  h{n + 1} = Add (m{n}, b{n})" for n in range(count))
+    model = parse(
+        f"g (float[N,4] h0) => (float[N,4] h{count}) {{ {body} }}",
+        {f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)}
+        | {f"b{n}": np.zeros(4, np.float32) for n in range(count)},
+    )
+    given: dict[str, Any] = {
+        "optimizer": "adamw",
+        "loss_scale": "dynamic",
+        "clip_norm": 1.0,
+        "ema": 0.99,
+        "level": "O0",
+    }
+    return build_training_step(model, loss="mse", **{**given, **options})
+
+
+def update_nodes(step: TrainingStep) -> Counter[str]:
+    """Nodes that the update adds, but for views of memory: by operator."""
+    found = Counter(node.op_type for node in step.model.graph if (node.name or "").startswith("step/"))
+    return Counter({kind: count for kind, count in found.items() if kind not in ("Reshape", "Identity")})

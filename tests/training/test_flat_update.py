@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from ampgraph.api.build_step import build_training_step
+from ampgraph.training.run.binding import _session_options
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step import flat_update
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.optimizers import AdamW
+from ampgraph.training.step.session_model import session_model
 from ampgraph.training.step.training_step import TrainingStep
-from onnx_text import parse
-from training.small_steps import Runner, batches, regression
+from training.small_steps import Runner, batches, layers, regression, update_nodes
 
 FORMS = {
     "sgd": "sgd:lr=0.1",
@@ -65,24 +70,6 @@ def test_an_overflow_leaves_all_as_it_was(target, monkeypatch):
     assert {name: run.state[name].tobytes() for name in before} == before
 
 
-def layers(count, **options):
-    """Products of 4 x 4 one behind the other, and a bias behind each."""
-    body = "  ".join(f"m{n} = MatMul (h{n}, w{n})  h{n + 1} = Add (m{n}, b{n})" for n in range(count))
-    model = parse(
-        f"g (float[N,4] h0) => (float[N,4] h{count}) {{ {body} }}",
-        {f"w{n}": np.eye(4, dtype=np.float32) for n in range(count)}
-        | {f"b{n}": np.zeros(4, np.float32) for n in range(count)},
-    )
-    given = {"optimizer": "adamw", "loss_scale": "dynamic", "clip_norm": 1.0, "ema": 0.99, "level": "O0"}
-    return build_training_step(model, loss="mse", **{**given, **options})
-
-
-def update_nodes(step):
-    """Nodes that the update adds, but for views of memory: by operator."""
-    found = Counter(node.op_type for node in step.model.graph if (node.name or "").startswith("step/"))
-    return Counter({kind: count for kind, count in found.items() if kind not in ("Reshape", "Identity")})
-
-
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_nodes_do_not_grow_with_the_number_of_parameters(level):
     """Nor those of Casts. A matrix is read through a Reshape, and so is its gradient."""
@@ -90,6 +77,37 @@ def test_nodes_do_not_grow_with_the_number_of_parameters(level):
     assert update_nodes(few) == update_nodes(many)
     reshapes = [sum(node.op_type == "Reshape" for node in step.model.graph) for step in (few, many)]
     assert reshapes[1] - reshapes[0] == 2 * 18
+
+
+@pytest.mark.slow
+def test_o2_has_few_nodes_more_than_o0():
+    """With a loss scale in both, or in neither: Casts, and what puts low tensors together."""
+    source = Path(__file__).resolve().parents[2] / "models" / "digits_cnn_forward.onnx"
+    options: dict[str, Any] = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64}
+    for scale in ("dynamic", None):
+        wide, low = (build_training_step(source, level=level, loss_scale=scale, **options) for level in ("O0", "O2"))
+        assert len(low.model.graph) <= 1.05 * len(wide.model.graph)
+
+
+def test_a_loss_scale_takes_so_many_nodes():
+    """For any number of parameters."""
+    for count in (2, 20):
+        scaled, plain = (update_nodes(layers(count, loss_scale=scale)).total() for scale in ("dynamic", None))
+        assert scaled - plain == 22
+
+
+def test_on_cuda_nodes_run_in_the_order_of_the_graph(tmp_path):
+    """ONNX Runtime's own order puts off the gradients of biases, and holds what they are summed of."""
+    step = layers(6, batch=2)
+    options = _session_options("cuda", strict=False, threads=1)
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "order")
+    session = onnxruntime.InferenceSession(session_model(step)[0].SerializeToString(), options)
+    batch = {"h0": np.ones((2, 4), np.float32), "labels": np.ones((2, 4), np.float32)}
+    session.run(None, {**step.fed(step.initial_state), **batch})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    ran = [event["name"].removesuffix("_kernel_time") for event in sorted(events, key=lambda event: event["ts"])]
+    written = [node.name for node in step.model.graph if node.name.startswith("grad/") and node.name in set(ran)]
+    assert [name for name in ran if name in set(written)] == written and len(written) > 20
 
 
 def test_on_a_cpu_a_parameter_is_written_where_it_lies():

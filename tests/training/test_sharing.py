@@ -213,3 +213,26 @@ def test_what_is_made_comes_near_to_digits():
 def test_the_example_comes_nearer(tmp_path):
     before, after = runpy.run_path(str(EXAMPLE))["main"](tmp_path, 20)
     assert after < before / 3
+
+
+def trained_by_turns(*targets):
+    """The common state after four rounds, the matrices trained by one step and the biases by the other."""
+    forms = (["w*=adam:lr=0.05", "b*=shared"], ["b*=adam:lr=0.05", "w*=shared"])
+    steps = [
+        ampgraph.build_training_step(regression(), loss="loss", optimizer=form, level="O0", target=target)
+        for form, target in zip(forms, targets, strict=True)
+    ]
+    one = Trainer(steps[0], "cpu", threads=1)
+    two = Trainer(steps[1], "cpu", threads=1, share=one)
+    for batch in batches(4):
+        one.step(batch)
+        two.step(batch)
+    return [{name: trainer.value(name) for name in ("w1", "b1", "w2", "b2")} for trainer in (one, two)]
+
+
+@pytest.mark.parametrize("targets", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")])
+def test_what_is_a_vector_in_one_graph_is_shared_with_one_that_has_its_shape(targets):
+    expected, _ = trained_by_turns("cpu", "cpu")
+    for found in trained_by_turns(*targets):
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, strict=True)

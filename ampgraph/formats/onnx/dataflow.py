@@ -44,6 +44,8 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
     flow, since = values.flow, first_opset_admitting("Cast", "T2", 0, low)
     main = flow.opset or opset_of_ir(values.model.ir_version or 0)
     versions = [env.opsets.get("", env.opsets.get("ai.onnx", main)) for env in values.environments]
+    if min(versions, default=since) >= since:
+        return
     where = {unit.id: versions[flow.ops[unit.op].scope if unit.op != NONE else 0] for unit in flow.units}
     for scope in flow.scopes:
         uses = (use for value in scope.outputs for use in flow.uses[value] if use.op == NONE and use.scope == scope.id)

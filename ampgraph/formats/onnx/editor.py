@@ -20,6 +20,7 @@ from .handles import Handles
 from .named_types import name_type
 from .placing import Placing
 from .readers import Readers
+from .row_masks import shift_rows
 from .slots import FOLLOWS_INPUT
 from .stored import change_weight, drop_constant
 from .types import DTYPES, attributes_of, with_element
@@ -171,6 +172,8 @@ class OnnxEditor:
         found = [self.handles.node(op) for index in nodes if (op := self.handles.op(scope, index)) is not None]
         if name == "cast":
             return drop_casts(found)
+        if name == "mask":
+            return shift_rows(found, self.handles.fresh, self.flow.opset)
         return write_bounds(found, self.handles.fresh) if name == "clip" else fold(found, self.handles.fresh)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:

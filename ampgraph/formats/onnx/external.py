@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ...core.graph import Progress
 from .data_files import Mark
-from .walk import all_graphs
-from .weights import tensor_chunks
+from .walk import stored
+from .weights import nbytes, tensor_chunks
+
+Holder = ir.Value | ir.Node
+"""What holds a stored tensor: an initializer, or a Constant."""
 
 INLINE_LIMIT = 1_900_000_000  # protobuf stops at 2 GiB
 EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the model file
@@ -20,19 +23,15 @@ ALIGN = 4096  # so that readers can map a tensor
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
     """The stored tensors whose bytes lie in data files."""
-    for holder in _holders(model):
+    return external_of(stored(model))
+
+
+def external_of(holders: Iterable[Holder]) -> Iterator[ir.ExternalTensor]:
+    """Those of some holders."""
+    for holder in holders:
         source = _source(tensor_of(holder))
         if isinstance(source, ir.ExternalTensor):
             yield source
-
-
-def _holders(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
-    """What holds a stored tensor: initializers and Constant nodes, those of functions too."""
-    for graph in all_graphs(model):
-        yield from (value for value in graph.initializers.values() if value.const_value is not None)
-        for node in graph:
-            if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
-                yield node
 
 
 def tensor_of(holder: ir.Value | ir.Node) -> ir.TensorProtocol:
@@ -57,10 +56,10 @@ def _is_external(tensor: ir.TensorProtocol) -> bool:
     return isinstance(_source(tensor), ir.ExternalTensor)
 
 
-def external_holders(model: ir.Model) -> list[ir.Value | ir.Node]:
+def external_holders(stored: Iterable[Holder]) -> list[Holder]:
     """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
-    holders = [(holder, tensor_of(holder)) for holder in _holders(model)]
-    inline = sum(tensor.nbytes for _, tensor in holders if isinstance(_, ir.Value))
+    holders = [(holder, tensor_of(holder)) for holder in stored]
+    inline = sum(nbytes(tensor) for _, tensor in holders if isinstance(_, ir.Value))
     return [
         holder
         for holder, tensor in holders

@@ -24,6 +24,7 @@ from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
 from .walk import captured
+from .weights import dims, nbytes
 
 TRAINING_STEP = "ampgraph.step"
 """The model metadata that a training step describes itself in."""
@@ -37,6 +38,7 @@ class OnnxGraph(RunnableOnnx):
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
+        self._sorted = False
         super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
@@ -51,16 +53,19 @@ class OnnxGraph(RunnableOnnx):
 
     def edited(self) -> None:
         """Makes every dataflow out of date, and the list of graphs."""
-        self._all = None
+        self._all, self._sorted = None, False
         super().edited()
 
     def prepare(self) -> None:
-        """Sorts what is unsorted."""
+        """Sorts what is unsorted, and looks at nothing that was not edited since."""
+        if self._sorted:
+            return
         unsorted = [graph for graph in self._graphs() if not _is_sorted(graph)]
         for graph in unsorted:
             graph.sort()
         if unsorted:
             self.edited()
+        self._sorted = True
 
     def repairs(self) -> list[str]:
         """What was put right when the model was read, as ONNX Runtime does."""
@@ -180,8 +185,9 @@ def _attribute_text(attribute: ir.Attr) -> str:
 
 
 def _tensor_text(tensor: ir.TensorProtocol) -> str:
-    small = tensor.dtype != ir.DataType.STRING and tensor.nbytes <= 256
-    return f"{dtype_name(tensor.dtype)}:{tensor.shape}:{tensor.tobytes().hex() if small else ''}"
+    small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
+    shape = ",".join(map(str, dims(tensor)))
+    return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"
 
 
 def _is_sorted(graph: ir.Graph) -> bool:

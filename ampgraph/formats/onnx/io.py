@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -20,11 +21,20 @@ from ...core.graph import Progress
 from ..checks import model_files
 from . import proto as onnx_proto
 from .bounds import check_tensors
-from .data_files import check_mark, free_name, locations, own_data, put_mark, take_mark
-from .external import INLINE_LIMIT, external_holders, external_tensors, put_tensor, tensor_of, write_data
+from .data_files import Mark, check_mark, free_name, locations, own_data, put_mark, take_mark
+from .external import (
+    INLINE_LIMIT,
+    external_holders,
+    external_of,
+    external_tensors,
+    put_tensor,
+    tensor_of,
+    write_data,
+)
 from .map_types import from_proto, holds_maps, to_proto
+from .model_file import know_plain, model_file
 from .repairs import remember, repair
-from .walk import all_graphs
+from .walk import all_graphs, stored
 
 __all__ = [
     "INLINE_LIMIT",
@@ -102,6 +112,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
         )
     take_mark(proto)
     said = repair(proto, where)
+    annotated = len(proto.graph.quantization_annotation) > 0 or len(getattr(proto, "configuration", ())) > 0
     try:
         model = from_proto(proto)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
@@ -112,6 +123,8 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             hint="onnx.checker.check_model names the fault",
         ) from error
     remember(model, said)
+    if not annotated:
+        know_plain(model)
     outside = False
     for tensor in onnx_proto.tensors(proto):
         outside |= bool(tensor.external_data)
@@ -135,24 +148,28 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """
     path = Path(path)
     with model_files(path) as temporary:
-        outside = external_holders(model)
-        read = {os.path.realpath(tensor.path) for tensor in external_tensors(model)}
+        held = list(stored(model))
+        outside = external_holders(held)
+        read = {os.path.realpath(tensor.path) for tensor in external_of(held)}
         own = own_data(path)
         data = path.parent / free_name(path, own, read) if outside else None
         originals = [(holder, tensor_of(holder)) for holder in outside]
         try:
             mark = write_data(outside, data, temporary("data"), progress) if data else None
-            proto = to_proto(model)
+            with open(temporary("model"), "wb") as file:
+                file.writelines(model_file(model, partial(_marked, data, mark)))
         finally:
             for holder, tensor in originals:
                 put_tensor(holder, tensor)
-        if data and mark:
-            put_mark(proto, data.name, mark)
-        with open(temporary("model"), "wb") as file:
-            file.write(proto.SerializeToString(deterministic=True))
         with _in_place(temporary("data"), data, temporary("old")) if data else contextlib.nullcontext():
             os.replace(temporary("model"), path)
     _retire(path.parent, own, read | ({os.path.realpath(data)} if data else set()))
+
+
+def _marked(data: Path | None, mark: Mark | None, proto: onnx.ModelProto) -> None:
+    """Says in a model which data file is its own."""
+    if data is not None and mark is not None:
+        put_mark(proto, data.name, mark)
 
 
 def _retire(folder: Path, own: set[str], used: set[str]) -> None:

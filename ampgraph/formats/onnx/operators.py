@@ -20,6 +20,14 @@ def body_types(op: Op) -> str:
     return f"the types of its body are part of {op.kind}"
 
 
+def _holds_bodies(node: ir.Node) -> bool:
+    """Whether an attribute is a graph, or stands for one."""
+    for attribute in node.attributes.data.values():  # noqa: SIM110  asked of every node: any() would make a generator
+        if attribute.type in BODIES:
+            return True
+    return False
+
+
 class OnnxOperators:
     """Reads nodes without bodies, one at a time: their slots, units and results."""
 
@@ -38,7 +46,7 @@ class OnnxOperators:
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if node.attributes and any(a.type in BODIES for a in node.attributes.values()):
+        if _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
         for native in node.outputs:

@@ -12,7 +12,7 @@ from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .types import DTYPES
 from .weights import stored_tensor
-from .wire import node_bytes
+from .wire import with_nodes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 
@@ -30,7 +30,7 @@ class OnnxShapes:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.typed: dict[str, str] = {}
-        self._inferred: dict[str, onnx.TypeProto.Tensor] | None = None
+        self._inferred: dict[str, onnx.ValueInfoProto] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
         native: ir.Value = value.native
@@ -63,7 +63,7 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
         return []
     known = infer(model, doubted=True)
     pairs = [(value, _shape(known[value.name])) for value in annotated if value.name in known]
-    return [(value, shape) for value, shape in pairs if _differ(sizes(value.shape or ()), shape)]
+    return [(value, shape) for value, shape in pairs if shape is not None and _differ(sizes(value.shape or ()), shape)]
 
 
 def _differ(one: Shape, other: Shape) -> bool:
@@ -73,34 +73,41 @@ def _differ(one: Shape, other: Shape) -> bool:
 
 def infer(
     model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, onnx.TypeProto.Tensor]:
-    """Types with a shape of the main graph's values by onnx's inference, without weights; empty where it fails.
+) -> dict[str, onnx.ValueInfoProto]:
+    """What onnx's inference says of the main graph's values, without weights; empty where it fails.
 
     ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name."""
-    proto = weightless(model)
+    proto = _outline(model)
     given = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - given):
         proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, DTYPES[typed[name]].value, None))
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(proto, strict_mode=False)
+        found = onnx.shape_inference.infer_shapes(with_nodes(proto, model.graph), strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
-    infos = (*found.graph.value_info, *(found.graph.output if doubted else ()))
-    types = {info.name: info.type.tensor_type for info in infos if info.type.HasField("tensor_type")}
-    return {name: tensor for name, tensor in types.items() if tensor.HasField("shape")}
+    return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}
 
 
-def _shape(tensor: onnx.TypeProto.Tensor) -> Shape:
+def _shape(info: onnx.ValueInfoProto) -> Shape | None:
+    """The shape of a tensor, where one is said."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
     return tuple(
         (dim.dim_value if dim.dim_value >= 0 else None) if dim.HasField("dim_value") else dim.dim_param or None
         for dim in tensor.shape.dim
     )
 
 
-def weightless(model: ir.Model) -> onnx.ModelProto:
-    """The model without its large stored tensors, which are inputs instead."""
+def weightless(model: ir.Model) -> bytes:
+    """The file of a model without its large stored tensors, which are inputs instead."""
+    return with_nodes(_outline(model), model.graph)
+
+
+def _outline(model: ir.Model) -> onnx.ModelProto:
+    """The same without nodes."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 4))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -121,7 +128,6 @@ def weightless(model: ir.Model) -> onnx.ModelProto:
         elif value.name not in listed:
             dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
             proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
-    proto.graph.MergeFromString(node_bytes(model.graph))
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
+
+GRAPH, GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -13,24 +15,35 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in waiting:
         yield graph
         for node in graph:
-            for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
-                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                    waiting.append(attribute.value)
-                elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                    waiting.extend(attribute.value)
+            waiting += bodies(node)
 
 
-def bodies(node: ir.Node) -> list[ir.Graph]:
+def stored(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
+    """What holds a stored tensor: initializers and Constant nodes, those of functions too, in the order of the above.
+
+    One walk over the nodes."""
+    waiting = [model.graph, *(function.graph for function in model.functions.values())]
+    for graph in waiting:
+        yield from (value for value in graph.initializers.values() if value.const_value is not None)
+        for node in graph:
+            given = node.attributes.data
+            if given and node.op_type == "Constant" and "value" in given and not given["value"].is_ref():
+                yield node
+            waiting += bodies(node)
+
+
+_NO_BODIES: tuple[ir.Graph, ...] = ()
+
+
+def bodies(node: ir.Node) -> Sequence[ir.Graph]:
     """The graphs inside a node, in the order of its attributes."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.data.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
+    found: list[ir.Graph] | None = None
+    for attribute in node.attributes.data.values():  # the dict behind it, whose walk is no Python code
+        kind = attribute.type
+        if (kind is GRAPH or kind is GRAPHS) and not attribute.is_ref():
+            found = [] if found is None else found
+            found += [attribute.value] if kind is GRAPH else attribute.value
+    return _NO_BODIES if found is None else found
 
 
 def captured(node: ir.Node) -> list[ir.Value]:

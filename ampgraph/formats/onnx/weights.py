@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..rounding import Rounder
 CHUNK = 1 << 18  # elements: 1 MiB of float32
 LOW_TYPES: dict[str, DType] = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 STORED_TYPES = {**LOW_TYPES, "float32": np.dtype(np.float32)}  # float32: a mask that is floored and stays
+InFile = ir.serde.TensorProtoTensor
+FLOAT = ir.DataType.FLOAT.value
 IR_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 
@@ -38,8 +41,25 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     return None
 
 
+def dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """The shape, without the object that onnx_ir makes of it at every look."""
+    return tuple(tensor.raw.dims if isinstance(tensor, InFile) else tensor.shape.numpy())
+
+
+def size(tensor: ir.TensorProtocol) -> int:
+    """How many elements a tensor has."""
+    return math.prod(dims(tensor))
+
+
+def nbytes(tensor: ir.TensorProtocol) -> int:
+    """How many bytes a tensor takes, as it is stored."""
+    return tensor.nbytes if tensor.dtype == ir.DataType.STRING else math.ceil(size(tensor) * tensor.dtype.itemsize)
+
+
 def flat(tensor: ir.TensorProtocol) -> Array:
     """The elements in one dimension; a view where the tensor is mapped or raw."""
+    if isinstance(tensor, InFile) and tensor.raw.data_type == FLOAT and tensor.raw.HasField("raw_data"):
+        return np.frombuffer(tensor.raw.raw_data, "<f4")
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
 
@@ -53,12 +73,12 @@ class OnnxWeights:
 
     def size(self, value: Value) -> int:
         tensor = stored_tensor(value.native)
-        return int(tensor.size) if tensor is not None else 0
+        return size(tensor) if tensor is not None else 0
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         tensor = stored_tensor(value.native)
-        if tensor is None or tensor.size > limit:
+        if tensor is None or size(tensor) > limit:
             return None
         return np.asarray(tensor.numpy())
 
@@ -83,7 +103,7 @@ class RoundedTensor(ir.LazyTensor):
         super().__init__(
             self._round,
             IR_TYPES[dtype],
-            ir.Shape(source.shape.numpy()),
+            ir.Shape(dims(source)),
             name=source.name,
             doc_string=source.doc_string,
             metadata_props=dict(source.metadata_props),
@@ -95,7 +115,7 @@ class RoundedTensor(ir.LazyTensor):
         return f"RoundedTensor<{self.dtype},{self.shape}>(name={self.name!r})"
 
     def _round(self) -> ir.Tensor[Any]:
-        data = self.whole().reshape(self.source.shape.numpy())
+        data = self.whole().reshape(dims(self.source))
         return ir.Tensor(data, dtype=self.dtype, name=self.name)
 
     def tobytes(self) -> bytes:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
-from onnx import AttributeProto, GraphProto, ModelProto
+from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto
 from onnx.helper import make_opsetid
 
 from .map_types import value_info
 
 # fields of a NodeProto, then those of what holds it
-INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOMAIN, OVERLOAD = (bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 7, 8))
+INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOC, DOMAIN, OVERLOAD, METADATA = (
+    bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 6, 7, 8, 9)
+)
 NODE, GRAPH = b"\x0a", b"\x3a"
 _SMALL = [bytes([number]) for number in range(0x80)]
 
@@ -38,52 +40,75 @@ def graph_file(
             rest.initializer[-1].name = value.name or ""
     model = ModelProto(ir_version=ir_version)
     model.opset_import.extend(make_opsetid(domain, version) for domain, version in imports.items())
-    body = [*_Nodes().written(nodes), rest.SerializeToString()]
-    return b"".join((model.SerializeToString(), GRAPH, _number(sum(map(len, body))), *body))
+    body = [*NodeWriter().written(nodes), rest.SerializeToString()]
+    return b"".join((model.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
-def node_bytes(nodes: Iterable[ir.Node]) -> bytes:
-    """Nodes as a GraphProto has them, to be merged into one; without metadata."""
-    return b"".join(_Nodes().written(nodes))
+def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node]) -> bytes:
+    """The file of a model and of nodes of its graph, without metadata: who reads it merges the two parts."""
+    body = list(NodeWriter().written(nodes))
+    return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
-class _Nodes:
-    """Writes nodes: the fields of a NodeProto in their order, attributes once each."""
+class NodeWriter:
+    """Writes nodes: the fields of a NodeProto in their order, attributes and names once each.
 
-    def __init__(self) -> None:
-        self._attributes: dict[tuple[str, int, ir.AttributeType], bytes] = {}
+    ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither."""
+
+    def __init__(self, metadata: bool = False) -> None:
+        self._metadata = metadata
+        self._attributes: dict[tuple[str, object, ir.AttributeType, str | None], bytes] = {}
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
+        self._entries: dict[tuple[str, str], bytes] = {}
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
+        texts: dict[str, bytes] = {}
         for node in nodes:
             content = b""
             for value in node.inputs:
-                content += _text(INPUT, value.name or "" if value is not None else "")
+                name = value.name or "" if value is not None else ""
+                text = texts.get(name)
+                if text is None:
+                    text = texts[name] = text_bytes(INPUT, name)
+                content += text
             for name in _written_outputs(node):
-                content += _text(OUTPUT, name)
+                content += text_bytes(OUTPUT, name)
             if node.name:
-                content += _text(NAME, node.name)
+                content += text_bytes(NAME, node.name)
             before, behind = self._kind(node.domain, node.op_type, node.overload)
             content += before
             for attribute in node.attributes.data.values():
                 content += self._attribute(attribute)
-            content += behind
-            yield NODE + _number(len(content)) + content
+            content += self._said(node, behind) if self._metadata else behind
+            yield NODE + number_bytes(len(content)) + content
+
+    def _said(self, node: ir.Node, behind: bytes) -> bytes:
+        """What stands behind the attributes, with what is said of the node."""
+        if node.doc_string:
+            behind = text_bytes(DOC, node.doc_string) + behind
+        notes = node.metadata_props
+        for key in sorted(notes) if notes else ():
+            entry = key, notes[key]
+            if entry not in self._entries:
+                content = StringStringEntryProto(key=key, value=notes[key]).SerializeToString()
+                self._entries[entry] = METADATA + number_bytes(len(content)) + content
+            behind += self._entries[entry]
+        return behind
 
     def _kind(self, domain: str, op_type: str, overload: str) -> tuple[bytes, bytes]:
         """What stands before the attributes, and behind them."""
         key = domain, op_type, overload
         if key not in self._kinds:
-            behind = b"".join(_text(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
-            self._kinds[key] = _text(KIND, op_type), behind
+            behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
+            self._kinds[key] = text_bytes(KIND, op_type), behind
         return self._kinds[key]
 
     def _attribute(self, attribute: ir.Attr) -> bytes:
         """Whole numbers once each, for many operators have the same."""
         kind = attribute.type
         whole = kind == ir.AttributeType.INT and not attribute.is_ref()
-        key = attribute.name, attribute.value if whole else id(attribute), kind
+        key = attribute.name, attribute.value if whole else id(attribute), kind, attribute.doc_string
         if key not in self._attributes:
             proto = AttributeProto()
             if attribute.is_ref():
@@ -91,7 +116,7 @@ class _Nodes:
             else:
                 ir.serde.serialize_attribute_into(proto, attribute)
             content = proto.SerializeToString()
-            self._attributes[key] = ATTRIBUTE + _number(len(content)) + content
+            self._attributes[key] = ATTRIBUTE + number_bytes(len(content)) + content
         return self._attributes[key]
 
 
@@ -103,12 +128,12 @@ def _written_outputs(node: ir.Node) -> list[str]:
     return names
 
 
-def _text(tag: bytes, text: str) -> bytes:
+def text_bytes(tag: bytes, text: str) -> bytes:
     content = text.encode()
-    return tag + _number(len(content)) + content
+    return tag + number_bytes(len(content)) + content
 
 
-def _number(number: int) -> bytes:
+def number_bytes(number: int) -> bytes:
     """Seven bits a byte, the lowest first; all but the last byte are marked."""
     if number < 0x80:
         return _SMALL[number]

@@ -88,12 +88,15 @@ class Inquest:
 
     def birthplace(self) -> int | None:
         """The first node, in the order of the file, whose inputs are finite and whose result is not, as it should."""
+        return next(self.birthplaces(), None)
+
+    def birthplaces(self) -> Iterator[int]:
+        """All such nodes."""
         for i, site in enumerate(self.trace.sites):
             if any(self.trace.astray(out) for out in site.outputs) and not any(
                 self.trace.astray(name) for name in site.inputs
             ):
-                return self._upstream(i)
-        return None
+                yield self._upstream(i)
 
     def born_in_input(self) -> Suspect | None:
         """An input that is infinite as soon as it is low."""
@@ -250,10 +253,10 @@ class Inquest:
             label = f"{label}, the Cast before {named[0]}" if named else label
         used = [name for name in (*site.outputs, *site.inputs) if name in self.trace.dtypes]
         dtype = next((self.trace.dtypes[n] for n in used if self.trace.dtypes[n] in LOW), "float32")
-        named = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
+        patterns = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
         return Suspect(
             label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
-            tuple(map(option, named)), hints,
+            tuple(map(option, patterns)), hints,
         )  # fmt: skip
 
     def patterns(self, i: int) -> Iterator[str]:

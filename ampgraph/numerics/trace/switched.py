@@ -76,13 +76,14 @@ class Cause:
 @dataclass(frozen=True)
 class Attribution:
     """What a search found: the error of the whole, that with every unit in float32, and that with the causes so;
-    ``order``: all units, those first of which one makes most."""
+    ``order``: all units, those first of which one makes most, ``shares``: of each in the squared error of its block."""
 
     causes: tuple[Cause, ...]
     whole: float
     none: float
     without: float
     order: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 def attribute(
@@ -122,10 +123,6 @@ def attribute(
     held = {unit for cause in found for unit in cause.units}
     without = error([i for i in everything if i not in held]) if held else whole
     rest = [*(Cause(tuple(block), made) for _, _, made, block in blocks), *small]
-    return Attribution(tuple(found), whole, none, without, _ordered(found, rest))
-
-
-def _ordered(found: Sequence[Cause], rest: Sequence[Cause]) -> tuple[int, ...]:
-    """Units by their share of the squared error of their block."""
-    blocks = sorted((*found, *rest), key=lambda block: (-block.error * block.error / len(block.units), block.units))
-    return tuple(unit for block in blocks for unit in block.units)
+    rows = [(block.error**2 / len(block.units), unit) for block in (*found, *rest) for unit in block.units]
+    rows.sort(key=lambda row: -row[0])
+    return Attribution(tuple(found), whole, none, without, tuple(u for _, u in rows), tuple(s for s, _ in rows))

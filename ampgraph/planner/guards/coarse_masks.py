@@ -2,6 +2,7 @@
 
 Softmax of scores - 10,000 is that of the scores, and float32 keeps three digits of them there. float16 knows every
 eighth number, so that all places of such a row become alike. Rows of which something is seen lose nothing.
+Masks that are made of inputs alone are written less their largest number in each row, which mends it: `planner.shifts`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     """One note for each number that is added low."""
     found: dict[float, list[Op]] = {}
     for op in context.flow.ops:
-        if _adds(context, op) and _is_low(context, settled, op):
-            number = max(_hides(context, value) for value in op.inputs)
-            if number and is_mask(context, op.outputs[0]):
+        if _adds(context, op) and not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
+            ends = is_mask(context, op.outputs[0])  # first, as it soon tells: what is behind an addition may be long
+            number = max(hidden_by(context, value) for value in op.inputs) if ends else 0.0
+            if number:
                 found.setdefault(number, []).append(op)
     for number, ops in sorted(found.items()):
         many = f", and {len(ops) - 1} more" if len(ops) > 1 else ""
@@ -46,7 +48,25 @@ def _adds(context: Context, op: Op) -> bool:
     return context.traits.has(op.role, "affine") and not context.traits.has(op.role, "scalings")
 
 
-def _hides(context: Context, value: int) -> float:
+def is_shifted(context: Context, value: int) -> bool:
+    """Whether a value is a mask less its own largest number in each row."""
+    flow, traits = context.flow, context.traits
+    writer = flow.writer(value)
+    if writer is None or not traits.has(writer.role, "cancels") or len(writer.inputs) != 2:
+        return False
+    mask, largest = (_unconverted(context, v) for v in writer.inputs)
+    most = flow.writer(largest)
+    return most is not None and traits.has(most.role, "row_maxima") and _unconverted(context, most.inputs[0]) == mask
+
+
+def _unconverted(context: Context, value: int) -> int:
+    """A value before conversions."""
+    while (writer := context.flow.writer(value)) is not None and context.traits.has(writer.role, "casts"):
+        value = writer.inputs[0]
+    return value
+
+
+def hidden_by(context: Context, value: int) -> float:
     """The largest number of such a size that is stored behind a value, through arithmetic and moves; 0 for none."""
     flow, traits, seen, work = context.flow, context.traits, set[int](), [value]
     largest = 0.0
@@ -56,6 +76,8 @@ def _hides(context: Context, value: int) -> float:
             continue
         seen.add(current)
         writer = flow.writer(current)
+        if is_shifted(context, current):
+            continue
         if flow.values[current].weight:
             largest = max(largest, _hidden_row(context, current))
         elif writer is not None and any(traits.has(writer.role, t) for t in ("affine", "mask_path")):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
 from ..context import Context
@@ -101,7 +102,7 @@ def _share(context: Context, op: Op, weight: int) -> float:
     return _alike(array.T if context.flow.number(op, "transB") else array)
 
 
-def _alike(array: np.ndarray) -> float:
+def _alike(array: Array) -> float:
     """rms of the rows' means over rms of what is left of the rows, of some rows."""
     if array.shape[-1] < 2 or not array.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""Arithmetic on constants alone stays float32 where the runtime folds it in float32 and not in the low type.
+"""Arithmetic on constants and known sizes stays float32 where the runtime folds it in float32, not in the low type.
 
 ONNX Runtime folds constants by the CPU's kernels, of which there are few in low types: low, such nodes run in every
 inference. Small ones only: what is folded in float32 is stored in float32.
@@ -33,6 +33,9 @@ def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
     flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
     holders = {scope.op for scope in flow.scopes}
     for op in flow.ops:
+        if _tells_known_shape(context, op):
+            known.update(op.outputs)
+            continue
         inputs = [value for value in op.inputs if value != NONE]
         if not inputs or op.id in holders or context.traits.has(op.role, "random") or not known.issuperset(inputs):
             continue
@@ -40,6 +43,16 @@ def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
         small = all(_size(context, value) <= LARGE for value in (*inputs, *op.outputs) if value != NONE)
         if small and op.slots and regions.classes[op.id] != "white" and not _is_folded_low(context, op):
             yield op
+
+
+def _tells_known_shape(context: Context, op: Op) -> bool:
+    """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file.
+
+    Where others are not, and the runtime cannot fold what is computed of them, that takes a Cast of one number more."""
+    if not context.traits.has(op.role, "shapes") or not op.inputs or op.inputs[0] == NONE:
+        return False
+    shape = context.flow.shape(op.inputs[0])
+    return shape is not None and all(isinstance(size, int) for size in shape[-1:])
 
 
 def _is_folded_low(context: Context, op: Op) -> bool:

@@ -96,13 +96,11 @@ def _before_products(context: Context, regions: Regions) -> set[int]:
     """Operators with a product behind them: what a Cast is for."""
     found, values = set[int](), set[int]()
     for op in reversed(context.flow.ops):
-        if any(v in values for v in op.outputs):
+        if not values.isdisjoint(op.outputs):
             found.add(op.id)
         elif regions.classes[op.id] != "white":
             continue
-        for value in op.inputs:
-            if value != NONE:
-                values |= context.borders.origins(value)
+        values |= context.borders.origins_of(op.inputs)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...core.dataflow import NONE
+from ...core.dataflow import NONE, Op
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import FREE, LIST, LOW, REGION, Decisions, Ledger
@@ -94,23 +94,24 @@ def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> s
     """Operators that see what some low product computed."""
     flow, found, values = context.flow, set[int](), set[int]()
     for op in flow.ops:
-        low = any(guarded.is_low(u) for u in op.slots.values()) or not op.slots  # by decision, or in the file
-        if regions.classes[op.id] == "white" and low or not values.isdisjoint(op.inputs):
+        if not values.isdisjoint(op.inputs) or (regions.classes[op.id] == "white" and _may_be_low(guarded, op)):
             found.add(op.id)
-            for value in op.outputs:
-                values |= context.borders.copies(value)
+            values |= context.borders.copies_of(op.outputs)
     return found
 
 
 def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
     """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
     flow, found, values = context.flow, set[int](), set[int]()
+    ends = {use.value for uses in flow.uses for use in uses if use.op == NONE and guarded.is_low(use.unit)}
     for op in reversed(flow.ops):
-        low = any(use.op == NONE and guarded.is_low(use.unit) for v in op.outputs for use in flow.uses[v])
-        after = low or not (values.isdisjoint(op.outputs) and context.borders.after.keys().isdisjoint(op.outputs))
-        if after or regions.classes[op.id] == "white":
+        after = not (values.isdisjoint(op.outputs) and context.borders.after.keys().isdisjoint(op.outputs))
+        if after or regions.classes[op.id] == "white" or not ends.isdisjoint(op.outputs):
             found.add(op.id)
-            for value in op.inputs:
-                if value != NONE:
-                    values |= context.borders.origins(value)
+            values |= context.borders.origins_of(op.inputs)
     return found
+
+
+def _may_be_low(guarded: Guarded, op: Op) -> bool:
+    """Whether an operator is low, by decision or in the file."""
+    return not op.slots or any(guarded.is_low(unit) for unit in op.slots.values())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.annotations import reasons_in
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
+from ...core.node_names import literal
 from ...planner.policies.registry import names
 from ..inspect import Inspection, Seen
 from ..lines import plural
@@ -75,15 +76,16 @@ def verification_page(seen: Seen, found: Verification) -> Page:
 
 def tuning_page(seen: Seen, found: Tuning) -> Page:
     """The page of `tune`: the frontier, and each node's part of the error where that was measured."""
-    heat: dict[str, float] = {}
-    for unit in found.sensitivity or ():
-        heat |= {pattern: unit.share for pattern in unit.patterns if unit.share}
+    drawing = draw(seen.flow, _noted(seen))
+    shares = {pattern: unit.share for unit in found.sensitivity or () for pattern in unit.patterns if unit.share}
+    named = ((node.name, (literal(node.name), f"value:{literal(node.makes)}")) for node in drawing.nodes)
+    heat = {name: shares[pattern] for name, patterns in named for pattern in patterns if pattern in shares}
     frontier: list[JsonObject] = [
         {"step": p.step, "error": p.error if math.isfinite(p.error) else None, "bytes": p.bytes, "chosen": p.chosen}
         for p in found.candidates
     ]
     return Page(
-        f"ampgraph tune {seen.label}", draw(seen.flow, _noted(seen)), tuning_lines(found),
+        f"ampgraph tune {seen.label}", drawing, tuning_lines(found),
         [_weights("weights", seen.census.weights)], heat=heat, heat_title=SHARE, frontier=frontier,
     )  # fmt: skip
 

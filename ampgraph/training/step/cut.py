@@ -124,13 +124,17 @@ def _passes(node: ir.Node) -> bool:
 
 def _above(node: ir.Node, place: int) -> ir.Value | None:
     """What a node of the update that commits state takes for new; ``place``: among what is put together."""
-    number = {"Where": 1, "Concat": place, "Split": 0}.get(node.op_type, 0 if _passes(node) else None)
-    return None if number is None else node.inputs[number]
+    if node.op_type == "Where":
+        return node.inputs[1]
+    if node.op_type == "Concat":
+        return node.inputs[place]
+    return node.inputs[0] if node.op_type == "Split" or _passes(node) else None
 
 
 def _goes_on(value: ir.Value, node: ir.Node) -> bool:
     """Whether the gradient that enters the update is behind a node: a low one may be put together with others first."""
-    return _passes(node) or (value.dtype != ir.DataType.FLOAT and (node.op_type in ("Reshape", "Concat")))
+    gathers = has(node.op_type, "reshapes") or node.op_type == "Concat"
+    return _passes(node) or (gathers and value.dtype != ir.DataType.FLOAT)
 
 
 def _update_nodes(graph: ir.Graph, loss: str) -> set[ir.Node]:

@@ -17,7 +17,7 @@ from ..gradients.builder import Builder
 from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
-from .vectors import apart, dims, hold_as_vectors, joined, low_source, size, split
+from .vectors import LOW, apart, dims, hold_as_vectors, joined, low_source, size, split
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
@@ -81,13 +81,22 @@ def parts_of(
 
 
 def _part(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
-    return Part(tuple(run), joined(states.builder, gradients), group)
+    """Each gradient has a Reshape, vectors too: ONNX Runtime goes back from the last node first, and so each is
+    computed where its layer is, from numbers that are in the cache."""
+    b = states.builder
+    if len(run) > 1:
+        gradients = [
+            b.typed(b.op("Reshape", gradient, b.ints(-1)), ir.DataType.FLOAT, size(parameter))
+            for parameter, gradient in zip(run, gradients, strict=True)
+        ]
+    return Part(tuple(run), joined(b, gradients), group)
 
 
 def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
-    """Parameters, and gradients, of one type lie side by side."""
+    """Parameters, and gradients, of one type lie side by side. The low ones, those of products, come last: ONNX Runtime
+    goes back from the last node first, so that their operands are given back where their layer is done."""
     rows = list(zip(run, map(low_source, gradients), strict=True))
-    rows.sort(key=lambda row: [str(value.dtype) for value in row])
+    rows.sort(key=lambda row: [LOW.index(value.dtype) if value.dtype in LOW else -1 for value in row])
     hold_as_vectors(states, run)
     return Part(tuple(p for p, _ in rows), joined(states.builder, [g for _, g in rows]), group, True)
 

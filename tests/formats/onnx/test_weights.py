@@ -13,6 +13,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import ampgraph
+from ampgraph.core.arrays import Array
+from ampgraph.formats.onnx import weights
 from ampgraph.formats.onnx.weights import CHUNK, LOW_TYPES, RoundedTensor, tensor_chunks
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
@@ -258,3 +260,23 @@ def test_pieces_in_one_place_are_the_whole(dtype: str) -> None:
         expected = numbers.astype(LOW_TYPES[dtype]).tobytes()
     pieces = [bytes(piece) for piece in tensor_chunks(tensor)]
     assert len(pieces) == 2 and b"".join(pieces) == expected == tensor.tobytes() == tensor.numpy().tobytes()
+
+
+def test_the_data_of_a_weight_is_read_twice_for_its_range_and_to_be_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large: each pass goes through a weight once, and the first one of a weight that stays is its last."""
+    reads: list[str | None] = []
+    flat = weights.flat
+
+    def counted(tensor: ir.TensorProtocol) -> Array:
+        reads.append(tensor.name)
+        return flat(tensor)
+
+    text = "g (float[1,300] a) => (float[1,300] y) { h = MatMul (a, low)  t = MatMul (h, wide)  y = Relu (t) }"
+    source = tmp_path / "model.onnx"
+    low, wide = np.ones((300, 300), np.float32), np.full((300, 300), 1e6, np.float32)
+    onnx.save(parse(text, low=low, wide=wide), source)
+    monkeypatch.setattr(weights, "flat", counted)
+    ampgraph.convert(source, "O2", output=tmp_path / "low.onnx", check="off")
+    assert sorted(map(str, reads)) == ["low", "low", "wide"]

@@ -1,0 +1,84 @@
+"""Stored numbers that scale what a product reads or makes, which the target takes into the kernel of the product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.plan import Why
+from .context import Context
+from .decisions import HIGH, LOW
+from .options import Options
+
+LEAST, MOST = 1 / 64, 1.0
+"""How large such a number is: one that shrinks more may keep what it scales within the low range."""
+BITS = MappingProxyType({"float16": 11, "bfloat16": 8})
+"""Significant ones of a number."""
+EXACT = 2.0**-12
+"""How far it may move when it is rounded: half as far as a float16 number at most, since it moves a whole tensor."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """An operator and its unit: it multiplies or divides by a stored number beside a low product."""
+
+    op: int
+    unit: int
+    why: Why
+
+
+def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scaling]:
+    """Scalings that a level would keep in float32 between low products and what they scale. ``sides``: by list class.
+
+    In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
+    """
+    flow, options = context.flow, context.options
+    if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
+        return
+    for op in flow.ops:
+        if not op.slots or not context.traits.has(op.role, "scalings") or not _is_gray(options, op):
+            continue
+        data = _scaled(flow, options, op)
+        product = _product(flow, options, op, data) if data != NONE else ""
+        if product:
+            text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
+            yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
+
+
+def _is_gray(options: Options, op: Op) -> bool:
+    listing = options.lists.of(op.role)
+    return listing is not None and listing.cls == "gray"
+
+
+def _scaled(flow: Dataflow, options: Options, op: Op) -> int:
+    """What an operator scales by a stored number that is nearly as good in the low type; none where it does not."""
+    divides = options.lists.traits.positions(op.role, "divides")
+    for place, value in enumerate(op.inputs):
+        number, data = flow.scalar(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
+        if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
+            continue
+        factor = abs(1 / number) if divides and number else abs(number)
+        low = _rounded(number, options.dtype)
+        if LEAST <= factor <= MOST and abs(low - number) <= EXACT * abs(number):
+            return data
+    return NONE
+
+
+def _rounded(number: float, dtype: str) -> float:
+    """A number within the range of normal ones."""
+    part, power = math.frexp(number)
+    return math.ldexp(round(part * 2 ** BITS[dtype]), power - BITS[dtype])
+
+
+def _product(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of the products that alone read what an operator makes, or of the one that makes what it alone reads."""
+    scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
+    readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
+    writer = flow.writer(data)
+    if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
+        return kind
+    alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
+    return writer.kind if alone and writer is not None and writer.kind in scaled else ""

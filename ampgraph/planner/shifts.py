@@ -1,0 +1,110 @@
+"""Masks like -10,000, less their largest number in each row: no Softmax sees the difference, and rows that are hidden
+whole keep their scores, of which a low type would know nothing beside such a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..core.dataflow import FLOAT32, NONE, Op
+from ..core.plan import MASK_BY_ROWS, Rewrite
+from ..oplists.patterns import find_regions
+from .context import Context
+from .guards.coarse_masks import hidden_by, is_shifted
+from .stages import Settled
+
+SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one over the last
+
+
+def possible_shifts(context: Context) -> list[Op]:
+    """What makes a mask of such numbers, from inputs and alone, that is only added to scores before Softmaxes."""
+    flow = context.flow
+    found = [op for op in flow.ops if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
+    return found if found and not _is_fused(context) else []
+
+
+def shifts(context: Context, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]:
+    """The rewrites of those that are added low."""
+    flow = context.flow
+    for op in ops:
+        low = any(trial.is_low(unit) for reader in flow.readers(op.outputs[0]) for unit in reader.slots.values())
+        read = next((v for v in op.inputs if v != NONE), NONE)
+        if low and read != NONE:
+            names = (flow.values[read].name,)
+            yield Rewrite(flow.scopes[op.scope].path, MASK_BY_ROWS, (op.index,), names, 0, 0.0, "mask")
+
+
+def _is_mask(context: Context, op: Op) -> bool:
+    flow, traits, value = context.flow, context.traits, op.outputs[0]
+    uses = flow.uses[value]
+    added = uses and all(use.op != NONE and traits.at(flow.ops[use.op].role, "additions", use.index) for use in uses)
+    if not added or traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
+        return False
+    ends = _ends_by_rows(context, value)  # first, as it soon tells
+    fits = ends and flow.shape(value) and not is_shifted(context, value)
+    return bool(fits and hidden_by(context, value) and _is_computed(context, value))
+
+
+def _is_computed(context: Context, value: int) -> bool:
+    """Whether a value is made of constants in range and of inputs, some at least, by arithmetic and moves alone:
+    scores are products, and what is made of constants hides no row by chance."""
+    flow, traits = context.flow, context.traits
+    work, seen, given = [value], set[int](), False
+    while work:
+        current = work.pop()
+        if current == NONE or current in seen:
+            continue
+        seen.add(current)
+        item, writer = flow.values[current], flow.writer(current)
+        if item.weight:
+            if item.dtype == FLOAT32 and not _is_in_range(context, current):
+                return False
+        elif item.dtype != FLOAT32 or writer is None:
+            given = True
+        elif any(traits.has(writer.role, trait) for trait in ("affine", "mask_path")):
+            work += writer.inputs
+        else:
+            return False
+    return given
+
+
+def _is_in_range(context: Context, value: int) -> bool:
+    """Whether numbers stay low by themselves: larger ones become half the low minimum, or stay float32."""
+    array = context.flow.weights.array(context.flow.values[value])
+    return array is not None and bool((np.abs(array) * context.options.range_margin <= context.options.largest).all())
+
+
+def _ends_by_rows(context: Context, value: int) -> bool:
+    """Whether every path from a value ends in a Softmax over the last axis, through additions alone."""
+    flow, traits, work = context.flow, context.traits, [value]
+    while work:
+        for use in flow.uses[work.pop()]:
+            op = flow.ops[use.op] if use.op != NONE else None
+            if op is None:
+                return False
+            if traits.has(op.role, "softmaxes"):
+                if not _is_by_rows(context, op):
+                    return False
+            elif any(traits.has(op.role, trait) for trait in ("additions", "nothing_in_inference")):
+                work += op.outputs[:1]
+            else:
+                return False
+    return True
+
+
+def _is_by_rows(context: Context, op: Op) -> bool:
+    axis, shape = context.flow.number(op, "axis"), context.flow.shape(op.inputs[0])
+    if axis is None:
+        return op.kind == op.role and "::" not in op.kind and context.flow.opset >= SOFTMAX_BY_ROWS
+    return axis == -1 or (shape is not None and axis == len(shape) - 1)
+
+
+def _is_fused(context: Context) -> bool:
+    """Whether the target's runtime may make one kernel of the attention, which adds masks in float32: it knows a mask
+    by the operators that make it, and starts at a norm."""
+    flow, traits = context.flow, context.traits
+    if not any(broken.mask_below for broken in context.options.kernels.broken.values()):
+        return False
+    kinds = (*(op.role for op in flow.ops), *(region.kind for region in find_regions(flow)))
+    return any(traits.has(kind, "centres_features") for kind in kinds)

@@ -1,0 +1,71 @@
+"""At O1 a number that scales what a product reads or makes is low: CUDA's ONNX Runtime takes it into the product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.numerics.strict.session import run_strict
+from onnx_text import parse
+from planner.support import converted, decisions, dtype_of
+
+BEFORE = "s = Mul (k, c)  t = MatMul (q, s)  p = Softmax (t)"
+BEHIND = "t = MatMul (q, k)  s = Mul (t, c)  p = Softmax (s)"
+DIVIDED = "t = MatMul (q, k)  s = Div (t, c)  p = Softmax (s)"
+
+
+def scores(body: str, number: float, opset: int = 17) -> ModelProto:
+    text = f"g (float[4,8] x) => (float[4,A] y) {{ q = MatMul (x, w)  k = MatMul (x, w2)  {body}  y = MatMul (p, w3) }}"
+    rng = np.random.default_rng(0)
+    stored = {
+        "w": rng.standard_normal((8, 4)),
+        "w2": rng.standard_normal((8, 4)),
+        "w3": np.eye(4),
+        "c": np.array(number),
+    }
+    return parse(text, {name: array.astype(np.float32) for name, array in stored.items()}, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("body", "number", "kind"),
+    [(BEFORE, 0.125, "Mul"), (BEHIND, 0.35355339, "Mul"), (DIVIDED, 8.0, "Div"), (DIVIDED, 5.6568542, "Div")],
+)
+def test_it_is_low_beside_a_product(body: str, number: float, kind: str, dtype: str) -> None:
+    result = converted(scores(body, number), "O1", dtype=dtype)
+    assert dtype_of(result, kind) != "f32" and dtype_of(result, "Softmax") == "f32"
+    assert "MatMulScaleFusion" in ampgraph.explain(scores(body, number), "s", level="O1", dtype=dtype).slots[0].reason
+
+
+OTHERS = {
+    "rounded by much": (BEHIND, 0.125061, {}),
+    "shrinks by much": (BEHIND, 1e-3, {}),
+    "grows": (BEHIND, 4.0, {}),
+    "divides what is stored": ("t = MatMul (q, k)  s = Div (c, t)  p = Softmax (s)", 8.0, {}),
+    "read elsewhere too": ("t = MatMul (q, k)  s = Mul (t, c)  u = Add (s, t)  p = Softmax (u)", 0.125, {}),
+    "no product": ("u = Tanh (q)  s = Mul (u, c)  p = Softmax (s)", 0.125, {}),
+    "another target": (BEHIND, 0.125, {"target": "tensorrt"}),
+    "named": (BEHIND, 0.125, {"fp32": ["op:Mul"]}),
+}
+
+
+@pytest.mark.parametrize(("body", "number", "options"), OTHERS.values(), ids=OTHERS)
+def test_others_stay_float32(body: str, number: float, options: dict[str, object]) -> None:
+    found = decisions(ampgraph.convert(scores(body, number), "O1", **options))
+    assert "Mul:f32" in found or "Div:f32" in found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("body", [BEFORE, BEHIND])
+def test_a_power_of_two_changes_no_number(body: str, dtype: str) -> None:
+    given = scores(body, 0.125)
+    feeds = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+    one, other = (run_strict(ampgraph.convert(given, "O1", dtype=dtype, target=t), feeds) for t in ("cuda", "tensorrt"))
+    assert np.array_equal(one["y"], other["y"])
+
+
+def test_other_levels_decide_as_before() -> None:
+    assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
+    assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
