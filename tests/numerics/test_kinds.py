@@ -102,3 +102,30 @@ def test_all_kinds_are_the_same_on_every_machine() -> None:
     shapes = {"sound": (1, 5000), "spectrum": (1, 64, 80), "scaled": (3, 5)}
     blobs = [made(k, Numbers(1), shapes.get(k, (1, 3, 40, 60)), i).tobytes() for k in KINDS for i in range(3)]
     assert hashlib.sha256(b"".join(blobs)).hexdigest()[:16] == "75ad6306ee5cd06b"
+
+
+MEANS, DEVIATIONS = np.array([1e6, -40.0, 0.5], np.float32), np.array([3e5, 8.0, 0.1], np.float32)
+TABLES = {"m": MEANS, "s": DEVIATIONS, "v": DEVIATIONS**2, "g": 1 / DEVIATIONS, "b": -MEANS / DEVIATIONS}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "d = Sub(x, m)  y = Div(d, s)",
+        "p = Mul(g, x)  y = Add(b, p)",
+        "y = BatchNormalization(x, one, zero, m, v)",
+    ],
+)
+def test_rows_of_a_table_have_the_means_and_deviations_that_the_model_expects(body: str) -> None:
+    ones = {"one": np.ones(3, np.float32), "zero": np.zeros(3, np.float32)}
+    weights = {name: array for name, array in {**TABLES, **ones}.items() if name in body.replace("(", " ( ")}
+    note, arrays = drawn(f"g (float[64, 3] x) => (float[64, 3] y) {{ {body} }}", weights, count=1)
+    assert "means that the model takes off" in note
+    assert np.allclose(arrays[0].mean(0), MEANS, atol=0.5 * DEVIATIONS)
+    assert np.allclose(arrays[0].std(0), DEVIATIONS, rtol=0.4)
+
+
+@pytest.mark.parametrize("body", ["y = Sub(m, x)", "y = Add(x, one)", "y = Mul(x, m)"])
+def test_other_arithmetic_says_nothing_of_a_table(body: str) -> None:
+    note, _ = drawn(f"g (float[8, 3] x) => (float[8, 3] y) {{ {body} }}", {"m": MEANS, "one": np.float32(1)})
+    assert "standard normal" in note

@@ -15,11 +15,12 @@ import numpy as np
 from ...core.arrays import Array, DType
 from ...core.dataflow import Dataflow
 from ...core.errors import AmpError
-from .kinds import KINDS, Kinds, made
+from .kinds import KINDS, PLAIN, SCALES, Kinds, made
 from .numbers import Numbers
 from .pictures import is_picture
 from .roles import InputReader, Reading
 from .sizes import GraphInput, Place, Sizes
+from .tables import Table, table_of
 from .text import reads_text
 
 PLAIN_INTEGERS = 10  # numbers below it, where nothing says what an integer is for
@@ -41,6 +42,7 @@ class InputFill:
     last: int = 0
     pad: int | None = None
     inverted: bool = False
+    table: Table | None = None
 
 
 class Generator:
@@ -51,7 +53,7 @@ class Generator:
         learnt: Mapping[Place, int] | None = None,
     ) -> None:  # fmt: skip
         """``dims`` and ``learnt``: as `Sizes` has them."""
-        self.seed, self.kinds = seed, Kinds(flow)
+        self.seed, self.flow, self.kinds = seed, flow, Kinds(flow)
         self.sizes = Sizes(ports, dims or {}, learnt or {}, reads_text(flow))
         reader = InputReader(flow, self.sizes.size)
         self.sources = [self._source(port, reader.read(port.value)) for port in ports]
@@ -108,7 +110,11 @@ class Generator:
         if found.bounded:  # a float that becomes an index
             last = max(found.last, found.first)
             return InputFill(port, shape, "integer", f"whole numbers up to {last} ({found.table})", found.first, last)
-        return InputFill(port, shape, *self.kinds.of(port, shape))
+        kind, note = self.kinds.of(port, shape)
+        table = table_of(self.flow, port.value, shape[-1]) if kind == PLAIN and 0 < len(shape) <= 3 else None
+        if table is not None:
+            note = "about the means that the model takes off, with its deviations, 4 and 1/16 of them"
+        return InputFill(port, shape, kind, note, table=table)
 
     def _mask(self, port: GraphInput, shape: tuple[int, ...], found: Reading) -> InputFill:
         inverted = found.one_masks
@@ -154,6 +160,8 @@ class Generator:
             array = numbers.uniform(shape) + np.float32(2.0**-25)
         elif kind == "boolean":
             array = numbers.integers(0, 1, shape)
+        elif source.table is not None:
+            array = source.table.rows(numbers, shape, SCALES[index % len(SCALES)])
         elif kind in KINDS:
             array = made(kind, numbers, shape, index)
         elif kind in ("mask", "added"):

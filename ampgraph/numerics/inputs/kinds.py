@@ -49,7 +49,7 @@ class Kinds:
             return "picture", "pictures: of 0 to 1, of -1 to 1, normalised"
         if shape and len(shape) <= 3 and (shape[-1] >= SOUND or (sounds(port.name) and shape[-1] >= SOUND // 10)):
             return "sound", "speech-like sound, tones, noise and silence"
-        return "scaled", "about standard normal, and of 4 and 1/16 times that"
+        return PLAIN, "about standard normal, and of 4 and 1/16 times that"
 
     def _are_spectra(self, port: GraphInput, shape: tuple[int, ...]) -> bool:
         words = SPECTRA if len(shape) > 3 else (*SPECTRA, "feature")
@@ -106,7 +106,8 @@ class Kinds:
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
-KINDS = ("picture", "pixels", "sound", "spectrum", "scaled")
+PLAIN = "scaled"
+KINDS = ("picture", "pixels", "sound", "spectrum", PLAIN)
 
 
 def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Array:
@@ -115,7 +116,7 @@ def made(kind: str, numbers: Numbers, shape: tuple[int, ...], index: int) -> Arr
         return sound(numbers, shape, index)
     if kind == "spectrum":
         return spectrum(numbers, shape, index)
-    if kind == "scaled":
+    if kind == PLAIN:
         return numbers.normal(shape) * np.float32(SCALES[index % len(SCALES)])
     field = pictures(numbers, shape, index)
     if kind == "pixels":
