@@ -11,7 +11,7 @@ SPREAD = np.linspace(0.5, 8, 16, dtype=F)
 CENTRE = np.linspace(500, 1500, 16, dtype=F)
 TABLE = {"x": CENTRE + SPREAD * NUMBERS}
 SERIES = {"x": np.cumsum(NUMBERS, axis=1, dtype=F) + F(1000)}
-SCALE = {
+SCALE: dict[str, np.ndarray] = {
     "mu": CENTRE,
     "sd": SPREAD,
     "s": 1 / SPREAD,
