@@ -11,7 +11,7 @@ SPREAD = np.linspace(0.5, 8, 16, dtype=F)
 CENTRE = np.linspace(500, 1500, 16, dtype=F)
 TABLE = {"x": CENTRE + SPREAD * NUMBERS}
 SERIES = {"x": np.cumsum(NUMBERS, axis=1, dtype=F) + F(1000)}
-SCALE: dict[str, np.ndarray] = {
+SCALE = {
     "mu": CENTRE,
     "sd": SPREAD,
     "s": 1 / SPREAD,
@@ -288,7 +288,7 @@ PRODUCTS = [
         "g (float[8,16] x) => (float[8,16] y) { h = MatMul (x, w)  p = ReduceProd <axes = [1]> (h)  l = Log (p)"
         "  s = Mul (h, l)  y = MatMul (s, w) }",
         {"x": np.abs(NUMBERS) * F(8)},
-        {"w": np.abs(SCALE["w"])},
+        {"w": np.abs(np.asarray(SCALE["w"]))},
         notes=("pow",),
     )
 ]
