@@ -32,8 +32,9 @@ class CheckVerdict:
     """The outcome of a check.
 
     Attributes:
-        outcome: ``ok``; ``missed``; ``doubtful``: right on most generated inputs, but not on all, or with a value near
-            the end of the low type, or with an output that vanishes in it; ``not checked``.
+        outcome: ``ok``; ``missed``; ``doubtful``: right on most generated inputs, but not on all, or close to the
+            tolerance, or with a value near the end of the low type, or with an output that vanishes in it;
+            ``not checked``.
         error: the largest error of an output, at the 90th percentile of the samples; infinite where a value is not
             finite that should be; None where nothing was compared.
         tolerance: what it was held against.
@@ -112,7 +113,8 @@ class CheckVerdict:
         of = f"{self.exceeded} of " if 0 < self.exceeded < self.samples else ""
         error = f"error {size} at '{self.output}' on {of}{self.on}, tolerance {self.tolerance:g}"
         if self.doubtful:
-            parts = [error] if self.exceeded else []
+            close = not (self.exceeded or self.near or self.vanishing)
+            parts = [f"{error}: real ones may miss it" if close else error] if self.exceeded or close else []
             parts += [f"{self.near} and may overflow on real ones"] if self.near else []
             parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
             advice = ": give --data" if self.generated else ""

@@ -31,12 +31,20 @@ def watched(errors, sizes=None):
         ([1e-3] * 20 + [1.5e-2] * 4, "doubtful", 4),  # more than one of eight
         ([1e-3] * 23 + [5e-2], "ok", 1),
         ([1e-3] * 22 + [5e-2] * 2, "doubtful", 2),
+        ([4e-3] * 21 + [8e-3] * 3, "ok", 0),
+        ([4e-3] * 20 + [8e-3] * 4, "doubtful", 0),  # close: real ones may miss
         ([1e-3] * 5 + [math.inf], "missed", 1),  # what is not finite
     ],
 )
 def test_generated_inputs(errors, outcome, exceeded):
     verdict = judged([watched(errors)], 1e-2, generated=True)
     assert (verdict.outcome, verdict.exceeded) == (outcome, exceeded)
+
+
+def test_what_comes_close_is_said_so():
+    verdict = judged([watched([7e-3] * 6)], 1e-2, generated=True)
+    said = "DOUBTFUL: error 0.007 at 'y' on 6 generated inputs, tolerance 0.01: real ones may miss it: give --data"
+    assert str(verdict) == said
 
 
 @pytest.mark.parametrize(("worst", "outcome"), [(9e-3, "ok"), (1.5e-2, "missed")])
