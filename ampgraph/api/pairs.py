@@ -261,8 +261,9 @@ def _dtype(name: str) -> np.dtype[np.generic]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    found: np.dtype[np.generic] = np.dtype(name)
+    return found
 
 
 def same_interface(reference: Interface, model: Interface) -> None:

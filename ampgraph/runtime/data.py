@@ -72,7 +72,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
             if math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
                 raise ValueError("its size is not what its header says")
         with archive.open(info) as member:
-            array: Array = np.lib.format.read_array(member, allow_pickle=False)  # type: ignore[no-untyped-call]
+            array: Array = np.lib.format.read_array(member, allow_pickle=False)  # type: ignore[no-untyped-call, unused-ignore]
             return array
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zlib.error, NotImplementedError, RuntimeError) as e:
         message = f"'{info.filename}' is not an array, or is damaged: {first_line(e)}"
@@ -81,11 +81,11 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
 
 def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
     """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for what is no .npy."""
-    version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
+    version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(member)  # type: ignore[no-untyped-call]
+    shape, fortran, dtype = read(member)  # type: ignore[no-untyped-call, unused-ignore]
     return shape, dtype, fortran
 
 
@@ -131,4 +131,4 @@ def save_npz(path: str | os.PathLike[str], arrays: Feeds) -> None:
             if array.dtype.name == "bfloat16":
                 array = array.astype(np.float32)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call]
+                np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call, unused-ignore]

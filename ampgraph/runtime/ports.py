@@ -35,8 +35,9 @@ def numpy_dtype(name: str) -> DType:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    found: DType = np.dtype(name)
+    return found
 
 
 def array_of(port: Port, value: object) -> Array:

@@ -18,6 +18,7 @@ import ampgraph
 from ampgraph.numerics.strict.session import StrictSession
 from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
 from cli_helpers import refused
+from npz import write_npz
 from onnx_text import parse
 from present import plain, present
 
@@ -131,7 +132,7 @@ def test_the_table_says_what_each_unit_costs_alone() -> None:
 
 def test_the_table_as_a_file(amp: Any, tmp_path: Path) -> None:
     onnx.save(chains(1), tmp_path / "m.onnx")
-    np.savez(tmp_path / "x.npz", **samples()[0])
+    write_npz(tmp_path / "x.npz", samples()[0])
     words = ("tune", tmp_path / "m.onnx", "--data", tmp_path / "x.npz")
     for name in ("s.json", "s.csv"):
         status, out, _ = amp(*words, "--sensitivity", tmp_path / name)

@@ -13,6 +13,7 @@ import pytest
 import ampgraph
 from ampgraph.report.outputs import describe_outputs
 from cli_helpers import contents, refused
+from npz import write_npz
 from runtime.adder import BIAS, FEEDS, X, written
 
 
@@ -75,7 +76,7 @@ def test_inputs_are_generated_where_none_are_given(amp: Any, folder: Path) -> No
 
 def test_nan_in_what_is_fed_is_told(amp: Any, folder: Path) -> None:
     fed = {**FEEDS, "x": np.where(np.arange(12).reshape(4, 3) == 7, np.float32(np.nan), X)}
-    np.savez(folder / "nan.npz", **fed)
+    write_npz(folder / "nan.npz", fed)
     code, told, err = amp("run", folder / "m.onnx", "--data", folder / "nan.npz")
     assert (code, err) == (0, "input 'x' holds NaN, first at [2, 1]\n") and "1 NaN" in told
     with pytest.warns(UserWarning, match="input 'x' holds NaN"):
@@ -101,7 +102,7 @@ def test_mistakes_write_nothing(
     monkeypatch.chdir(folder)
     (folder / "folder").mkdir()
     np.savez("less.npz", x=X)
-    np.savez("wrong.npz", **{**FEEDS, "x": X.astype(np.float64)})
+    write_npz("wrong.npz", {**FEEDS, "x": X.astype(np.float64)})
     before = contents(folder)
     more = [] if "-o" in words else ["-o", "out.npz"]
     refused(amp("run", "m.onnx", *words, *more), code, told)

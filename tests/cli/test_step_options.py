@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from typer.testing import CliRunner
 
 from ampgraph.cli.app import app
+from npz import write_npz
 from training.small_steps import batches, regression
 
 
@@ -17,7 +18,7 @@ def made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(regression(), "forward.onnx")
     rows = list(batches(4))
-    np.savez("train.npz", **{name: np.concatenate([batch[name] for batch in rows]) for name in ("x", "t")})
+    write_npz("train.npz", {name: np.concatenate([batch[name] for batch in rows]) for name in ("x", "t")})
 
 
 def run(words):

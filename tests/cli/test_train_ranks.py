@@ -20,6 +20,7 @@ from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.parallel import torch_group
 from ampgraph.training.run.trainer import Trainer
+from npz import write_npz
 from share import FULL
 from training.small_steps import batches
 from training.test_accumulation import built
@@ -35,7 +36,7 @@ def words(tmp_path):
     """What follows ``ampgraph``: 3 steps an epoch of 16 samples."""
     built(optimizer="adamw", level="O2", loss_scale=SCALE).save(tmp_path / "step.onnx")
     feeds = list(batches(3))
-    np.savez(tmp_path / "train.npz", **{name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
+    write_npz(tmp_path / "train.npz", {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
     words = ["train", tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--batch-size", "16", "--strict"]
     return [str(word) for word in words]
 

@@ -11,6 +11,7 @@ import pytest
 import ampgraph
 from cli_helpers import MODELS, contents, process, refused
 from hard_models import HARD_MODELS
+from npz import write_npz
 
 pytest.importorskip("onnxruntime")
 HELDOUT = MODELS / "digits_heldout.npz"
@@ -23,7 +24,7 @@ def t5(tmp_path):
     onnx.save(HARD_MODELS["t5"].build(), tmp_path / "t5.onnx")
     (tmp_path / "data").mkdir()
     for number, feed in enumerate(HARD_MODELS["t5"].feeds(4)):
-        np.savez(tmp_path / "data" / f"{number}.npz", **feed)
+        write_npz(tmp_path / "data" / f"{number}.npz", feed)
     return tmp_path
 
 

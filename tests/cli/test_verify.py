@@ -9,6 +9,7 @@ import pytest
 import ampgraph
 from cli_helpers import MODELS, data_model, process, refused
 from hard_models import HARD_MODELS
+from npz import write_npz
 from onnx_text import parse
 
 pytest.importorskip("onnxruntime")
@@ -30,7 +31,7 @@ def t5(tmp_path_factory):
     model = HARD_MODELS["t5"].build()
     onnx.save(model, folder / "t5.onnx")
     ampgraph.convert(folder / "t5.onnx", output=folder / "low.onnx")
-    np.savez(folder / "x.npz", **HARD_MODELS["t5"].feeds(3)[2])
+    write_npz(folder / "x.npz", HARD_MODELS["t5"].feeds(3)[2])
     return folder / "t5.onnx", folder / "low.onnx", folder / "x.npz"
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import onnx
 import torch
 from onnx import AttributeProto, GraphProto, NodeProto
 
 import ampgraph
 from digests.inputs import BENCHMARKS
+from npz import write_npz
 
 TRACE = "pkg.torch.onnx.stack_trace"  # names files of this machine
 
@@ -47,7 +47,7 @@ def small(folder: Path) -> None:
         )  # fmt: skip
         assert program is not None
         program.save(str(folder / f"{name}.onnx"), external_data=False)
-        np.savez(folder / f"{name}.npz", **{feed: example.numpy()})
+        write_npz(folder / f"{name}.npz", {feed: example.numpy()})
 
 
 def training(folder: Path) -> None:

@@ -13,6 +13,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 from fuzz.checks import Fault, Way, look
 from fuzz.models import Random, checks
 from fuzz.runtime import opened, type_of
+from npz import write_npz
 
 
 def shrunk(case: Random, way: Way, stage: str) -> Random:
@@ -35,7 +36,7 @@ def keep(case: Random, way: Way, folder: Path) -> None:
     stem.with_suffix(".onnx").write_bytes(case.model.SerializeToString(deterministic=True))
     found = {f"{what}/{number}/{name}": np.asarray(value) for what in ("feeds", "expected")
              for number, values in enumerate(getattr(case, what)) for name, value in values.items()}  # fmt: skip
-    np.savez_compressed(stem.with_suffix(".npz"), **found)
+    write_npz(stem.with_suffix(".npz"), found)
 
 
 def kept(file: Path) -> tuple[Random, Way]:

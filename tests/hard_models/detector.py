@@ -16,7 +16,8 @@ def feed(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rectangles on noise."""
     picture = rng.uniform(0, 0.3, (1, 3, SIDE, SIDE))
     for _ in range(4):
-        top, left, high, wide = rng.integers(0, SIDE - 16), rng.integers(0, SIDE - 16), *rng.integers(8, 40, 2)
+        top, left = rng.integers(0, SIDE - 16), rng.integers(0, SIDE - 16)
+        high, wide = (int(size) for size in rng.integers(8, 40, 2))
         picture[0, :, top : top + high, left : left + wide] += rng.uniform(0, 0.7, (3, 1, 1))
     return {"images": picture.clip(0, 1).astype(np.float32)}
 

@@ -21,6 +21,7 @@ from mindspore import amp, nn, ops
 import ampgraph
 from formats.mindir import text
 from mindir import compare, export
+from npz import write_npz
 
 SEED = 7
 IMAGES = 3
@@ -36,7 +37,7 @@ def build(name: str, size: int) -> nn.Cell:
     net = create_model(name, num_classes=10).set_train(False)
     statistics = Path(f"{name}.npz")
     if not statistics.exists():
-        np.savez(statistics, **measured(net, size))
+        write_npz(statistics, measured(net, size))
     with np.load(statistics) as found:
         for parameter in net.get_parameters():
             if parameter.name in found:

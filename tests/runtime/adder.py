@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from npz import write_npz
+
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 BIAS = np.array([1, 2, 3], np.float32)
 FEEDS: dict[str, np.ndarray] = {"x": X, "scale": np.ones(4, np.float32), "n": np.array(2, np.int64)}
@@ -41,5 +43,5 @@ def model(low: bool = False) -> onnx.ModelProto:
 def written(folder: Path) -> Path:
     """The folder, with ``m.onnx``, and ``data.npz`` with what it takes and labels beside."""
     onnx.save(model(), folder / "m.onnx")
-    np.savez(folder / "data.npz", **FEEDS, labels=np.arange(4))
+    write_npz(folder / "data.npz", {**FEEDS, "labels": np.arange(4)})
     return folder

@@ -15,6 +15,7 @@ from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
 from ampgraph.training.run.trainer import Trainer
 from cli_helpers import refused
+from npz import write_npz
 from onnx_text import parse
 from present import present
 from training.small_steps import BATCH, batches, regression
@@ -172,7 +173,7 @@ def test_going_on_ends_in_the_same_bytes(tmp_path):
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path, amp):
     built(optimizer="sgd", level="O0").save(tmp_path / "step.onnx")
-    np.savez(tmp_path / "train.npz", **next(batches(1)))
+    write_npz(tmp_path / "train.npz", next(batches(1)))
     words = ["train", tmp_path / "step.onnx", "--data", tmp_path / "train.npz", "--epochs", 1, "--batch-size", 16]
     status, out, _ = amp(*words, "--accumulate", 4, "--json")
     assert (status, json.loads(out)["steps"]) == (0, 1)

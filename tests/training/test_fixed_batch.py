@@ -49,7 +49,10 @@ def test_it_learns_the_same(cnn: dict[int | None, TrainingStep]) -> None:
     value = next(v for v in cnn[None].model.graph.inputs if v.name == cnn[None].layout.inputs[0])
     assert value.shape is not None
     sizes = [4, *(dim for dim in value.shape[1:] if isinstance(dim, int))]
-    feeds = {cnn[None].layout.inputs[0]: random.random(sizes, np.float32), "labels": np.arange(4)}
+    feeds: dict[str, np.ndarray] = {
+        cnn[None].layout.inputs[0]: random.random(sizes, np.float32),
+        "labels": np.arange(4),
+    }
     trainers = [Trainer(step, "cpu", threads=1) for step in cnn.values()]
     losses = [[trainer.step(feeds).loss for _ in range(3)] for trainer in trainers]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -157,7 +157,7 @@ def _softened(sharp: Array) -> Array:
 
 def patches(numbers: Numbers, height: int, width: int) -> Array:
     """Patches with edges between them, coarse and fine, and noise."""
-    found = numbers.uniform((height, width)) * np.float32(0.1)
+    found: Array = numbers.uniform((height, width)) * np.float32(0.1)
     for patch, share in ((32, 0.6), (6, 0.3)):
         coarse = numbers.uniform((-(-height // patch), -(-width // patch)))
         whole = coarse.repeat(patch, 0).repeat(patch, 1)[:height, :width]

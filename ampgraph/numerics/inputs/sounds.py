@@ -49,7 +49,7 @@ def _voiced(numbers: Numbers, size: int) -> Array:
     place = np.arange(size, dtype=np.int64)
     phase = place * pitch + place * place * (glide - 700) // (4 * SYLLABLE)
     strengths = numbers.uniform((VOICES,))
-    found = np.zeros(size, np.float32)
+    found: Array = np.zeros(size, np.float32)
     for number in range(VOICES):
         found = found + _sine(phase * (number + 1)) * (strengths[number] / np.float32(1 + number))
     return found
@@ -58,7 +58,7 @@ def _voiced(numbers: Numbers, size: int) -> Array:
 def _tones(numbers: Numbers, length: int) -> Array:
     """Three tones that come and go, and one that rises."""
     place = np.arange(length, dtype=np.int64)
-    wave = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
+    wave: Array = _sine(place * place * 8 // max(length // 1000, 1) // 1000) * np.float32(0.3)
     for tone in range(3):
         steps, swell = numbers.integers(300, 8000, ()), numbers.integers(4, 40, ())
         wave = wave + _sine(place * steps) * np.abs(_sine(place * swell)) * np.float32(0.3 / (tone + 1))

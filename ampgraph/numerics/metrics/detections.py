@@ -103,4 +103,5 @@ def _overlap(box: Array, others: Array) -> Array:
     shared = np.prod(np.maximum(high - low, 0), 1)
     areas = np.prod(box[2:] - box[:2]), np.prod(np.maximum(others[:, 2:] - others[:, :2], 0), 1)
     union = areas[0] + areas[1] - shared
-    return np.where(union > 0, shared / np.maximum(union, 1e-30), (others == box).all(1).astype(float))
+    found: Array = np.where(union > 0, shared / np.maximum(union, 1e-30), (others == box).all(1).astype(float))
+    return found

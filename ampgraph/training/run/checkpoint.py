@@ -70,7 +70,7 @@ class Late:
     shape: tuple[int, ...]
     fetch: Callable[[], Array]
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.asarray(self.fetch(), dtype)
 
 

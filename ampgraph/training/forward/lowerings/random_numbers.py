@@ -61,7 +61,9 @@ def _drawn(b: Builder, node: ir.Node, step: ir.Value, keys: list[int]) -> ir.Val
         """From 0 below 1, in steps of 2^-24: float32 holds each."""
         known = b.given(shape)
         size = (
-            b.op("Reshape", b.op("Size", like), b.ints()) if known is None else b.constant(known.prod(dtype=np.int64))
+            b.op("Reshape", b.op("Size", like), b.ints())
+            if known is None
+            else b.constant(np.asarray(known.prod(dtype=np.int64)))
         )
         bits = b.op("Div", random_numbers(b, size, step, key), b.constant(np.array(256, np.int64)))
         flat = b.op("Mul", b.op("Cast", bits, to=int(FLOAT)), b.number(2.0**-24))
