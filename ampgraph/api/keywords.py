@@ -19,9 +19,10 @@ def takes_recipe(verb: Verb) -> Verb:
     more = [name for name in OPTIONS if name not in signature.parameters]
     verb.__signature__ = signature.replace(parameters=[*own, *map(_parameter, more)])  # type: ignore[attr-defined]
     if verb.__doc__ is not None:  # None under python -OO
-        head, mark, rest = verb.__doc__.partition("        **fields:")
+        text = inspect.cleandoc(verb.__doc__)  # as Python 3.13 compiles it
+        head, mark, rest = text.partition("    **fields:")
         line, _, tail = rest.partition("\n")
-        verb.__doc__ = "\n".join([f"{head}{mark}{line}", *map(_documented, more), tail]) if mark else verb.__doc__
+        verb.__doc__ = "\n".join([f"{head}{mark}{line}", *map(_documented, more), tail]) if mark else text
     return verb
 
 
@@ -32,9 +33,9 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def _documented(name: str) -> str:
-    indent = " " * 12
+    indent = " " * 8
     text = f"{name}: {OPTIONS[name].doc}"
-    return textwrap.fill(text, 120, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
+    return textwrap.fill(text, 116, initial_indent=indent, subsequent_indent=indent + "    ", break_on_hyphens=False)
 
 
 def recipe_for(verb: Callable[..., object], recipe: Recipe | str | None, fields: Mapping[str, object]) -> Recipe:
