@@ -48,9 +48,9 @@ def choose(device: str) -> tuple[str, tuple[str, ...]]:
         hint = nearest(str(device), known) or f"there are: {', '.join(known)}"
         raise AmpError("AMP321", f"unknown device '{device}'", hint=hint)
     ort = import_onnxruntime()
-    if hasattr(ort, "preload_dlls") and device in ("auto", "cuda", "tensorrt"):
-        ort.preload_dlls()  # CUDA's libraries may come with pip packages that nothing else points to
     here = set(ort.get_available_providers())
+    if "CUDAExecutionProvider" in here and hasattr(ort, "preload_dlls") and device in ("auto", "cuda", "tensorrt"):
+        ort.preload_dlls()  # CUDA's libraries may come with pip packages that nothing else points to
     if device == "auto":
         device = next(name for name in BEST_FIRST if PROVIDERS[name][0] in here)
     wanted = PROVIDERS[device]

@@ -25,7 +25,7 @@ def main(model: str, optimized: str, providers: str, level: str, folder: str = "
     if missing:
         print(json.dumps({**told, "error": f"no {missing[0]} here"}))
         return
-    if hasattr(onnxruntime, "preload_dlls"):
+    if "CUDAExecutionProvider" in told["available"] and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")

@@ -9,6 +9,7 @@ import pytest
 
 from ampgraph.api.run import opened
 from ampgraph.core.errors import AmpError
+from ampgraph.runtime.devices import choose
 from ampgraph.runtime.ports import Port
 from ampgraph.runtime.session import Session
 
@@ -42,3 +43,14 @@ def test_sessions_of_mindspore() -> None:
 def test_ports_in_words() -> None:
     assert str(Port("x", "float32", ("N", None, 3))) == "float32 [N, any, 3]"
     assert str(Port("x", "float16", (), ranked=False)) == "float16 of any shape"
+
+
+def test_a_runtime_without_cuda_is_not_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older ones say on standard output that they have none, in front of what a command prints."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    asked: list[object] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda *_: asked.append(1), raising=False)
+    assert choose("auto")[0] == "cpu" and asked == []
