@@ -1,6 +1,6 @@
 """Every ONNX backend case, converted at a level, is valid, keeps its interface, runs, and is accurate.
 
-By default a sample; `-m conformance` runs half of all, each at one of the levels in turn (in a full run all, at every
+By default a sample; `-m conformance` runs a quarter of all, each at one of the levels in turn (in a full run all, at every
 level), in chunks that pytest-xdist can spread.
 """
 
@@ -50,7 +50,7 @@ def test_what_there_is() -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_all(chunk: int) -> None:
-    outcomes = _run(share(sorted(index().ops)[chunk::CHUNKS], 2))
+    outcomes = _run(share(sorted(index().ops)[chunk::CHUNKS], 4))
     everything = _gather(chunk, outcomes)
     _fail_on(outcomes)
     if everything:
