@@ -1,7 +1,7 @@
 """Every ONNX backend case, converted at a level, is valid, keeps its interface, runs, and is accurate.
 
-By default a sample; `-m conformance` runs a quarter of all, each at one of the levels in turn (in a full run all, at every
-level), in chunks that pytest-xdist can spread.
+By default a sample; `-m conformance` runs a quarter of all, each at one of the levels in turn (in a full run all, at
+every level), in chunks that pytest-xdist can spread.
 """
 
 from __future__ import annotations
