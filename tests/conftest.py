@@ -2,9 +2,12 @@
 
 import os
 import signal
+import sys
+import warnings
 
 import pytest
 
+from ampgraph.api import check, check_run
 from ampgraph.cli import app as cli
 from share import share
 
@@ -28,6 +31,25 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def check_here(monkeypatch):
+    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time.
+
+    What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
+    """
+
+    def run(words):
+        assert words[:3] == [sys.executable, "-I", "-c"]
+        with pytest.MonkeyPatch.context() as here, warnings.catch_warnings(record=True):
+            here.setattr(sys, "argv", ["-c", *words[4:]])
+            here.setattr(sys, "path", [*sys.path])
+            here.setattr(check_run, "limit_memory", lambda size: None)
+            exec(words[3], {"__name__": "__main__"})
+        return "the run failed: exit status 0"
+
+    monkeypatch.setattr(check, "_run", run)
 
 
 @pytest.fixture
