@@ -10,6 +10,7 @@ import pytest
 from ampgraph.api import check, check_run
 from ampgraph.cli import app as cli
 from share import share
+from torchlib import read_once
 
 os.environ.setdefault(
     "AMPGRAPH_CHECK", "off"
@@ -23,6 +24,12 @@ def pytest_collection_modifyitems(config, items):
     left_out |= {item for item in items if item.get_closest_marker("sample") and item.path in whole}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish():
+    """Where a test module of this run has imported torch."""
+    if "torch" in sys.modules:
+        read_once()
 
 
 @pytest.fixture
