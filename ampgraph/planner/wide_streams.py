@@ -24,11 +24,13 @@ class WideStreams(Findings):
 
 @dataclass(frozen=True)
 class Carried:
-    """What becomes of an addition's result: the next additions, the norms that read it, what moves it to them."""
+    """What becomes of an addition's result: the next additions, the norms that read it, what moves it to them;
+    ``branches``: whether anything else reads it."""
 
     additions: tuple[int, ...]
     norms: tuple[int, ...]
     moves: tuple[int, ...]
+    branches: bool
 
 
 def hold_wide_streams(context: Context, regions: Regions) -> WideStreams:
@@ -64,7 +66,7 @@ class StreamFinder:
         streams: dict[int, list[int]] = {}
         for op in sorted(self.carried):
             heads = {first[before] for before in follows.get(op, ()) if before in first}
-            if not heads and not self.carried[op].norms:
+            if not heads and not self.carried[op].norms and not self.carried[op].branches:
                 continue  # a sum of branches, which is a branch itself
             first[op] = head = min(heads, default=op)
             for other in sorted(heads - {head}):
@@ -101,6 +103,7 @@ class StreamFinder:
         moves: dict[int, None] = {}
         work: list[tuple[int, tuple[int, ...], bool]] = [(value, (), False) for value in op.outputs]
         seen: set[int] = set()
+        branches = False
         while work:
             value, path, normed = work.pop()
             for reader in self._readers(value, seen):
@@ -113,7 +116,9 @@ class StreamFinder:
                 elif self.context.traits.has(reader.role, "additions") and self._adds(reader):
                     additions[reader.id] = None
                     moves |= dict.fromkeys(path)
-        return Carried(tuple(additions), tuple(norms), tuple(moves))
+                else:
+                    branches = True
+        return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
 
     def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
         """Who reads a float32 value, each of them once."""

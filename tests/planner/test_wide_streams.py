@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,19 @@ def test_the_stream_is_more_exact(dtype: str) -> None:
     errors = [np.linalg.norm(run_strict(ampgraph.convert(model, "O2", fp32_stream=f, **options), feeds)["y"] - want)
               for f in (True, False)]  # fmt: skip
     assert errors[0] < 0.9 * errors[1]
+
+
+def test_a_stream_that_products_read_as_well() -> None:
+    block = "  ".join(f"b{n} = MatMul (x{n}, w)  x{n + 1} = Add (x{n}, b{n})" for n in range(3))
+    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
+    assert additions(wide(model)) == ["f32"] * 3
+
+
+@pytest.mark.slow
+def test_the_check_names_it_where_it_lessens_an_error_near_the_tolerance(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.warns(ampgraph.PrecisionWarning) as warned:
+        ampgraph.convert(stream(16), "O2", output=tmp_path / "low.onnx", tolerance=1.5e-3, check="auto")
+    (verdict,) = [one.message.verdict for one in warned]
+    assert verdict.doubtful and verdict.stream < 0.8 * verdict.error
+    assert str(verdict).endswith(f"give --data, or try: --fp32-stream (tried: error {verdict.stream:.2g})")
