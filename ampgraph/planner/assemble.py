@@ -6,8 +6,7 @@ from ..core.dataflow import FLOAT32, NONE, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
 from .decided import DecidedModel
-from .decisions import LOW
-from .wide_streams import FP32_STREAM
+from .decisions import FP32_STREAM, LOW
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 

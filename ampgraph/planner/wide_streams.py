@@ -9,11 +9,10 @@ from functools import cached_property
 from ..core.dataflow import NONE, Op
 from ..core.plan import Note, Why
 from .context import Context
-from .decisions import ACCURACY, Hold
+from .decisions import ACCURACY, FP32_STREAM, Hold
 from .findings import Findings, Ruling
 from .regions import Regions
 
-FP32_STREAM = "fp32_stream"
 SHORTEST = 2  # additions: the sum of two branches at least
 
 

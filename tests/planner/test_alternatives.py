@@ -16,7 +16,7 @@ from planner.test_guards_place import stream
 def said(model: ModelProto, **fields: str) -> list[str]:
     summary = run(Job(model, Recipe.of(**fields), report=True, dry_run=True)).summary
     assert summary is not None
-    return [note["text"] for note in summary.notes if note["topic"] == "level"]
+    return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 
 
 def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,5 +32,5 @@ def test_what_auto_would_save_is_what_it_saves(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_nothing_is_said_or_planned_where_only_borders_are_cast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alternatives, "make_plan", None)
+    monkeypatch.setattr(alternatives, "decide", None)
     assert not said(stream(3))
