@@ -8,9 +8,10 @@ import pytest
 from onnx import helper
 
 import ampgraph
-from ampgraph.api import check, check_run
+from ampgraph.api import check, check_run, repair
 from ampgraph.api.check_request import Request
 from ampgraph.api.opening import refusal
+from ampgraph.api.steps import Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict, unchecked
 from ampgraph.planner import regions
@@ -88,13 +89,26 @@ def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_conversion_that_does_not_open_ends_with_1_and_is_repaired(amp, tmp_path: Path, monkeypatch) -> None:
+def test_a_conversion_that_does_not_open_ends_with_1_and_leaves_no_file(amp, tmp_path: Path, monkeypatch) -> None:
     """As if a form of a norm were not known: nothing keeps a cast from the place in front of it."""
     monkeypatch.setattr(regions, "beside_fusion", lambda *_: [])
-    source, words = tmp_path / "model.onnx", ("--level", "O1", "--rewrite", "none")
+    source, words = tmp_path / "model.onnx", ("--level", "O1", "--rewrite", "none", "--check", "require")
     onnx.save(parse(NORM.format("", "a"), STORED), source)
-    code, out, _ = amp("convert", source, *words, "--check", "require")
+    code, out, _ = amp("convert", source, *words)
     assert code == 1 and BROKEN in out and "(tried: it opens)" in out
     assert not (tmp_path / "model.O1.onnx").exists()
-    code, out, _ = amp("convert", source, *words, "--check", "auto", "--repair")
-    assert code == 0 and "check       ok" in out and "repaired: 1 held in float32" in out
+
+
+def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, repair=("--fp32 op:Add",))
+    jobs: list[Job] = []
+
+    def run(job: Job, progress: object) -> object:
+        jobs.append(job)
+        verdict = CheckVerdict("ok", 0.0, 1e-2, 6, True) if job.recipe.fp32 else refused
+        return Conversion(None, None, None, True, None, None, verdict)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repair, "run", run)
+    done = repair.convert_and_repair(Job("model.onnx", Recipe.of(), checking=check.Checking("auto", repair=True)))
+    assert done.verdict is not None and done.verdict.held == ("op:Add",) and done.verdict.ok
+    assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]
