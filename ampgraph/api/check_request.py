@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from ..core.json_types import JsonObject
+from ..core.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Request:
     whole: float = 60.0
     recipe: JsonObject | None = None
     target: str = ""
+
+    @property
+    def how(self) -> Recipe | None:
+        """The recipe."""
+        return None if self.recipe is None else Recipe.from_dict(self.recipe)
 
     def to_json(self) -> str:
         """For the child."""

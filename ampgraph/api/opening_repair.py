@@ -16,7 +16,7 @@ from ..numerics.graphs import load_onnx
 from ..oplists.traits import has
 from .check_request import Request
 from .opening import refusal
-from .trials import converted
+from .steps import Job, run
 
 
 def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckVerdict:
@@ -42,9 +42,7 @@ def _opens(request: Request, recipe: Recipe) -> bool:
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         path = Path(folder) / "tried.onnx"
         try:
-            made = converted(request.reference, recipe, path)
-            if made != path:
-                made.save(path)
+            run(Job(request.reference, recipe)).graph.save(path)
             return not refusal(str(path), request.target)
         except AmpError:  # the pattern is of a node that convert itself made
             return False

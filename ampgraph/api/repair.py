@@ -27,8 +27,8 @@ def convert_and_repair(job: Job, progress: Progress = silent) -> Conversion:
     if verdict is None or verdict.ok or not job.checking.repair or job.plan is not None:
         return done
     if verdict.refused and verdict.repair:
-        found = by_patterns(job, verdict, progress)
-        return found if _ok(found) else run(job, progress)
+        opened = by_patterns(job, verdict, progress)
+        return opened if _ok(opened) else run(job, progress)
     if not verdict.samples:
         return done
     if done.graph.format != "ONNX":

@@ -53,6 +53,7 @@ class CheckVerdict:
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
+        stream: what `--fp32-stream` leaves of the error, where that was tried on the same samples and is less.
     """
 
     outcome: str
@@ -76,6 +77,7 @@ class CheckVerdict:
     exceeded: int = 0
     left: int = 0
     seconds: float = 0.0
+    stream: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -125,7 +127,8 @@ class CheckVerdict:
             parts += [f"{self.near} and may overflow on real ones"] if self.near else []
             parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
             advice = ": give --data" if self.generated else ""
-            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}"
+            stream = f", or {self._streams()}" if self.stream is not None else ""
+            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}{stream}"
         parts = [f"MISSED: {error}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []
@@ -137,7 +140,11 @@ class CheckVerdict:
             tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
             return [f"repair: {listed(self.repair)} (tried: {tried})"]
         none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
-        return none + ([f"try: {listed(self.suggestion)}"] if self.suggestion else [])
+        none += [f"try: {listed(self.suggestion)}"] if self.suggestion else []
+        return none + ([self._streams()] if self.stream is not None else [])
+
+    def _streams(self) -> str:
+        return f"try: --fp32-stream (tried: error {self.stream:.2g})"
 
     def _by_itself(self) -> str:
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"

@@ -140,7 +140,7 @@ def _percent(share: float) -> str:
 def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
     """Reads a stored tensor piece by piece."""
     largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
-    below = False
+    below = above = False
     tiny = np.float32(options.smallest_subnormal / 2)
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part)
@@ -152,15 +152,15 @@ def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
         largest = max(largest, top)
         if top > options.largest:
             beyond += int(np.count_nonzero(magnitude > options.largest))
-            below |= bool((part[np.isfinite(part)] < -options.largest).any()) and not bool(
-                (part[np.isfinite(part)] > options.largest).any()
-            )
+            finite = part[np.isfinite(part)]
+            below |= bool((finite < -options.largest).any())
+            above |= bool((finite > options.largest).any())
         small = int(np.count_nonzero(magnitude <= tiny))
         if small:
             flushed += int(np.count_nonzero(magnitude[magnitude <= tiny]))
         nonzero += magnitude.size - small
     nonzero += flushed
-    return Extent(largest, below, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
+    return Extent(largest, below and not above, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:
