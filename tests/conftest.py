@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ampgraph.cli import app as cli
 from share import share
@@ -11,6 +12,8 @@ from share import share
 os.environ.setdefault(
     "AMPGRAPH_CHECK", "off"
 )  # thousands of conversions start no process each; tests/api/test_check.py
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # a busy one is slow, not wrong
 
 
 def pytest_collection_modifyitems(config, items):
