@@ -8,6 +8,7 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ampgraph.api import check, check_run
 from ampgraph.cli import app as cli
@@ -17,6 +18,8 @@ from torchlib import read_once
 os.environ.setdefault(
     "AMPGRAPH_CHECK", "off"
 )  # thousands of conversions start no process each; tests/api/test_check.py
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # a busy one is slow, not wrong
 
 
 def pytest_collection_modifyitems(config, items):

@@ -7,8 +7,9 @@ every other tensor is a fact and has none (``NONE``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
@@ -243,6 +244,18 @@ class Dataflow:
 
     def op_units(self, op: Op) -> set[int]:
         return {self.find(u) for u in op.slots.values()}
+
+    @cached_property
+    def _by_role(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = {}
+        for op in self.ops:
+            found.setdefault(op.role, []).append(op)
+        return found
+
+    def with_roles(self, roles: Collection[str]) -> list[Op]:
+        """The operators that have one of some roles, in their order; to be asked for once the model is read."""
+        groups = [ops for role, ops in self._by_role.items() if role in roles]
+        return groups[0] if len(groups) == 1 else sorted((op for ops in groups for op in ops), key=lambda op: op.id)
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

@@ -20,7 +20,10 @@ SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one ov
 def possible_shifts(context: Context) -> list[Op]:
     """What makes a mask of such numbers, from inputs and alone, that is only added to scores before Softmaxes."""
     flow = context.flow
-    found = [op for op in flow.ops if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
+    adding = flow.with_roles(context.traits.operators("additions"))
+    added = {flow.values[value].producer for op in adding for value in op.inputs if value != NONE}
+    made = [flow.ops[op] for op in sorted(added - {NONE})]
+    found = [op for op in made if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
     return found if found and not _is_fused(context) else []
 
 
