@@ -22,13 +22,14 @@ from ..core.errors import AmpError, is_number, nearest
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
 from ..core.recipe import Recipe
-from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
+from ..core.verdict import TOLERANCES, UNCHECKED, CheckVerdict, unchecked
 from ..numerics.metrics.custom import Function, address_of
 from ..numerics.metrics.metric import metric_of
 from ..runtime.data import save_npz
 from .check_request import Request
 from .kinds import Data, Feeds, PathLike
 from .measuring import Measuring
+from .opening import CPU, died
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
@@ -97,7 +98,7 @@ def check(
             SECONDS * SHARES[data is not None], MEMORY + SLACK,
             checking.metric if isinstance(checking.metric, str) else None,
             MORE if data is None and measuring.samples is None else 0,
-            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(),
+            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(), plan.target,
         )  # fmt: skip
         return in_child(request)
 
@@ -149,36 +150,48 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def in_child(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none."""
+    """The verdict of a process of its own, whose crash or time-out is none. Where it is only the opening that crashes,
+    this is a fault of the file if it is meant for the CPU."""
+    verdict, crashed = _asked(request)
+    if not crashed or not request.target:
+        return verdict
+    without, _ = _asked(replace(request, target=""))
+    if without.outcome == UNCHECKED:
+        return verdict
+    return died(request) if request.target == CPU else without
+
+
+def _asked(request: Request) -> tuple[CheckVerdict, bool]:
+    """The answer of a process, and whether it crashed without one."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         asked, answer = Path(folder, "request.json"), Path(folder, "verdict.jsonl")
         asked.write_text(request.to_json(), encoding="utf-8")
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         words = [sys.executable, "-I", "-c", f"{START}main({str(asked)!r}, {str(answer)!r})", paths]
-        ended = _run(words)
+        ended, crashed = _run(words)
         lines = answer.read_text(encoding="utf-8").splitlines(keepends=True) if answer.is_file() else []
         whole = [line for line in lines if line.endswith("\n")]
-        return CheckVerdict.from_dict(json.loads(whole[-1])) if whole else unchecked(ended)
+        return (CheckVerdict.from_dict(json.loads(whole[-1])), False) if whole else (unchecked(ended), crashed)
 
 
-def _run(words: list[str]) -> str:
-    """Runs a child to its end or to that of its time; how it ended, in words."""
+def _run(words: list[str]) -> tuple[str, bool]:
+    """Runs a child to its end or to that of its time; how it ended, in words, and whether by a signal of its own."""
     try:
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )  # fmt: skip
     except OSError as error:
-        return f"no process could be started: {error.strerror or error}"
+        return f"no process could be started: {error.strerror or error}", False
     try:
         _, said = child.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return f"the run took more than {SECONDS:g} seconds"
+        return f"the run took more than {SECONDS:g} seconds", False
     finally:
         if child.poll() is None:
             child.kill()
             child.communicate()
     code = child.returncode
     if code < 0:
-        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}"
+        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}", True
     last = (said.strip().splitlines() or [""])[-1]
-    return f"the run failed: {last or f'exit status {code}'}"
+    return f"the run failed: {last or f'exit status {code}'}", False

@@ -58,6 +58,7 @@ def check(
         if graph is not None and sound.valid(graph):
             sound.stored(graph)
             sound.idle(graph)
+            sound.opens()
             count = SAMPLES if samples is None else samples
             sound.finite(graph, data, count, dims)
             if against is not None:
@@ -119,6 +120,22 @@ class _Check:
         """Casts that do nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
+
+    def opens(self) -> None:
+        """Opened as its users do, by ONNX Runtime with its default optimisations. A kernel that only the CPU lacks is
+        no fault; so is what MindSpore runs, which has no such."""
+        from ..runtime.opening import LacksKernel, open_plainly
+
+        def run() -> list[str]:
+            open_plainly(self.model, for_cpu=False)
+            return []
+
+        if is_mindir(self.model):
+            return
+        try:
+            self._attempt("opens", run, hint="inspect --runtime PYTHON tells what becomes of it on its own target")
+        except LacksKernel:
+            self.skipped["opens"] = "the CPU lacks a kernel for it"
 
     def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
         """A run on a few samples."""

@@ -25,6 +25,7 @@ from ..core.verdict import CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..oplists.operators import OpLists
+from ..planner.alternatives import alternatives
 from ..planner.options import Options
 from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
@@ -133,6 +134,8 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
             options = job.measuring.steer(options, graph, progress)
         decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
+        if job.report and options is not None:
+            decided.plan.notes += alternatives(decided.flow, options, decided.plan)
         ranges = None if options is None else options.ranges
         made = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
         changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0

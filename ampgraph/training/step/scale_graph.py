@@ -41,7 +41,8 @@ def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite:
 
 
 def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
-    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays as it is."""
+    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays as it is; overflows
+    in a row are counted where somebody loses patience."""
     one, zero = _int(b, 1), _int(b, 0)
     counted = b.op("Add", state.counter, one)
     stays = b.op("Less", counted, _int(b, policy.interval))
@@ -58,7 +59,9 @@ def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: V
         scale=b.op("Where", finite, grown, shrunk),
         counter=b.op("Where", b.op("And", finite, stays), counted, zero),
         credit=credit,
-        overflows=b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
+        overflows=state.overflows
+        if policy.patience is None
+        else b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
     )
 
 
