@@ -26,8 +26,9 @@ READ = 1 << 20  # elements: a larger stored mask is not read
 def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     """One note for each number that is added low."""
     found: dict[float, list[Op]] = {}
-    for op in context.flow.ops:
-        if _adds(context, op) and not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
+    adding = context.traits.operators("affine") - context.traits.operators("scalings")
+    for op in context.flow.with_roles(adding):
+        if not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
             ends = is_mask(context, op.outputs[0])  # first, as it soon tells: what is behind an addition may be long
             number = max(hidden_by(context, value) for value in op.inputs) if ends else 0.0
             if number:
@@ -42,10 +43,6 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
 def _is_low(context: Context, settled: Settled, op: Op) -> bool:
     """Whether the sum is low, or is rounded on its way to a Softmax."""
     return any(settled.is_low(unit) for unit in op.slots.values()) or reads_low(context, settled, op.outputs[0])
-
-
-def _adds(context: Context, op: Op) -> bool:
-    return context.traits.has(op.role, "affine") and not context.traits.has(op.role, "scalings")
 
 
 def is_shifted(context: Context, value: int) -> bool:
