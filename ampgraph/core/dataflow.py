@@ -73,17 +73,14 @@ class Op:
     name: str
     inputs: list[int]
     outputs: list[int]
-    slots: dict[str, int] = field(default_factory=dict)  # slot name -> unit, float32 slots only
-    native: Any = None
-    role: str = ""
+    slots: dict[str, int]  # slot name -> unit, float32 slots only
+    native: Any
+    role: str
     held: str = ""  # why it computes in float32 whatever a list says
     kept: str = ""  # the same, but at a level whose norms are low
     adds_branches: bool = False
     follows: int = NONE  # in a file that has gradients: the forward operator whose gradient it computes
     adds_for: int = NONE  # and the value whose gradients it adds
-
-    def __post_init__(self) -> None:
-        self.role = self.role or self.kind
 
 
 @dataclass(slots=True)
