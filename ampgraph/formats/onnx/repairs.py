@@ -8,7 +8,7 @@ from collections.abc import Iterable, MutableSet
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto
 
-from .proto import densify
+from .proto import Holder, densify, holders
 
 REPAIRS = "ampgraph.repairs"
 """Where the main graph of onnx_ir remembers them."""
@@ -24,12 +24,14 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
     return found
 
 
-def repair(proto: ModelProto, where: str) -> list[str]:
-    """Repairs a proto in place and says what was done. Raises AmpError AMP102 for what makes no sense."""
-    said = _settle_duplicates(proto.graph)
-    count = densify(proto, where)
+def repair(proto: ModelProto, where: str) -> tuple[list[str], list[Holder]]:
+    """Repairs a proto in place; what was done, and its graphs with what they hold. Raises AmpError AMP102 for what
+    makes no sense."""
+    said, held = _settle_duplicates(proto.graph), holders(proto)
+    count = densify(held, where)
     tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
-    return [*said, f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else said
+    said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
+    return said, held
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
