@@ -1,9 +1,11 @@
 """What the tests of the command line share."""
 
+import gc
 import os
 import signal
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,9 +32,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Where a test module of this run has imported torch."""
+    """Where test modules of this run have imported these: what they do anew each time takes most of many tests."""
     if "torch" in sys.modules:
         read_once()
+    if "mindspore.graph.api" in sys.modules:
+        collect_little(sys.modules["mindspore.graph.api"])
+
+
+def collect_little(module):
+    """MindSpore collects all garbage before each compilation, half a second among the objects of all tests: here what
+    is young. The rest is collected as always."""
+    module.gc = SimpleNamespace(collect=lambda: gc.collect(1))
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not 
 SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
 WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for starting the process
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
+CRASHED = "the run crashed"
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ampgraph.api.check_run import main; "
@@ -168,30 +169,32 @@ def _asked(request: Request) -> tuple[CheckVerdict, bool]:
         asked.write_text(request.to_json(), encoding="utf-8")
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         words = [sys.executable, "-I", "-c", f"{START}main({str(asked)!r}, {str(answer)!r})", paths]
-        ended, crashed = _run(words)
+        ended = _run(words)
         lines = answer.read_text(encoding="utf-8").splitlines(keepends=True) if answer.is_file() else []
         whole = [line for line in lines if line.endswith("\n")]
-        return (CheckVerdict.from_dict(json.loads(whole[-1])), False) if whole else (unchecked(ended), crashed)
+        if whole:
+            return CheckVerdict.from_dict(json.loads(whole[-1])), False
+        return unchecked(ended), ended.startswith(CRASHED)
 
 
-def _run(words: list[str]) -> tuple[str, bool]:
-    """Runs a child to its end or to that of its time; how it ended, in words, and whether by a signal of its own."""
+def _run(words: list[str]) -> str:
+    """Runs a child to its end or to that of its time; how it ended, in words."""
     try:
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )  # fmt: skip
     except OSError as error:
-        return f"no process could be started: {error.strerror or error}", False
+        return f"no process could be started: {error.strerror or error}"
     try:
         _, said = child.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return f"the run took more than {SECONDS:g} seconds", False
+        return f"the run took more than {SECONDS:g} seconds"
     finally:
         if child.poll() is None:
             child.kill()
             child.communicate()
     code = child.returncode
     if code < 0:
-        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}", True
+        return f"{CRASHED}: {signal.strsignal(-code) or f'signal {-code}'}"
     last = (said.strip().splitlines() or [""])[-1]
-    return f"the run failed: {last or f'exit status {code}'}", False
+    return f"the run failed: {last or f'exit status {code}'}"

@@ -23,9 +23,9 @@ def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckV
     """The verdict with the first kind of operators that, held in float32, lets the file open: the rarest come first.
 
     ``until``: as `time.monotonic` tells it, when to end."""
-    if request.recipe is None:
+    recipe, count, seconds = request.how, 0, 0.0
+    if recipe is None:
         return verdict
-    recipe, count, seconds = Recipe.from_dict(request.recipe), 0, 0.0
     for kind in _low_kinds(request.model):
         start = time.monotonic()
         if start + seconds > until:

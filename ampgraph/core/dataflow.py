@@ -18,6 +18,8 @@ FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
 HELD = "ampgraph.float32"
 """The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
+KEPT = "ampgraph.kept"
+"""The same of a node that may be low where a level has low norms."""
 
 BRANCHES = "ampgraph.branches"
 """The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
@@ -75,6 +77,7 @@ class Op:
     native: Any
     role: str
     held: str = ""  # why it computes in float32 whatever a list says
+    kept: str = ""  # the same, but at a level whose norms are low
     adds_branches: bool = False
     follows: int = NONE  # in a file that has gradients: the forward operator whose gradient it computes
     adds_for: int = NONE  # and the value whose gradients it adds

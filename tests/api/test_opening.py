@@ -88,7 +88,7 @@ def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytes
     assert said["cpu"].missed and "dies" in str(said["cpu"]) and said["cuda"].ok
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("check_here")
 def test_a_conversion_that_does_not_open_ends_with_1_and_leaves_no_file(amp, tmp_path: Path, monkeypatch) -> None:
     """As if a form of a norm were not known: nothing keeps a cast from the place in front of it."""
     monkeypatch.setattr(regions, "beside_fusion", lambda *_: [])

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx import GraphProto, ModelProto
 
 from .proto import Holder, densify, holders
+from .slice_bounds import bounds_as_vectors
 
 REPAIRS = "ampgraph.repairs"
 """Where the main graph of onnx_ir remembers them."""
@@ -31,6 +32,9 @@ def repair(proto: ModelProto, where: str) -> tuple[list[str], list[Holder]]:
     count = densify(held, where)
     tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
     said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
+    slices = bounds_as_vectors(proto.graph)
+    several = "Slice has" if slices == 1 else "Slices have"
+    said += [f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else []
     return said, held
 
 

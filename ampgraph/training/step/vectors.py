@@ -27,7 +27,7 @@ def joined(b: Builder, values: Sequence[Value]) -> Value:
     pieces = []
     for dtype, alike in groupby(values, key=_type):
         parts = [value if len(dims(value)) == 1 else b.op("Reshape", value, b.ints(-1)) for value in alike]
-        pieces.append(_wide(b, _together(b, parts), dtype))
+        pieces += parts if dtype == FLOAT else [b.cast(_together(b, parts), FLOAT)]
     return _together(b, pieces)
 
 

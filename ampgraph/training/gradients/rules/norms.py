@@ -27,15 +27,16 @@ BATCH = "ampgraph.batch_statistics"
 def layer_normalization(
     b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> list[Value | None]:
-    """The forward gives 1 / deviation. xh is the same operator again, whose kernel keeps float32 inside: what is behind
-    it is means, sums and products of numbers near 1, and low where the forward is."""
-    x, scale, bias = (*_raised(b, node), None)[:3]
+    """The forward gives 1 / deviation; xh is the same operator again, without scale and bias."""
+    with b.float32(KEEP):
+        x, scale, bias = (*_raised(b, node), None)[:3]
     assert x is not None and scale is not None
     first = b.axis(node, x, -1)
     axes = range(first, b.rank(x))
-    normal, inverse = _again(b, node, x, first)
-    found = _affine(b, node, g, normal, scale, bias)
-    parts = [] if g is None else [_projected(b, node, b.op("Mul", _raise(b, g, x), scale), normal, inverse, axes)]
+    with b.float32_as_norms(KEEP):
+        normal, inverse = _again(b, node, x, first)
+        found = _affine(b, node, g, normal, scale, bias)
+        parts = [] if g is None else [_projected(b, node, b.op("Mul", _raise(b, g, x), scale), normal, inverse, axes)]
     with b.float32(KEEP):
         if dmean is not None:
             parts.append(b.op("Expand", b.op("Div", b.cast(dmean, _wide(x)), b.count(x, axes)), b.shape(x)))
@@ -61,9 +62,9 @@ def _again(b: Builder, node: ir.Node, x: Value, first: int) -> tuple[Value, Valu
 
 
 def _projected(b: Builder, node: ir.Node, d: Value, normal: Value, inverse: Value, axes: Sequence[int]) -> Value:
-    """(d - mean(d) - xh mean(d xh)) / deviation; float32 at last where 1 / deviation may leave the low range."""
-    along = b.mean(b.op("Mul", d, normal), axes)
-    found = b.op("Sub", b.op("Sub", d, b.mean(d, axes)), b.op("Mul", normal, along))
+    """(d - (mean(d) + xh mean(d xh))) / deviation, so that one rounding is of the size of d."""
+    share = b.op("Mul", normal, b.mean(b.op("Mul", d, normal), axes))
+    found = b.op("Sub", d, b.op("Add", share, b.mean(d, axes)))
     small = float(attribute(node, "epsilon", 1e-5)) < SMALL
     with b.float32("1 / deviation leaves the range of float16" if small else ""):
         return b.op("Mul", found, inverse)
@@ -168,9 +169,10 @@ def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Va
 
 def _around(b: Builder, x: Value, before: int, size: int) -> Value:
     """The sum over ``size`` channels, from ``before`` channels in front of each: an average pool over the channels."""
-    rows = b.op("Unsqueeze", b.op("Reshape", x, b.ints(0, 0, -1)), b.ints(1))
-    padded = b.op("Pad", rows, b.ints(0, 0, before, 0, 0, 0, size - 1 - before, 0))
-    means = b.op("AveragePool", padded, kernel_shape=[size, 1])
+    rows = b.op("Reshape", x, b.ints(0, 0, -1))
+    padded = b.op("Pad", rows, b.ints(0, before, 0, 0, size - 1 - before, 0))
+    apart = b.op("Unsqueeze", padded, b.ints(1))  # between the two: ONNX Runtime 1.23 fuses them and divides wrongly
+    means = b.op("AveragePool", apart, kernel_shape=[size, 1])
     return b.op("Mul", b.reshaped(means, x), b.number(size, x))
 
 
