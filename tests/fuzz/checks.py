@@ -144,10 +144,10 @@ def _valid(case: Random, result: ModelProto, way: Way) -> None:
 def _of_opening(model: ModelProto, result: ModelProto, way: Way) -> str:
     """What the check says of a file that does not open; empty where it says nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [os.path.join(folder, name) for name in ("model.onnx", "low.onnx")]
-        for path, one in zip(paths, (model, result), strict=True):
-            onnx.save(one, path)
-        found = refused(Request(*paths, None, 1, {}, 1.0, 0, 0, target=way.target))
+        given, low = (os.path.join(folder, name) for name in ("model.onnx", "low.onnx"))
+        onnx.save(model, given)
+        onnx.save(result, low)
+        found = refused(Request(given, low, None, 1, {}, 1.0, 0, 0, target=way.target))
         return "" if found is None else str(found)
 
 

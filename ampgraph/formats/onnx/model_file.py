@@ -103,9 +103,9 @@ class _Tensors:
         tensor.name = value.name
         if isinstance(tensor, RoundedTensor) and value.name and not (tensor.doc_string or tensor.metadata_props):
             data = tensor.tobytes()
-            parts = (self._head(tensor), text_bytes(TENSOR_NAME, value.name), RAW_DATA, number_bytes(len(data)), data)
+            parts = [self._head(tensor), text_bytes(TENSOR_NAME, value.name), RAW_DATA, number_bytes(len(data)), data]
         else:
-            parts = (ir.serde.serialize_tensor(tensor).SerializeToString(deterministic=True),)
+            parts = [ir.serde.serialize_tensor(tensor).SerializeToString(deterministic=True)]
         return b"".join((INITIALIZER, number_bytes(sum(map(len, parts))), *parts))
 
     def _head(self, tensor: RoundedTensor) -> bytes:

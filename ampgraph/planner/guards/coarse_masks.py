@@ -46,14 +46,15 @@ def _is_low(context: Context, settled: Settled, op: Op) -> bool:
 
 
 def is_shifted(context: Context, value: int) -> bool:
-    """Whether a value is a mask less its own largest number in each row."""
+    """Whether a value is a mask less its own largest number in each row, or its smallest for one that is taken away."""
     flow, traits = context.flow, context.traits
     writer = flow.writer(value)
     if writer is None or not traits.has(writer.role, "cancels") or len(writer.inputs) != 2:
         return False
     mask, largest = (_unconverted(context, v) for v in writer.inputs)
     most = flow.writer(largest)
-    return most is not None and traits.has(most.role, "row_maxima") and _unconverted(context, most.inputs[0]) == mask
+    ends = most is not None and any(traits.has(most.role, trait) for trait in ("row_maxima", "row_minima"))
+    return most is not None and ends and _unconverted(context, most.inputs[0]) == mask
 
 
 def _unconverted(context: Context, value: int) -> int:

@@ -42,7 +42,7 @@ def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite:
 
 
 def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
-    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays as it is; overflows
+    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows
     in a row are counted where somebody loses patience."""
     one, zero = _int(b, 1), _int(b, 0)
     counted = b.op("Add", state.counter, one)

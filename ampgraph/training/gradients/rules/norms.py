@@ -169,9 +169,10 @@ def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Va
 
 def _around(b: Builder, x: Value, before: int, size: int) -> Value:
     """The sum over ``size`` channels, from ``before`` channels in front of each: an average pool over the channels."""
-    rows = b.op("Unsqueeze", b.op("Reshape", x, b.ints(0, 0, -1)), b.ints(1))
-    padded = b.op("Pad", rows, b.ints(0, 0, before, 0, 0, 0, size - 1 - before, 0))
-    means = b.op("AveragePool", padded, kernel_shape=[size, 1])
+    rows = b.op("Reshape", x, b.ints(0, 0, -1))
+    padded = b.op("Pad", rows, b.ints(0, before, 0, 0, size - 1 - before, 0))
+    apart = b.op("Unsqueeze", padded, b.ints(1))  # between the two: ONNX Runtime 1.23 fuses them and divides wrongly
+    means = b.op("AveragePool", apart, kernel_shape=[size, 1])
     return b.op("Mul", b.reshaped(means, x), b.number(size, x))
 
 

@@ -149,7 +149,7 @@ def reduce_log_sum_exp(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Softmax")
 def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """y (g - sum(y g)). The sum is a mean of g, which is no larger than its numbers: nothing overflows in a low type."""
+    """y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows in a low type."""
     y = node.outputs[0]
     whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
     return b.op("Mul", y, b.op("Sub", g, whole))
