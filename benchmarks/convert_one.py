@@ -46,8 +46,8 @@ def save_proto(model: object, target: Path, large: bool) -> None:
         onnx.save(model, str(target))
 
 
-def ampgraph(level: str, dtype: str, opset: str = "") -> Converter:
-    """This project, through its public entry point."""
+def ampgraph(level: str, dtype: str, opset: str = "", stream: bool = False) -> Converter:
+    """This project, through its public entry point; ``stream``: with residual streams in float32."""
 
     def prepare() -> None:
         import ampgraph
@@ -60,6 +60,7 @@ def ampgraph(level: str, dtype: str, opset: str = "") -> Converter:
         import ampgraph
 
         more = {"opset": opset if opset == "auto" else int(opset)} if opset else {}
+        more |= {"fp32_stream": True} if stream else {}
         ampgraph.convert(str(source), level=level, dtype=dtype, output=str(target), check="off", **more)
 
     return Converter(prepare, convert)
@@ -158,12 +159,14 @@ def is_ampgraph(name: str) -> bool:
 
 
 def converter(name: str) -> Converter:
-    """Look a converter up: `ampgraph:O2`, `ampgraph:O2:bfloat16:auto`, or a key of `PEERS`."""
+    """Look a converter up: `ampgraph:O2`, `ampgraph:O2:bfloat16:auto`, `ampgraph:O2:float16::stream`, a key of `PEERS`."""
     if is_ampgraph(name):
-        _, level, dtype, opset, *_ = (*name.split(":"), "", "", "")
-        return ampgraph(level or "O2", dtype or "float16", opset)
+        _, level, dtype, opset, stream, *_ = (*name.split(":"), "", "", "", "")
+        return ampgraph(level or "O2", dtype or "float16", opset, stream == "stream")
     if name not in PEERS:
-        raise SystemExit(f"unknown converter '{name}'; known: ampgraph:LEVEL[:DTYPE], {', '.join(PEERS)}")
+        raise SystemExit(
+            f"unknown converter '{name}'; known: ampgraph:LEVEL[:DTYPE[:OPSET[:stream]]], {', '.join(PEERS)}"
+        )
     return PEERS[name]()
 
 

@@ -1,10 +1,12 @@
 """Six hard models, ampgraph beside AutoCast: strict errors over 32 seeded inputs, casts, heavy nodes in the low type.
 
     python benchmarks/hard_models.py --out benchmarks/hard_models.json --peer-python PYTHON
+    python benchmarks/hard_models.py --out benchmarks/hard_models_bfloat16.json --dtype bfloat16
 
 The models are those of tests/hard_models. AutoCast is calibrated with all 32 inputs; `heavy only` is the plan that a
 careful user would make by hand; `as CUDA fuses it` rounds a norm and its scale once, as the one kernel does that ONNX
-Runtime makes of them. The table goes beside the JSON, as Markdown. Without --peer-python AutoCast's rows are kept.
+Runtime makes of them; `fp32 stream` is the option, where a model has such a stream. The table goes beside the JSON, as
+Markdown. Without --peer-python AutoCast's rows are kept.
 """
 
 from __future__ import annotations
@@ -49,27 +51,39 @@ def autocast(model: ModelProto, feeds: Feeds, python: str) -> ModelProto:
 
 
 def converters(
-    name: str, model: ModelProto, feeds: Feeds, python: str
+    name: str, model: ModelProto, feeds: Feeds, python: str, dtype: str
 ) -> Iterator[tuple[str, Callable[[], ModelProto]]]:
     """Each way to convert a model, by the name of its row."""
     import ampgraph
 
-    yield "heavy only", lambda: measure.heavy_only(model)
+    def low(level: str, **options: Any) -> ModelProto:
+        return ampgraph.convert(model, level, dtype=dtype, check="off", **options)
+
+    yield "heavy only", lambda: measure.heavy_only(model, dtype)
     for level in ("O2", "auto"):
-        yield f"ampgraph {level}", lambda level=level: ampgraph.convert(model, level)
-        yield f"ampgraph {level}, data", lambda level=level: ampgraph.convert(model, level, data=feeds)
+        yield f"ampgraph {level}", lambda level=level: low(level)
+        yield f"ampgraph {level}, data", lambda level=level: low(level, data=feeds)
+        if has_stream(model):
+            yield f"ampgraph {level}, data, fp32 stream", lambda lv=level: low(lv, data=feeds, fp32_stream=True)
         if name == "lstm":
-            yield f"ampgraph {level}, branches float32", lambda lv=level: ampgraph.convert(model, lv, fp32=BRANCHES)
+            yield f"ampgraph {level}, branches float32", lambda lv=level: low(lv, fp32=BRANCHES)
     if python:
         yield PEER, lambda: autocast(model, feeds, python)
 
 
-def measured(name: str, python: str) -> list[Row]:
+def has_stream(model: ModelProto) -> bool:
+    """Whether `--fp32-stream` changes anything."""
+    import ampgraph
+
+    return any(d.why.rule == "fp32_stream" for d in ampgraph.plan(model, fp32_stream=True).decisions)
+
+
+def measured(name: str, python: str, dtype: str) -> list[Row]:
     """All rows of one model."""
     model, feeds = HARD_MODELS[name].build(), HARD_MODELS[name].feeds()
     expected = measure.reference(model, feeds)
     rows = []
-    for converter, convert in converters(name, model, feeds, python):
+    for converter, convert in converters(name, model, feeds, python, dtype):
         result = convert()
         low, _, heavy = heavy_share(typed(result).graph, {})
         casts, fused = measure.casts(result), measure.as_fused(result)
@@ -86,7 +100,7 @@ def measured(name: str, python: str) -> list[Row]:
 
 def kept(out: Path, name: str) -> list[Row]:
     """AutoCast's row of a model as an earlier run wrote it."""
-    rows: list[Row] = json.loads(out.read_text())
+    rows: list[Row] = json.loads(out.read_text()) if out.exists() else []
     return [row for row in rows if (row["model"], row["converter"]) == (name, PEER)]
 
 
@@ -108,10 +122,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON results; the table goes beside it as .md")
     parser.add_argument("--peer-python", default="", help="interpreter that has nvidia-modelopt[onnx]")
     parser.add_argument("--models", nargs="+", default=list(HARD_MODELS), choices=list(HARD_MODELS))
+    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"))
     args = parser.parse_args(argv)
     rows = []
     for name in args.models:
-        rows += measured(name, args.peer_python) + ([] if args.peer_python else kept(args.out, name))
+        rows += measured(name, args.peer_python, args.dtype) + ([] if args.peer_python else kept(args.out, name))
     args.out.write_text(json.dumps(rows, indent=1) + "\n")
     args.out.with_suffix(".md").write_text(table(rows) + "\n")
     print(table(rows))

@@ -1,13 +1,19 @@
 """What the tests of the command line share."""
 
+import gc
 import os
 import signal
+import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ampgraph.api import check, check_run
 from ampgraph.cli import app as cli
 from share import share
+from torchlib import read_once
 
 os.environ.setdefault(
     "AMPGRAPH_CHECK", "off"
@@ -25,12 +31,45 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_collection_finish():
+    """Where test modules of this run have imported these: what they do anew each time takes most of many tests."""
+    if "torch" in sys.modules:
+        read_once()
+    if "mindspore.graph.api" in sys.modules:
+        collect_little(sys.modules["mindspore.graph.api"])
+
+
+def collect_little(module):
+    """MindSpore collects all garbage before each compilation, half a second among the objects of all tests: here what
+    is young. The rest is collected as always."""
+    module.gc = SimpleNamespace(collect=lambda: gc.collect(1))
+
+
 @pytest.fixture
 def interruptible():
     """Ctrl-C reaches this process and those it starts, also where pytest runs in the background with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def check_here(monkeypatch):
+    """The code that a conversion's check gives to a process of its own runs in this one, for a tenth of the time.
+
+    What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
+    """
+
+    def run(words):
+        assert words[:3] == [sys.executable, "-I", "-c"]
+        with pytest.MonkeyPatch.context() as here, warnings.catch_warnings(record=True):
+            here.setattr(sys, "argv", ["-c", *words[4:]])
+            here.setattr(sys, "path", [*sys.path])
+            here.setattr(check_run, "limit_memory", lambda size: None)
+            exec(words[3], {"__name__": "__main__"})
+        return "the run failed: exit status 0"
+
+    monkeypatch.setattr(check, "_run", run)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..core.errors import AmpError
-from ..core.recipe import Recipe
+from ..core.graph import is_mindir
 from ..core.repairs import Mended
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.sample_set import Samples
@@ -35,7 +35,10 @@ from .judging import Watched, counted, judged, unsure
 from .kinds import Model
 from .mending import repair_of
 from .near_limit import near_the_limit
+from .opening import refused
+from .opening_repair import with_repair
 from .pairs import OnnxPair, Pair, paired
+from .stream_tried import with_stream_tried
 from .trials import Outcome
 
 FEW = 3  # generated samples for which there is more time
@@ -77,6 +80,12 @@ def limit_memory(size: int) -> None:
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
     until = time.monotonic() + request.whole
+    if request.target and not is_mindir(request.model):
+        verdict = refused(request)
+        if verdict is not None:
+            answer(verdict)
+            answer(with_repair(verdict, request, until))
+            return
     pair = paired(request.reference, request.model, "cpu")
     count = max(request.samples, request.more)
     drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
@@ -125,12 +134,15 @@ def judge(
             return
         verdict = replace(verdict, sensitivity=beyond_itself(pair, drawn, verdict))
         answer(verdict)
+    again = functools.partial(watched_again, drawn.first(verdict.samples), request.tolerance)
     if not verdict.missed:
         if verdict.tolerance is not None and drawn.generated and isinstance(pair, OnnxPair):
-            answer(doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4)))
+            verdict = doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4))
+            answer(verdict)
+        if verdict.doubtful:
+            answer(with_stream_tried(verdict, source, request.how, pair, again, until))
         return
     finding = FaultSearch(pair, counting(outputs), request.tolerance, BLAMED, asked=False)
-    again = functools.partial(watched_again, drawn.first(verdict.samples), request.tolerance)
     answer_for(verdict, finding, drawn, again, request, answer, source, until)
 
 
@@ -162,10 +174,12 @@ def answer_for(
     finding.look(drawn, None)
     verdict = blamed(verdict, finding)
     answer(verdict)
-    recipe = None if request.recipe is None else Recipe.from_dict(request.recipe)
+    recipe = request.how
     if recipe is not None:
         found = repair_of(source, recipe, finding, again, drawn, until, verdict.seconds * verdict.samples)
-        answer(verdict if found is None else repaired(verdict, found))
+        verdict = verdict if found is None else repaired(verdict, found)
+        answer(verdict)
+        answer(with_stream_tried(verdict, source, recipe, finding.pair, again, until))
 
 
 def affordable(seconds: float, left: float) -> int:

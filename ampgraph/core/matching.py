@@ -17,14 +17,15 @@ Classes = Mapping[str, Collection[str]]
 @dataclass(frozen=True)
 class Match:
     """A pattern that is there. ``result`` is the last node; ``parts`` are the values and ``nodes`` the operators by the
-    pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through."""
+    pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through;
+    ``numbers`` are None where something else stands, which is not checked."""
 
     pattern: Pattern
     result: Op
     parts: Mapping[str, int]
     nodes: Mapping[str, Op]
     ops: tuple[Op, ...]
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, float | None]
     attributes: Mapping[str, object]
 
 
@@ -60,9 +61,10 @@ class PatternSet:
         matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
         behind = {name: self._behind(name, classes or {}) for name in {*anchors.values()}}
-        for op in flow.ops:
-            if (anchor := anchors.get(op.role)) is None or not op.slots:
+        for op in flow.with_roles(anchors):
+            if not op.slots:
                 continue
+            anchor = anchors[op.role]
             if (roles := behind[anchor]) and roles.isdisjoint(reader.role for reader in flow.readers(op.outputs[0])):
                 continue
             if (match := matcher.at(op, self._tree(anchor))) is not None:
@@ -116,7 +118,7 @@ class Matcher:
         self.values: dict[int, int] = {}  # by register
         self.ops: list[tuple[int, Op]] = []  # (register, its writer)
         self.passed: list[Op] = []  # seen through, or a second copy
-        self.numbers: list[tuple[str, float]] = []
+        self.numbers: list[tuple[str, float | None]] = []
         self.attributes: list[tuple[object, object]] = []
 
     def at(self, anchor: Op, tree: Branch) -> Match | None:
@@ -198,10 +200,9 @@ class Matcher:
         self.passed += chain
         if operand.number is not None:
             number = self.view.number(origin)
-            if number is None or not operand.number.admits(number):
-                return False
-            self.numbers.append((operand.label, number))
-            return True
+            admitted = number is not None and operand.number.admits(number)
+            self.numbers.append((operand.label, number if admitted else None))
+            return admitted or operand.number.unchecked
         if operand.known:
             copies = self.view.same(origin, self.values[operand.register])
             self.passed += copies or ()

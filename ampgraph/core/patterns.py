@@ -16,10 +16,12 @@ CLOSE = 0.01  # how far from a number "~" lets it be
 
 @dataclass(frozen=True)
 class Number:
-    """A constant of one element: exactly ``value``, close to it (``~``), or more than it (``>``)."""
+    """A constant of one element: exactly ``value``, close to it (``~``), or more than it (``>``). ``unchecked``: or
+    anything else, which a runtime does not look at."""
 
     value: float
     relation: str = ""
+    unchecked: bool = False
 
     def admits(self, number: float) -> bool:
         if self.relation == ">":

@@ -52,6 +52,7 @@ class OtherFields(TypedDict, total=False):
     store_weights: str | None
     freeze_weights: bool
     rewrite: str | Iterable[str]
+    fp32_stream: bool
     opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
     range_margin: float | None
@@ -144,6 +145,9 @@ class Recipe:
         read.rewrite, repeats=True,
         doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
         "names of rewrites, ``norm``, or without one, ``no-norm``.")
+    fp32_stream: bool = option(
+        "--fp32-stream", "", "Residual streams and the norms that read them stay float32, at every level.",
+        read.switch("fp32_stream"), default=False, kind=bool)
     opset: int | Literal["auto"] | None = option(
         "--opset", "N|auto", "Move the model to this opset first; auto: to the least one that helps.", read.opset,
         doc="move the model to this opset first; ``auto`` to the least one that frees operators or saves Casts and "

@@ -46,11 +46,14 @@ class CheckVerdict:
             ``repaired_error`` is what was left.
         suggestion: options to try, where nothing was found that mends it; ``unrepaired``: why.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
+        refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
+            was compared then.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
         sensitivity: where it is beyond the tolerance by itself: what the rounding of the inputs alone changes.
         seconds: what a sample took, the reference's run and the strict one.
+        stream: what `--fp32-stream` leaves of the error, where that was tried on the same samples and is less.
     """
 
     outcome: str
@@ -66,6 +69,7 @@ class CheckVerdict:
     suggestion: tuple[str, ...] = ()
     unrepaired: str = ""
     held: tuple[str, ...] = ()
+    refused: str = ""
     reason: str = ""
     near: str = ""
     vanishing: str = ""
@@ -73,6 +77,7 @@ class CheckVerdict:
     exceeded: int = 0
     left: int = 0
     seconds: float = 0.0
+    stream: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -105,6 +110,10 @@ class CheckVerdict:
         """One line, as `convert` prints it."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
+        if self.refused:
+            return ", ".join(
+                [f"MISSED: ONNX Runtime does not open it: {self.refused}", *filter(None, [self.why]), *self._remedy()]
+            )
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
@@ -118,7 +127,8 @@ class CheckVerdict:
             parts += [f"{self.near} and may overflow on real ones"] if self.near else []
             parts += [f"{self.vanishing} on {self.on}"] if self.vanishing else []
             advice = ": give --data" if self.generated else ""
-            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}"
+            stream = f", or {self._streams()}" if self.stream is not None else ""
+            return f"DOUBTFUL: {'; '.join(parts)}{self._by_itself()}{advice}{stream}"
         parts = [f"MISSED: {error}"]
         parts += [self.reason] if self.reason else []
         parts += [f"first at {self.first}"] if self.first else []
@@ -127,9 +137,14 @@ class CheckVerdict:
     def _remedy(self) -> list[str]:
         """What mends it, else what to try and why there is no more."""
         if self.repair:
-            return [f"repair: {listed(self.repair)} (tried: error {self.repaired_error or 0.0:.2g})"]
+            tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
+            return [f"repair: {listed(self.repair)} (tried: {tried})"]
         none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
-        return none + ([f"try: {listed(self.suggestion)}"] if self.suggestion else [])
+        none += [f"try: {listed(self.suggestion)}"] if self.suggestion else []
+        return none + ([self._streams()] if self.stream is not None else [])
+
+    def _streams(self) -> str:
+        return f"try: --fp32-stream (tried: error {self.stream:.2g})"
 
     def _by_itself(self) -> str:
         return "" if self.sensitivity is None else f"; {chaotic_in_itself(self.sensitivity)}"
@@ -144,7 +159,7 @@ class CheckVerdict:
         """What `to_dict` made."""
         known: dict[str, Any] = dict(data)
         known |= {name: tuple(known[name]) for name in ("repair", "suggestion", "held")}
-        if data["outcome"] == MISSED and data["error"] is None:
+        if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
             known["error"] = math.inf
         return CheckVerdict(**known)
 

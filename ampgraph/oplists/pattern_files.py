@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def patterns_of(file: ListFile) -> Iterator[Pattern]:
     except KeyError as error:
         raise mistake(file, "", "", f"a file of patterns needs {error}") from None
     functions = {**_functions(shared), **_functions(file)}
-    numbers = {**_numbers(shared), **_numbers(file)}
+    numbers = _numbers_of(file, shared)
     private, since = frozenset(data.get("private", ())), data.get("since", 0)
     common = tuple(anchors), tuple(ends), numbers, _stored(file), private, since
     for variant, text in variants.items():
@@ -95,6 +96,14 @@ def _function(file: ListFile, name: str, text: str) -> Function:
     if len(outputs) != 1:
         raise mistake(file, "functions", name, f"'{name}' gives one value")
     return Function(parameters, outputs[0], nodes)
+
+
+def _numbers_of(file: ListFile, shared: ListFile) -> Mapping[str, Number]:
+    numbers, unchecked = {**_numbers(shared), **_numbers(file)}, file.data.get("unchecked", ())
+    for name in unchecked:
+        if name not in numbers:
+            raise mistake(file, "", "unchecked", f"'{name}' is no number of the patterns")
+    return {name: replace(number, unchecked=name in unchecked) for name, number in numbers.items()}
 
 
 def _numbers(file: ListFile) -> Mapping[str, Number]:

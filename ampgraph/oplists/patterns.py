@@ -29,12 +29,13 @@ class Region:
     epsilon: float = 0.0
     reduced: tuple[Op, ...] = ()  # every node whose axes the pattern compares
     axes: tuple[int, ...] = ()  # the axes of these, () where they are all or not stored
+    open_axes: bool = False  # whether they are not stored
     since: int = 0  # the opset from which it can be written as its operator, 0 for never
     normal: Op | None = None  # a norm's last node before the scale
     core: tuple[Op, ...] = ()  # a norm's nodes up to that one
     complete: bool = False  # whether it ends where its pattern may end last
     variant: str = ""  # of its kind, as the pattern calls it
-    fixed: bool = True  # whether its numbers are constants: no caller can override them
+    fixed: bool = True  # whether its numbers are constants, and the right ones: no caller can override them
 
 
 def find_regions(flow: Dataflow, patterns: PatternSet | None = None) -> Iterator[Region]:
@@ -55,6 +56,7 @@ def mismatches(flow: Dataflow, op: Op, kind: str = "") -> list[Mismatch]:
 def _region(flow: Dataflow, match: Match) -> Region:
     part, axes = match.parts.get, match.attributes.get("axes")
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
+    stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
     data = tuple(part(name, NONE) for name in ("x", "scale", "bias"))
     behind = {op.id for name, op in match.nodes.items() if name not in match.pattern.above(NORMAL)}
     return Region(
@@ -64,15 +66,17 @@ def _region(flow: Dataflow, match: Match) -> Region:
         part("x", NONE),
         part("scale", NONE),
         part("bias", NONE),
-        match.numbers.get("eps", 0.0),
+        match.numbers.get("eps") or 0.0,
         tuple(compared),
-        axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else (),
+        stored if stored is not None else (),
+        axes is not None and stored is None,
         match.pattern.since,
         match.nodes.get(NORMAL),
         tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
         match.nodes.get(match.pattern.ends[-1]) is match.result,
         match.pattern.variant,
-        not any(flow.values[v].default for op in match.ops for v in op.inputs if v not in (NONE, *data)),
+        None not in match.numbers.values()
+        and not any(flow.values[v].default for op in match.ops for v in op.inputs if v not in (NONE, *data)),
     )
 
 

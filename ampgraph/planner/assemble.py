@@ -6,7 +6,7 @@ from ..core.dataflow import FLOAT32, NONE, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
 from .decided import DecidedModel
-from .decisions import LOW
+from .decisions import FP32_STREAM, LOW
 
 UNDECIDED = Why("cut", "no neighbour asks for low")
 
@@ -30,8 +30,9 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's patterns and measured ranges held in float32."""
-    held = {(d.scope, d.index) for d in plan.decisions if d.dtype == FLOAT32 and d.why.rule == "range" and d.index >= 0}
+    """Patterns by which a later conversion knows what the user's words and measured ranges held in float32."""
+    kept = [d for d in plan.decisions if d.dtype == FLOAT32 and d.why.rule in ("range", FP32_STREAM)]
+    held = {(d.scope, d.index) for d in kept if d.index >= 0}
     flow = decided.flow
     ops = [op for op in flow.ops if (flow.scopes[op.scope].path, op.index) in held] if held else []
     names = (op.name or next((f"value:{flow.values[v].name}" for v in op.outputs), "") for op in ops)

@@ -18,6 +18,9 @@ FREE, LOW, HIGH = 0, 1, 2
 CUT, LIST, REGION, ACCURACY, RANGE, USER, VALIDITY = range(7)
 """Precedence, lowest first: validity guard > the user's pattern > measured range > accuracy guard > list > cut."""
 
+FP32_STREAM = "fp32_stream"
+"""The rule that holds what `--fp32-stream` asks for."""
+
 
 class Verdict(NamedTuple):
     """A side, by which right, and why."""

@@ -19,13 +19,13 @@ def beside_fusion(context: Context, region: Region, units: list[int], side: int)
     """Keeps a cast from the place in front of a region from where a runtime's fusion would take it along.
 
     ``units``: the region's. ``side``: what the level says of it: where that is float32 its source is too, else they
-    share one decision. So does what scales and shifts the norm by inputs of the graph.
+    share one decision. So does what scales and shifts the norm by what is not stored.
     """
     flow, options = context.flow, context.options
     if not is_fused(flow, options, region):
         return []
     behind = [] if region.complete else _affine(flow, region.result, options.kernels.fusions[region.kind].operators)
-    beside = {*_sources(flow, options, region.source), *(unit for op in behind for unit in op.slots.values())}
+    beside = {*_sources(context, region.source), *(unit for op in behind for unit in op.slots.values())}
     others = sorted(beside - set(units))
     if not others:
         return []
@@ -69,35 +69,42 @@ def is_fused(flow: Dataflow, options: Options, region: Region) -> bool:
     behind = [] if region.complete else _affine(flow, region.result, fusion.operators)
     ops, result = (*region.ops, *behind), [region.result, *behind][-1]
     inner = {op.kind for op in ops if not traits.has(op.role, "stays_in_place")}
-    if inner != fusion.operators or not (region.complete or behind) or len(region.axes) != 1:
+    if inner != fusion.operators or not (region.complete or behind):
         return False
     ids = {op.id for op in ops}
     made = (v for op in ops if op is not result for v in op.outputs)
     if any(use.op not in ids for v in made for use in flow.uses[v]):
         return False
+    if region.open_axes:  # which the runtime may compute before it looks
+        return True
     shape = flow.shape(region.source)
-    return region.axes[0] == -1 or (shape is not None and region.axes[0] == len(shape) - 1)
+    last = -1 if shape is None else len(shape) - 1
+    return len(region.axes) == 1 and region.axes[0] in (-1, last)
 
 
 def _affine(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
-    """What scales and shifts a norm by inputs of the graph, which the fusion takes as it takes stored ones."""
+    """What scales and shifts a norm by vectors that are given or computed, taken as stored ones are."""
     found: list[Op] = []
     while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
         reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
         if reader is None or reader.kind not in kinds or reader.scope != result.scope:
             break
-        if any(flow.values[v].producer != NONE for i, v in enumerate(reader.inputs) if i != uses[0].index):
+        shapes = [flow.shape(v) for i, v in enumerate(reader.inputs) if i != uses[0].index]
+        if any(shape is not None and len(shape) != 1 for shape in shapes):
             break
         found.append(reader)
     return found
 
 
-def _sources(flow: Dataflow, options: Options, value: int) -> Iterator[int]:
-    """The units that write a value, and what it is handed on from without a change."""
-    traits = options.lists.traits
-    while value != NONE and flow.values[value].unit != NONE:
-        writer = flow.writer(value)
-        yield flow.values[value].unit
-        if writer is None or not any(traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
-            return
-        value = writer.inputs[0]
+def _sources(context: Context, value: int) -> Iterator[int]:
+    """The units that write a value, and what it is handed on from without a change: calls are written out too."""
+    values, scopes = context.flow.values, context.flow.scopes
+    if value == NONE or values[value].unit == NONE:
+        return
+    writer = context.flow.writer(value)
+    yield values[value].unit
+    for before in context.borders.before.get(value, ()):
+        if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
+            yield from _sources(context, before)
+    if writer is not None and any(context.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
+        yield from _sources(context, writer.inputs[0])

@@ -13,7 +13,7 @@ from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
 from .context import Context
-from .decisions import FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
+from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
 from .options import Options
@@ -78,12 +78,23 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             beside += beside_fusion(context, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
             fused.update(op.id for op in core)
-            ties.append((behind, FREE, Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")))
-            if in_one_type(flow, options, region):
+            same, wide = in_one_type(flow, options, region), reads_wide_stream(context, region)
+            why = Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")
+            ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
+            if same and not wide:
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
     sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
     ties += [((found.unit,), LOW, found.why) for found in find_scalings(context, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
+
+
+def reads_wide_stream(context: Context, region: Region) -> Why | None:
+    """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32."""
+    flow, additions = context.flow, context.traits.operators("additions")
+    readers = {use.op for use in flow.uses[region.source]} - {op.id for op in region.ops} - {NONE}
+    wide = context.options.recipe.fp32_stream and any(flow.ops[op].role in additions for op in readers)
+    text = f"--fp32-stream: {region.kind} reads float32 data that others read, and is no kernel with another type then"
+    return Why(FP32_STREAM, text) if wide else None
 
 
 def _units(ops: Sequence[Op]) -> list[int]:

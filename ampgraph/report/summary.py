@@ -21,6 +21,7 @@ ORDINARY = {
     "list": "by its list",
     "cut": "by the cut",
     "user": "by a pattern",
+    "fp32_stream": "by --fp32-stream",
     "region": "with its region",
     "boundary": "at a border",
     "unlisted": "in no list",

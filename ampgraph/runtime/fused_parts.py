@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import onnx
 
+from ..oplists.traits import has
+
 
 def fused_parts(
     before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto], stored: Iterable[str]
@@ -32,7 +34,27 @@ def fused_parts(
         here = node.op_type, node.name
         parts = _between(node, makers, known, kept)
         found.append(parts or (firsts[here] if here in kept else ()))
+    _to_who_computes(after, found, {node.output[0]: node.op_type for node in before if node.output})
     return found
+
+
+def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
+    """Nodes that end in a move which the runtime put behind what it made of them belong to what it made, in place.
+
+    MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
+    """
+    makers = {name: number for number, node in enumerate(after) for name in node.output if name}
+    for number, node in enumerate(after):
+        parts, last = found[number], number
+        if not parts or not has(node.op_type, "moves") or all(has(kinds[name], "moves") for name in parts):
+            continue
+        while has(after[last].op_type, "moves"):
+            source = makers.get(next(iter(after[last].input), ""), last)
+            if source >= last or found[source]:
+                break
+            last = source
+        if not has(after[last].op_type, "moves"):
+            found[number], found[last] = (), parts
 
 
 def _between(

@@ -7,6 +7,9 @@ A file stands for one region, ``shared.toml`` for what all of them use::
     anchors = ["Sqrt", "mindspore::Rsqrt"]   where the search starts, at the last: operators that few other nodes are
     ends    = ["normal", "y"]                the region's last value; of several the farthest that is there
 
+    unchecked = ["eps"]                       numbers for which anything may stand: such a region is decided as one,
+                                              and never written as its operator
+
     [numbers]                                 names that stand for constants of one element
     eps  = "> 0"                              more than that
     two  = 2                                  that number

@@ -34,6 +34,7 @@ def verdict_of(caught: warnings.WarningMessage) -> CheckVerdict:
     return caught.message.verdict
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_the_check_names_it(path):
     with pytest.warns(ampgraph.PrecisionWarning, match=SAID) as caught:
@@ -54,6 +55,7 @@ def test_tune_names_it(path):
     assert found.patterns and any(re.search(SAID, note) for note in found.notes)
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_what_is_wrong_by_its_nodes_alone_is_not_chaotic(tmp_path):
     text = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"

@@ -14,6 +14,7 @@ from ampgraph.api.near_limit import near_the_limit
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.numerics.inputs.samples import load_samples
+from formats.mindir.build import dense, write
 from onnx_text import parse
 
 PRODUCT = """
@@ -24,6 +25,10 @@ PRODUCTS = "agraph (float[N,8] x) => (float[N,8] y) { a = MatMul(x, w)  y = MatM
 MINDIR = Path(ampgraph.__file__).parent / "models" / "digits_cnn.mindir"
 SMALL = {"w": np.eye(8, dtype=np.float32)}
 LARGE = {"w": np.full((8, 8), 3e4, np.float32)}  # float16 holds it, and no sum of such products
+
+
+here = pytest.mark.usefixtures("check_here")
+"""For what a verdict says: the other tests start the check's process."""
 
 
 @pytest.fixture
@@ -47,6 +52,7 @@ def test_a_right_result_is_said_to_be(amp, path):
     assert rows(out)["check"].endswith("on 6 generated inputs (rounding of stored values)")
 
 
+@here
 @pytest.mark.slow
 def test_an_output_that_is_nowhere_finite_is_announced(amp, path):
     """In no element, on no input: there is nothing to compare, and all of it is wrong."""
@@ -70,6 +76,7 @@ def test_an_overflow_is_announced_with_its_node_and_a_repair_that_mends_it(amp, 
     assert code == 0 and "check" not in rows(out)  # nothing is low any more
 
 
+@here
 @pytest.mark.slow
 def test_require_leaves_no_file(amp, path):
     source = path(LARGE)
@@ -81,6 +88,7 @@ def test_require_leaves_no_file(amp, path):
     assert (source.parent / "model.O2.onnx").exists()
 
 
+@here
 @pytest.mark.slow
 def test_in_python_it_is_a_warning_or_with_require_an_error(path):
     source = path(LARGE)
@@ -95,6 +103,7 @@ def test_in_python_it_is_a_warning_or_with_require_an_error(path):
         ampgraph.convert(parse(PRODUCT, LARGE), check="require")
 
 
+@here
 @pytest.mark.slow
 def test_the_users_samples_are_what_it_runs_on(path):
     small = [{"x": np.full((2, 8), 1e-3, np.float32)}]
@@ -104,6 +113,7 @@ def test_the_users_samples_are_what_it_runs_on(path):
         ampgraph.convert(source, output=source.parent / "low.onnx", data=iter(small), check="require")
 
 
+@here
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--level", "O3"], ["--policy", "pytorch"]])
 def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
@@ -115,8 +125,8 @@ def test_levels_and_policies_without_guards_are_announced_too(amp, path, words):
 @pytest.mark.mindspore
 def test_mindir_is_checked_on_mindspore(amp, tmp_path):
     pytest.importorskip("mindspore")
-    output = tmp_path / "low.mindir"
-    code, out, _ = amp("convert", MINDIR, "-o", output, "--check", "auto", "--tolerance", "1e-9")
+    source, output = write(dense(), tmp_path / "dense.mindir"), tmp_path / "low.mindir"
+    code, out, _ = amp("convert", source, "-o", output, "--check", "auto", "--tolerance", "1e-9")
     assert code == 1 and rows(out)["check"].startswith("MISSED: error 0.00") and output.exists()
 
 
@@ -139,6 +149,7 @@ def test_nothing_to_check(amp, path, mode):
     assert code == 0 and "check" not in rows(out)
 
 
+@here
 @pytest.mark.slow
 def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     monkeypatch.setenv("AMPGRAPH_CHECK", "require")
@@ -146,6 +157,7 @@ def test_the_environment_says_what_no_option_says(amp, path, monkeypatch):
     assert amp("convert", path(LARGE), "--check", "of")[2].startswith("error[AMP301]: --check of is none")
 
 
+@here
 @pytest.mark.slow
 def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
     out = amp("convert", path(SMALL), "--check", "auto", "--dtype", "bfloat16", "--opset", "22", "--json")[1]
@@ -153,6 +165,7 @@ def test_bfloat16_has_a_tolerance_of_its_own(amp, path):
     assert found["outcome"] == "ok" and found["tolerance"] == 5e-2 and found["error"] > 1e-3
 
 
+@here
 @pytest.mark.slow
 def test_tolerance(amp, path):
     code, out, _ = amp("convert", path({"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}),
@@ -211,6 +224,7 @@ def test_samples_that_there_was_no_time_for_are_counted(path, tmp_path):
     assert str(answers[-1]).startswith("ok 0 on 1 sample (2 more would take too long)")
 
 
+@here
 @pytest.mark.slow
 def test_repair_holds_what_overflows_by_its_range(amp, path):
     source = path(LARGE)
@@ -219,6 +233,7 @@ def test_repair_holds_what_overflows_by_its_range(amp, path):
     assert code == 0 and found["nodes"] == {"float32": 1}
 
 
+@here
 @pytest.mark.slow
 def test_repair_searches_where_no_range_says_it(amp, tmp_path):
     """Values far within the type, whose last digits are what the output is."""
@@ -249,6 +264,7 @@ def test_a_node_without_a_name_that_makes_indices_is_named_by_them():
     assert ampgraph.plan(low[1], fp32=patterns)
 
 
+@here
 @pytest.mark.slow
 def test_what_comes_near_the_end_of_the_type_is_said(amp, path):
     source = path({"w": 4000 * np.eye(8, dtype=np.float32)})
@@ -269,6 +285,7 @@ def test_what_a_product_makes_may_come_near_below_zero_and_a_mask_is_large_there
     assert found.startswith("'y' reaches ") if near else not found
 
 
+@here
 @pytest.mark.slow
 def test_an_output_that_vanishes_in_float16_is_announced(amp, path, tmp_path):
     source = path({"w": 1e-4 * np.eye(8, dtype=np.float32)}, PRODUCTS)
@@ -286,6 +303,7 @@ def test_what_outputs_of_mindir_are_is_known_by_their_number(tmp_path):
     assert list(MindirPair(MINDIR, tmp_path / "low.mindir", "cpu").roles()) == ["output0"]
 
 
+@here
 @pytest.mark.slow
 def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
     text = "agraph (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  r = RandomNormalLike(a)  y = Add(a, r) }"
@@ -293,12 +311,14 @@ def test_a_model_that_draws_numbers_is_not_held_against_itself(amp, path):
     assert rows(out)["check"].startswith("not checked: the float32 model differs from itself by ")
 
 
+@here
 @pytest.mark.slow
 def test_outputs_that_nothing_changes_are_not_called_right(amp, path):
     out = amp("convert", path({"w": np.zeros((8, 8), np.float32)}), "--check", "auto")[1]
     assert rows(out)["check"].startswith("not checked: the outputs do not depend on the generated inputs")
 
 
+@here
 @pytest.mark.slow
 def test_outputs_that_rounding_does_not_move_are_right(amp, path, tmp_path):
     """A model that is low already: its second conversion is compared with itself, to the bit."""

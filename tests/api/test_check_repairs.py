@@ -73,6 +73,7 @@ def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.
     assert asked == [Recipe(), None]
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair, "by_search", lambda *words: pytest.fail("tune is not needed"))

@@ -35,6 +35,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "dims": st.dictionaries(st.text(min_size=1), st.integers(1, 10**6), max_size=3),
     "store_weights": st.sampled_from((None, *STORES)),
     "freeze_weights": st.booleans() | st.sampled_from(("true", "False")),
+    "fp32_stream": st.booleans(),
     "rewrite": st.lists(st.sampled_from(("none", "all", "no-norm", "bias")), max_size=2),
     "opset": st.none() | st.integers(1, 30),
     "ranges": st.none() | st.text(st.characters(blacklist_categories=["Cs"])),

@@ -58,9 +58,9 @@ def error(result: Any, expected: Sequence[np.ndarray]) -> float:
     return worst
 
 
-def heavy_only(model: ModelProto) -> ModelProto:
+def heavy_only(model: ModelProto, dtype: str = "float16") -> ModelProto:
     """The model with nothing low but its heavy nodes."""
-    return ampgraph.convert(model, "O1", lists=HEAVY_ONLY)
+    return ampgraph.convert(model, "O1", lists=HEAVY_ONLY, dtype=dtype)
 
 
 def as_fused(model: ModelProto) -> ModelProto:

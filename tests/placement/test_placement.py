@@ -21,6 +21,7 @@ from planner.form_models import FINE, GELUS, INVERSES, attention, gelu, layer_no
 from planner.test_constants import SCALED, SCALED_STORED
 from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
 from planner.test_wide_gelu import by_tanh
+from planner.test_wide_streams import root_mean_squares
 from training.small_steps import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
@@ -195,3 +196,14 @@ def test_a_step_at_o2_has_few_nodes_more_than_at_o0(gpu_python, scale):
 
 def step_model(source, **options):
     return ir.to_proto(ampgraph.build_training_step(source, **options).model)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_float32_stream_keeps_the_norms_fused(gpu_python, dtype):
+    given = root_mean_squares(3)
+    plain, wide = (
+        optimized(ampgraph.convert(given, dtype=dtype, fp32_stream=asked), python=gpu_python) for asked in (False, True)
+    )
+    assert wide.fused() == plain.fused() and sum(wide.fused().values()) == 4
+    casts = {kind: sum(found.cast().values()) for kind, found in (("plain", plain), ("wide", wide))}
+    assert casts["wide"] - casts["plain"] <= 4 * (1 if dtype == "float16" else 2)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,34 +12,11 @@ from ampgraph.report.inspect import see
 from ampgraph.report.picture.drawing import Box, Drawing, Edge, draw
 from ampgraph.report.picture.folders import WIDTH, folded
 from ampgraph.report.picture.page import Bar, Page
+from report.browser import COUNT, looked_at, needs_browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} is here"),
-]
+pytestmark = [pytest.mark.slow, needs_browser]
 MODELS = Path(ampgraph.__file__).parent / "models"
 ELEMENTS, AT_FIRST = 300, 24
-
-
-def looked_at(page: str, tmp_path: Path, steps: str) -> dict[str, Any]:
-    """What a script of steps tells of a page; it fills ``told``, and errors come along."""
-    ears = "<script>window.errors = []; window.onerror = (words) => { errors.push(String(words)); };</script>"
-    ask = f"""<script>const told = {{}}; try {{ {steps} }} catch (error) {{ errors.push(String(error)); }}
-    const out = document.createElement("pre"); out.id = "told";
-    out.textContent = JSON.stringify({{...told, errors}}); document.body.append(out);</script>"""
-    path = tmp_path / "page.html"
-    path.write_text(page.replace("</title>", f"</title>{ears}").replace("</body>", f"{ask}</body>"), encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    ran = subprocess.run([str(BROWSER), *flags, path.as_uri()], capture_output=True, text=True, timeout=300, check=True)
-    found = re.search(r'<pre id="told">(.*?)</pre>', ran.stdout, re.DOTALL)
-    assert found is not None, ran.stdout[-2000:]
-    told: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return told
-
-
-COUNT = """const count = (what) => world.querySelectorAll(what).length;"""
 
 
 def test_layers_open_by_a_click_and_close_again(tmp_path: Path) -> None:
@@ -77,14 +48,14 @@ def test_twenty_thousand_nodes_stay_few_on_the_page(tmp_path: Path) -> None:
     told = looked_at(page, tmp_path, COUNT + """
         told.first = count("[data-key]");
         told.most = 0;
-        for (const node of [5000, 100, 19000, 7777, 12345, 3, 15000, 9000, 11000, 17000, 2000, 6000]) {
+        for (const node of [5000, 100, 19000, 7777, 12345, 3, 15000]) {
           goTo(NODES[node]);
           told.most = Math.max(told.most, count("[data-key]"));
           if (!world.querySelector(`[data-key="n${node}"].selected`)) errors.push(`node ${node} is not shown`);
         }
     """)  # fmt: skip
     assert told["errors"] == []
-    assert told["first"] <= WIDTH and told["first"] < told["most"] <= ELEMENTS + 40
+    assert told["first"] <= WIDTH and ELEMENTS - 100 < told["most"] <= ELEMENTS + 40
 
 
 def test_errors_colour_the_nodes(tmp_path: Path) -> None:

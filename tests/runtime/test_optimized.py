@@ -86,6 +86,18 @@ def test_casts_of_the_runtime_compute_no_node_of_the_file():
     assert [node.computes for node in found.nodes] == [(), ("y",), (), ("z", "c")]
 
 
+def test_what_a_move_of_the_runtime_ends_is_computed_before_it():
+    """A product and an Add over three axes become a Gemm between two Reshapes; one Reshape was in the file."""
+    before = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s>
+        { [one] y = MatMul(x, w) [two] a = Add(y, b) [three] z = Reshape(a, s) }""")
+    after = parse("""g (float[2,3,4] x) => (float[2,3,4] z) <float[4,4] w, float[4] b, int64[3] s, int64[2] t>
+        { [in] r = Reshape(x, t) [new] g = Gemm(r, w, b) [out] z = Reshape(g, s) }""")
+    found = read_optimized(before, after, "")
+    assert [(node.kind, node.computes) for node in found.nodes] == [
+        ("Reshape", ()), ("Gemm", ("z", "a", "y")), ("Reshape", ()),
+    ]  # fmt: skip
+
+
 def test_a_provider_that_is_not_here_is_no_fault_of_the_model(norm):
     with pytest.raises(NotOptimized, match="no NoSuchExecutionProvider here") as caught:
         optimized(norm, "NoSuchExecutionProvider")

@@ -21,13 +21,14 @@ from ...core.errors import AmpError
 from . import proto as onnx_proto
 
 KEY = "ampgraph.data"
-_LINE = re.compile(rb"\nampgraph data (\d{1,20}) ([0-9a-f]{32})\n\Z")
+_LINE = re.compile(rb"\nampgraph data (\d{1,20}) ([0-9a-f]{8}|[0-9a-f]{32})\n\Z")  # 32: what earlier versions wrote
 _LONGEST = 80  # bytes of the last line
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a data file holds: how many bytes, and their checksum (BLAKE2b, 16 bytes)."""
+    """What a data file holds: how many bytes, and their checksum, a CRC-32: it tells files of one length apart that
+    were mixed up, and takes a fifth of the time of one that withstands malice."""
 
     length: int
     checksum: str

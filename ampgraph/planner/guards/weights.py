@@ -75,7 +75,7 @@ class _Reader:
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
         flow, extents = self.context.flow, dict[object, Extent]()
-        filled = {op.outputs[0] for op in flow.ops if self.context.traits.has(op.role, "fills")}
+        filled = {op.outputs[0] for op in flow.with_roles(self.context.traits.operators("fills"))}
         for value in flow.values:
             if value.dtype != FLOAT32 or not (value.weight or value.id in filled):
                 continue
@@ -140,7 +140,7 @@ def _percent(share: float) -> str:
 def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
     """Reads a stored tensor piece by piece."""
     largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
-    below = False
+    below = above = False
     tiny = np.float32(options.smallest_subnormal / 2)
     for part in flow.weights.chunks(value):
         magnitude = np.abs(part)
@@ -152,15 +152,15 @@ def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
         largest = max(largest, top)
         if top > options.largest:
             beyond += int(np.count_nonzero(magnitude > options.largest))
-            below |= bool((part[np.isfinite(part)] < -options.largest).any()) and not bool(
-                (part[np.isfinite(part)] > options.largest).any()
-            )
+            finite = part[np.isfinite(part)]
+            below |= bool((finite < -options.largest).any())
+            above |= bool((finite > options.largest).any())
         small = int(np.count_nonzero(magnitude <= tiny))
         if small:
             flushed += int(np.count_nonzero(magnitude[magnitude <= tiny]))
         nonzero += magnitude.size - small
     nonzero += flushed
-    return Extent(largest, below, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
+    return Extent(largest, below and not above, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:

@@ -33,6 +33,7 @@ from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
 from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
+from ..wide_streams import hold_wide_streams
 from .registry import Policy, register
 
 
@@ -83,7 +84,8 @@ def judge(context: Context) -> Judgement:
     unscaled = guard_raw(context, regions)
     constants = guard_constants(context, regions)
     common = guard_common_parts(context, regions)
-    held = Held(ledger.take(fragile, quantized, unscaled, constants, common))
+    wide_streams = hold_wide_streams(context, regions)
+    held = Held(ledger.take(fragile, quantized, unscaled, constants, common, wide_streams))
     streams = guard_streams(context, regions, held)
     recurrences = guard_recurrences(context, regions)
     steady = Steady(ledger.take(streams, recurrences))

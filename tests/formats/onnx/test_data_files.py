@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_halves_of_two_conversions_are_refused(tmp_path: Path) -> None:
     assert np.isfinite(ampgraph.run(out, feeds)["y"]).all()
 
 
+def test_both_halves_bear_the_checksum_of_the_data(tmp_path: Path) -> None:
+    source, out = written(tmp_path / "m.onnx"), tmp_path / "out.onnx"
+    ampgraph.convert(source, output=out, check="off")
+    mark = Mark.of_file(tmp_path / "out.onnx.data")
+    assert mark is not None
+    assert int(mark.checksum, 16) == zlib.crc32((tmp_path / "out.onnx.data").read_bytes()[: mark.length])
+    said = {entry.key: entry.value for entry in onnx.load(out, load_external_data=False).metadata_props}
+    assert said["ampgraph.data"] == f"out.onnx.data {mark.length} {mark.checksum}"
+
+
 def test_other_tools_may_write_the_pair_again(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     ampgraph.convert(written(tmp_path / "m.onnx"), output=out, check="off")
@@ -123,8 +134,9 @@ def test_a_result_converted_again_in_another_folder_replaces_its_data(tmp_path: 
     np.testing.assert_array_equal(weight(there), WEIGHT.astype(np.float16))
 
 
-def test_a_mark_is_of_the_whole_file(tmp_path: Path) -> None:
-    place, mark = tmp_path / "data", Mark(5, "0" * 32)
+@pytest.mark.parametrize("digits", [8, 32])  # 32: of earlier versions
+def test_a_mark_is_of_the_whole_file(tmp_path: Path, digits: int) -> None:
+    place, mark = tmp_path / "data", Mark(5, "0" * digits)
     place.write_bytes(b"12345" + mark.line())
     assert Mark.of_file(place) == mark
     for content in (b"", b"12345", b"123456" + mark.line(), mark.line() + b"more", b"12345" + mark.line() * 2):

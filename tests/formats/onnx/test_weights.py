@@ -251,6 +251,17 @@ def test_a_model_over_2_gb_is_streamed(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("far", [-1e30, 1e30])
+def test_a_mask_is_floored_where_nothing_in_all_of_it_is_above_the_range(far: float) -> None:
+    columns = 3 * CHUNK
+    given = parse(f"g (float[1,{columns}] x) => (float[1,{columns}] y) {{ masked = Add (x, m)  y = Softmax (masked) }}")
+    mask = np.zeros((1, columns), np.float32)
+    mask[0, 0], mask[0, -1] = -1e30, far
+    given.graph.initializer.append(numpy_helper.from_array(mask, "m"))
+    stored = {edit.value: edit.store for edit in ampgraph.plan(given, "O3").weights}
+    assert stored == ({"m": "low"} if far < 0 else {})
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_pieces_in_one_place_are_the_whole(dtype: str) -> None:
     numbers = np.random.default_rng(3).standard_normal((3, CHUNK // 2 + 7)).astype(np.float32)

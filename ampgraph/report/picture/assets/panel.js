@@ -161,6 +161,11 @@ if (DATA.target) {
     const link = tag("button", `${ids.length.toLocaleString("en")} on ${provider}`, tag("li", null, box.querySelector("ul")));
     link.addEventListener("click", () => offer(ids.map((id) => NODES[id]), provider));
   }
+  const gone = (DATA.target.gone || []).map((id) => NODES[id]);
+  if (gone.length) {
+    const link = tag("button", `${gone.length.toLocaleString("en")} nowhere: folded`, tag("li", null, box.querySelector("ul")));
+    link.addEventListener("click", () => offer(gone, "nowhere"));
+  }
   if (!KERNELS.length && DATA.target.main !== undefined) tag("li", "no fused operators", box.querySelector("ul"), "small");
 }
 

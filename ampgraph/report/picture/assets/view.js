@@ -98,7 +98,7 @@ function drawBox(box, at) {
     element("text", { x: x + 8, y: y + 27, class: "small" }, group, short(node.name, 26));
     badges(node, x + box.width - 6, y + 13, group);
   }
-  if (box.folder && box.folder.guarded) element("text", { x: x + box.width - 8, y: y + 15, class: "badge shield" }, group, `◆ ${box.folder.guarded}`);
+  if (box.folder && box.folder.guarded) element("text", { x: x + box.width - 8, y: y + 15, class: "badge" }, group, `◆ ${box.folder.guarded}`);
   const about = () => (box.folder ? describeFolder(box.folder) : describeNode(box.node));
   const act = (event) => { event.stopPropagation(); pick(box.key, about()); if (box.folder) { open(box.folder); redraw(at.x, y, `o${box.folder.id}`); } };
   group.addEventListener("mouseenter", () => { glance(about()); mates(box.node && box.node.kernel); });
@@ -110,7 +110,7 @@ function drawBox(box, at) {
 /** Signs of a node at its right: a guard holds it; it runs in one kernel with others, by the number of that kernel. */
 function badges(node, x, y, parent) {
   const signs = [node.kernel ? `#${node.kernel.id + 1}` : "", node.guarded ? "◆" : ""].filter(Boolean);
-  if (signs.length) element("text", { x, y, class: `badge ${node.guarded ? "shield" : ""}` }, parent, signs.join(" "));
+  if (signs.length) element("text", { x, y, class: "badge" }, parent, signs.join(" "));
 }
 
 function bar(folder, x, y, width, parent) {

@@ -1,0 +1,131 @@
+"""`--fp32-stream`: residual streams in float32, so that only what their branches make is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..core.dataflow import NONE, Op
+from ..core.plan import Note, Why
+from .context import Context
+from .decisions import ACCURACY, FP32_STREAM, Hold
+from .findings import Findings, Ruling
+from .regions import Regions
+
+SHORTEST = 2  # additions: the sum of two branches at least
+
+
+@dataclass(frozen=True)
+class WideStreams(Findings):
+    """The additions of residual streams, and the norms that read them, held."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What becomes of an addition's result: the next additions, the norms that read it, what moves it to them;
+    ``branches``: whether anything else reads it."""
+
+    additions: tuple[int, ...]
+    norms: tuple[int, ...]
+    moves: tuple[int, ...]
+    branches: bool
+
+
+def hold_wide_streams(context: Context, regions: Regions) -> WideStreams:
+    """Holds the residual streams of a model at every level, where the recipe asks for that."""
+    if not context.options.recipe.fp32_stream:
+        return WideStreams()
+    found = StreamFinder(context, regions)
+    rulings = [_ruling(context, found, stream) for stream in found.streams]
+    if rulings:
+        return WideStreams(rulings)
+    return WideStreams(notes=[Note("stream", "", "--fp32-stream: no residual stream is there that norms read")])
+
+
+def _ruling(context: Context, found: StreamFinder, stream: Sequence[int]) -> Ruling:
+    text = f"--fp32-stream: in a residual stream of {len(stream)} additions"
+    wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}
+    ops = (context.flow.ops[op] for op in sorted(wide))
+    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why(FP32_STREAM, text)) for op in ops if op.slots])
+
+
+@dataclass(frozen=True)
+class StreamFinder:
+    """Residual streams: additions that follow one another, directly or behind a norm, and that norms read."""
+
+    context: Context
+    regions: Regions
+
+    @cached_property
+    def streams(self) -> list[list[int]]:
+        """The additions of each stream, in the order of the model."""
+        follows = self._before()
+        first: dict[int, int] = {}
+        streams: dict[int, list[int]] = {}
+        for op in sorted(self.carried):
+            heads = {first[before] for before in follows.get(op, ()) if before in first}
+            if not heads and not self.carried[op].norms and not self.carried[op].branches:
+                continue  # a sum of branches, which is a branch itself
+            first[op] = head = min(heads, default=op)
+            for other in sorted(heads - {head}):
+                first.update(dict.fromkeys(streams[other], head))
+                streams[head] += streams.pop(other)
+            streams.setdefault(head, []).append(op)
+        return [sorted(one) for one in streams.values() if self._is_stream(one)]
+
+    @cached_property
+    def carried(self) -> Mapping[int, Carried]:
+        """By addition, what becomes of its result."""
+        roles = self.context.traits.operators("additions")
+        return {op.id: self._carried(op) for op in self.context.flow.ops if op.role in roles and self._adds(op)}
+
+    def _before(self) -> Mapping[int, list[int]]:
+        """By addition, those that it follows."""
+        before: dict[int, list[int]] = {}
+        for op, carried in self.carried.items():
+            for reader in carried.additions:
+                before.setdefault(reader, []).append(op)
+        return before
+
+    def _is_stream(self, stream: Sequence[int]) -> bool:
+        return len(stream) >= SHORTEST and any(self.carried[op].norms for op in stream)
+
+    def _adds(self, op: Op) -> bool:
+        """Whether an addition is none of a region's, of a bias or a norm."""
+        return op.id not in self.regions.of_op and self.regions.classes[op.id] == "gray" and bool(op.slots)
+
+    def _carried(self, op: Op) -> Carried:
+        """Follows a result through what moves it, and through norms, to additions."""
+        additions: dict[int, None] = {}
+        norms: dict[int, None] = {}
+        moves: dict[int, None] = {}
+        work: list[tuple[int, tuple[int, ...], bool]] = [(value, (), False) for value in op.outputs]
+        seen: set[int] = set()
+        branches = False
+        while work:
+            value, path, normed = work.pop()
+            for reader in self._readers(value, seen):
+                if self.regions.classes[reader.id] == "kept":
+                    norms |= {} if normed else {reader.id: None}
+                    moves |= dict.fromkeys(path)
+                    work += [(made, (), True) for made in reader.outputs]
+                elif self._is_move(reader):
+                    work += [(made, (*path, reader.id), normed) for made in reader.outputs]
+                elif self.context.traits.has(reader.role, "additions") and self._adds(reader):
+                    additions[reader.id] = None
+                    moves |= dict.fromkeys(path)
+                else:
+                    branches = True
+        return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
+
+    def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
+        """Who reads a float32 value, each of them once."""
+        for use in self.context.flow.uses[value] if value != NONE else ():
+            if use.op != NONE and use.unit != NONE and use.op not in seen:
+                seen.add(use.op)
+                yield self.context.flow.ops[use.op]
+
+    def _is_move(self, op: Op) -> bool:
+        role, traits = op.role, self.context.traits
+        return traits.has(role, "nothing_in_inference") or self.regions.classes[op.id] == "neutral"

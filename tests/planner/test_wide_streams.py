@@ -1,0 +1,159 @@
+"""`--fp32-stream`: residual streams and the norms that read them stay float32, branches are low."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, numpy_helper
+
+import ampgraph
+from ampgraph.core.errors import AmpError
+from ampgraph.numerics.strict.session import run_strict
+from onnx_text import parse
+from planner.support import decisions, element_types
+from planner.test_guards_place import NORM, WIDTH, additions, stream
+
+REASON = "--fp32-stream: in a residual stream of {0} additions"
+POST = "  ".join(
+    f"b{n} = MatMul (x{n}, w)  s{n} = Add (x{n}, b{n})  x{n + 1} = LayerNormalization (s{n}, scale, shift)"
+    for n in range(4)
+)
+
+
+def wide(model: ModelProto, level: str = "O2", **options: Any) -> ModelProto:
+    """Converted with the option; what the file says of itself is enough to convert it again to the same bytes."""
+    result = ampgraph.convert(model, level, fp32_stream=True, **options)
+    for said in (True, False):
+        again = ampgraph.convert(result, level, fp32_stream=said, **options)
+        assert again.SerializeToString(deterministic=True) == result.SerializeToString(deterministic=True)
+    return result
+
+
+@pytest.mark.parametrize("level", ("O1", "O2", "O3", "auto"))
+def test_additions_and_norms_are_float32_and_products_low(level: str) -> None:
+    found = decisions(wide(stream(3), level)).split()
+    kinds = {kind: {word.split(":")[1] for word in found if word.startswith(f"{kind}:")} for kind in ("Add", "MatMul")}
+    assert kinds == {"Add": {"f32"}, "MatMul": {"f16"}}
+    assert [word for word in found if word.startswith("LayerNorm")][1:] == ["LayerNormalization:f32"] * 3
+    assert "f16" in additions(ampgraph.convert(stream(3), "O2"))
+
+
+def test_a_stream_behind_norms() -> None:
+    model = stream(0, before=f"x0 = MatMul (input, w)  {POST}", end="y = MatMul (x4, w)")
+    assert additions(wide(model)) == ["f32"] * 4
+    assert set(additions(ampgraph.convert(model, "O2"))) == {"f16"}
+
+
+def test_the_reason_counts_the_additions() -> None:
+    plan = ampgraph.plan(stream(4), "O2", fp32_stream=True)
+    told = {d.kind: d.why.text for d in plan.decisions if d.why.rule == "fp32_stream"}
+    assert told == dict.fromkeys(("Add", "LayerNormalization"), REASON.format(4))
+    assert ampgraph.explain(stream(4), "x3", fp32_stream=True).slots[0].reason.endswith(REASON.format(4))
+
+
+def test_a_stream_that_is_moved_to_its_norms() -> None:
+    moved = "r = Reshape (x2, shape)  n = LayerNormalization (r, scale, shift)  y = MatMul (n, w)"
+    model = stream(2, end=moved)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([8, WIDTH]), "shape"))
+    for level in ("O2", "O3"):
+        assert "Reshape:f32" in decisions(wide(model, level))
+
+
+def test_sums_of_a_branch_are_low() -> None:
+    block = "  ".join(
+        f"n{n} = {NORM.format(n)}  a{n} = MatMul (n{n}, w)  m{n} = MatMul (n{n}, w)  "
+        f"b{n} = Add (a{n}, m{n})  x{n + 1} = Add (x{n}, b{n})"
+        for n in range(3)
+    )
+    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
+    assert additions(wide(model)) == ["f16", "f32"] * 3
+
+
+def test_a_model_without_a_stream_says_so() -> None:
+    plan = ampgraph.plan(stream(1, end="y = Softmax (x1)"), "O2", fp32_stream=True)
+    assert [note.text for note in plan.notes if note.topic == "stream"] == [
+        "--fp32-stream: no residual stream is there that norms read"
+    ]
+
+
+def test_the_pattern_of_a_user_wins() -> None:
+    model = ampgraph.convert(stream(3), "O2", fp32_stream=True, low="op:Add")
+    assert additions(model) == ["f16"] * 3
+
+
+def test_a_framework_has_no_such_rule() -> None:
+    with pytest.raises(AmpError) as raised:
+        ampgraph.plan(stream(2), policy="pytorch", fp32_stream=True)
+    assert raised.value.code == "AMP305" and "--policy pytorch" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_the_stream_is_more_exact(dtype: str) -> None:
+    model = stream(12)
+    feeds = {"input": np.random.default_rng(5).standard_normal((8, WIDTH)).astype(np.float32)}
+    want = run_strict(model, feeds)["y"]
+    low = [ampgraph.convert(model, "O2", dtype=dtype, opset=21, fp32_stream=kept) for kept in (True, False)]
+    errors = [np.linalg.norm(run_strict(one, feeds)["y"] - want) for one in low]
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_a_stream_that_products_read_as_well() -> None:
+    block = "  ".join(f"b{n} = MatMul (x{n}, w)  x{n + 1} = Add (x{n}, b{n})" for n in range(3))
+    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end=f"n = {NORM.format(3)}  y = MatMul (n, w)")
+    assert additions(wide(model)) == ["f32"] * 3
+
+
+@pytest.mark.slow
+def test_the_check_names_it_where_it_lessens_an_error_near_the_tolerance(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.warns(ampgraph.PrecisionWarning) as warned:
+        ampgraph.convert(stream(16), "O2", output=tmp_path / "low.onnx", tolerance=1.5e-3, check="auto")
+    (verdict,) = [one.message.verdict for one in warned if isinstance(one.message, ampgraph.PrecisionWarning)]
+    assert verdict.doubtful and verdict.stream is not None and verdict.error is not None
+    assert verdict.stream < 0.8 * verdict.error
+    assert str(verdict).endswith(f"give --data, or try: --fp32-stream (tried: error {verdict.stream:.2g})")
+
+
+def root_mean_squares(blocks: int) -> ModelProto:
+    """Pre-norm blocks behind an embedding, their norms in simple operators as torch writes them, with scales that both
+    low types hold exactly."""
+    lines = ["x0 = Gather (table, tokens)"]
+    for n in range(blocks + 1):
+        lines.append(f"q{n} = Pow (x{n}, two)  v{n} = ReduceMean <axes = [-1]> (q{n})  a{n} = Add (v{n}, eps)")
+        lines.append(f"r{n} = Sqrt (a{n})  i{n} = Reciprocal (r{n})  d{n} = Mul (x{n}, i{n})  n{n} = Mul (d{n}, g)")
+        if n < blocks:
+            lines.append(f"b{n} = MatMul (n{n}, w{n})  x{n + 1} = Add (x{n}, b{n})")
+    rng = np.random.default_rng(4)
+    weights = {f"w{n}": (rng.standard_normal((WIDTH, WIDTH)) / 8).astype(np.float32) for n in range(blocks)}
+    weights |= {"table": rng.standard_normal((32, WIDTH)).astype(np.float32), "g": np.full(WIDTH, 0.5, np.float32)}
+    weights |= {"two": np.array(2, np.float32), "eps": np.array(1e-3, np.float32)}
+    graph = f"g (int64[16] tokens) => (float[16,{WIDTH}] n{blocks}) {{ {'  '.join(lines)} }}"
+    return parse(graph, weights)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_a_norm_that_divides_is_as_exact_where_the_stream_is_alike(dtype: str) -> None:
+    model, rng = root_mean_squares(12), np.random.default_rng(6)
+    feeds = [{"tokens": rng.integers(0, 32, 16)} for _ in range(4)]
+    want = [run_strict(model, feed)["n12"] for feed in feeds]
+
+    def error(**options: Any) -> float:
+        made = ampgraph.convert(model, "O2", dtype=dtype, **options)
+        assert ("Div" in {node.op_type for node in made.graph.node}) == ("rewrite" not in options)
+        off = [np.linalg.norm(run_strict(made, f)["n12"] - w) for f, w in zip(feeds, want, strict=True)]
+        return float(np.median(off))
+
+    streams = {"with": error(fp32_stream=True), "without": error(fp32_stream=True, rewrite="no-quotient")}
+    assert streams["with"] <= 1.03 * streams["without"]
+    assert streams["with"] < 0.9 * error(), "one kernel a norm reads a low stream"
+
+
+def test_a_norm_beside_the_stream_is_of_one_type_where_its_kernel_knows_no_other() -> None:
+    """bfloat16 from float32 data is none of CUDA's kernels: a Cast that others read as well is not taken along."""
+    model = root_mean_squares(3)
+    types = element_types(wide(model, dtype="bfloat16"))
+    assert types["n0"] == types["n1"] == TensorProto.FLOAT
+    assert element_types(wide(model))["n0"] == TensorProto.FLOAT16
