@@ -135,11 +135,13 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer
 
 def test_a_norm_beyond_float32_is_an_overflow():
     """It would clip every gradient, all of which are finite, to 0."""
-    options = {"loss": "loss", "optimizer": "sgd", "level": "O0", "loss_scale": "dynamic:init=1024"}
     [batch] = batches(1)
     batch["t"][3, 1] = 1e25
     for clip, finite in ((None, True), (1.0, False)):
-        run = Runner(build_training_step(regression(), **options, clip_norm=clip))
+        step = build_training_step(
+            regression(), loss="loss", optimizer="sgd", level="O0", loss_scale="dynamic:init=1024", clip_norm=clip
+        )
+        run = Runner(step)
         assert bool(run(batch)["finite"]) == finite
 
 
