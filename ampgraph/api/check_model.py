@@ -122,20 +122,22 @@ class _Check:
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
 
     def opens(self) -> None:
-        """Opened as its users do, by ONNX Runtime with its default optimisations. A kernel that only the CPU lacks is
-        no fault; so is what MindSpore runs, which has no such."""
-        from ..runtime.opening import LacksKernel, open_plainly
-
-        def run() -> list[str]:
-            open_plainly(self.model, for_cpu=False)
-            return []
+        """Opened as its users do, by ONNX Runtime with its default optimisations, which must not break it. What the CPU
+        lacks kernels for is no fault; so is what MindSpore runs, which has no such."""
+        from .opening import refusal
 
         if is_mindir(self.model):
             return
         try:
-            self._attempt("opens", run, hint="inspect --runtime PYTHON tells what becomes of it on its own target")
-        except LacksKernel:
-            self.skipped["opens"] = "the CPU lacks a kernel for it"
+            found = refusal(self.model, "")
+        except AmpError as error:
+            self.skipped["opens"] = error.message
+            return
+        if found is not None and not found.optimised:
+            self.skipped["opens"] = f"the CPU does not: {found.said}"
+            return
+        hint = "inspect --runtime PYTHON tells what becomes of it on its own target"
+        self._found("opens", [] if found is None else [f"{found.said}, {found.why}"], hint=hint)
 
     def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
         """A run on a few samples."""

@@ -43,7 +43,7 @@ def _opens(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             run(Job(request.reference, recipe)).graph.save(path)
-            return not refusal(str(path), request.target)
+            return refusal(str(path), request.target) is None
         except AmpError:  # the pattern is of a node that convert itself made
             return False
 

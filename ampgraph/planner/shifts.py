@@ -21,7 +21,8 @@ def possible_shifts(context: Context) -> list[Op]:
     """What makes a mask of such numbers, from inputs and alone, that is only added to scores before Softmaxes, or only
     taken away from them."""
     flow = context.flow
-    adding = flow.with_roles(context.traits.operators("additions"))
+    traits = context.traits
+    adding = flow.with_roles(traits.operators("additions") | traits.operators("subtracts"))
     added = {flow.values[value].producer for op in adding for value in op.inputs if value != NONE}
     made = [flow.ops[op] for op in sorted(added - {NONE})]
     found = [op for op in made if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
@@ -44,13 +45,9 @@ def _is_mask(context: Context, op: Op) -> bool:
     uses = flow.uses[value]
     places = [(flow.ops[use.op].role, use.index) for use in uses if use.op != NONE]
     known = any(all(traits.at(role, trait, index) for role, index in places) for trait in ("additions", "subtracts"))
-    if (
-        not places
-        or len(places) < len(uses)
-        or not known
-        or traits.has(op.role, "additions")
-        or flow.scopes[op.scope].kind == "function"
-    ):
+    if not known or not 0 < len(places) == len(uses):
+        return False
+    if traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
         return False
     ends = _ends_by_rows(context, value)  # first, as it soon tells
     fits = ends and flow.shape(value) and not is_shifted(context, value)

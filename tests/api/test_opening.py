@@ -10,7 +10,7 @@ from onnx import helper
 import ampgraph
 from ampgraph.api import check, check_run, repair
 from ampgraph.api.check_request import Request
-from ampgraph.api.opening import refusal
+from ampgraph.api.opening import fault, refusal
 from ampgraph.api.steps import Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict, unchecked
@@ -47,7 +47,7 @@ def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_refusal_is_announced_at_any_target_with_its_cause_and_what_mends_it(tmp_path: Path, target: str) -> None:
     first, last = asked(*files(tmp_path), target)
-    assert first.missed and BROKEN in first.refused and first.why.endswith("with ORT_DISABLE_ALL it opens")
+    assert first.missed and BROKEN in first.refused and first.why.endswith("with ORT_DISABLE_ALL it is not refused")
     assert last.repair[0].startswith("--fp32 op:") and "(tried: it opens)" in str(last)
     assert str(last).startswith("MISSED: ONNX Runtime does not open it: Type Error: ")
     assert CheckVerdict.from_dict(json.loads(json.dumps(last.to_dict()))) == last
@@ -72,7 +72,27 @@ def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Pa
     given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
     path = str(tmp_path / "low.onnx")
     onnx.save(proto(ampgraph.convert(given, "O3", dtype="bfloat16", target="cuda", check="off")), path)
-    assert refusal(path, "cuda") == "" and "Could not find an implementation" in refusal(path, "cpu")
+    found = refusal(path, "cpu")
+    assert refusal(path, "cuda") is None and found is not None and "Could not find an implementation" in found.said
+
+
+def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
+    found = fault(*paths, "cuda")
+    assert found is not None and "is invalid" in found.said and not found.optimised
+
+
+def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_another_target(tmp_path: Path) -> None:
+    """It writes out what Clip is, with a Where that takes no bfloat16 at this opset."""
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
+        onnx.save(parse(text, opset=14), path)
+    found = refusal(paths[1], "cuda")
+    assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
+    assert fault(*paths, "cpu") == refusal(paths[1], "cpu")
 
 
 def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,8 @@ LEFT = {
 
 def model(body: str, opset: int = 17) -> ModelProto:
     stored = {"one": F(1), "far": F(-10000), "near": F(0.5), "zero": np.array([0]), "true": np.array(True),
-              "row": np.array([1, 1, 1, 0, 0, 0, 0, 0], F), "low": F(-np.inf), "size": np.array(3), "size1": F(10000)}  # fmt: skip
+              "row": np.array([1, 1, 1, 0, 0, 0, 0, 0], F), "low": F(-np.inf), "size": np.array(3),
+              "size1": F(10000)}  # fmt: skip
     used = {
         name: value for name, value in stored.items() if f"{name})" in body or f"({name}" in body or f" {name}," in body
     }
