@@ -11,7 +11,7 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
 from ..core.pass_ import Change, foreign
 from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
-from ..oplists.traits import has
+from ..oplists.traits import operators
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
         if editor.edits(value.scope):
             editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
             count += 1
-    for op in flow.ops if plan.weights else ():
-        together = has(op.role, "scalings") or (has(op.role, "stored_statistics") and len(op.outputs) == 1)
-        if together and editor.edits(op.scope):
+    factors, statistics = operators("scalings"), operators("stored_statistics")
+    for op in flow.with_roles(factors | statistics) if plan.weights else ():
+        if (op.role in factors or len(op.outputs) == 1) and editor.edits(op.scope):
             editor.round_together(op, plan.dtype)
     inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
     for edge in inserts:

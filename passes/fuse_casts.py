@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..core.dataflow import FLOAT32, Dataflow, Op
 from ..core.graph import Graph
 from ..core.pass_ import Change
-from ..oplists.traits import has
+from ..oplists.traits import operators
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FuseCasts:
 
     def __call__(self, graph: Graph) -> Change:
         flow = graph.dataflow(self.low)
-        casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
+        casts = _casts(flow)
         same = _in_every_call([op for op in casts if _types(flow, op) == (self.low, self.low)], casts)
         same = [op for op in same if self._may_go(flow, op)]
         wide = [op for op in casts if _types(flow, op) == (self.low, FLOAT32) and self._may_go(flow, op)]
@@ -44,9 +44,12 @@ class FuseCasts:
 
 def idle_casts(flow: Dataflow) -> frozenset[Hashable]:
     """Casts that nobody reads, or that change no type, as the file has them: they are the user's business."""
-    casts = [op for op in flow.ops if has(op.role, "casts") and op.inputs and op.outputs]
-    idle = [op for op in casts if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
+    idle = [op for op in _casts(flow) if not flow.uses[op.outputs[0]] or len(set(_types(flow, op))) == 1]
     return frozenset(mark for op in idle for mark in _marks(flow, op))
+
+
+def _casts(flow: Dataflow) -> list[Op]:
+    return [op for op in flow.with_roles(operators("casts")) if op.inputs and op.outputs]
 
 
 def _in_every_call(some: list[Op], casts: list[Op]) -> list[Op]:

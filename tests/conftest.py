@@ -1,11 +1,14 @@
 """What the tests of the command line share."""
 
+import gc
 import os
 import signal
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ampgraph.api import check, check_run
 from ampgraph.cli import app as cli
@@ -15,6 +18,8 @@ from torchlib import read_once
 os.environ.setdefault(
     "AMPGRAPH_CHECK", "off"
 )  # thousands of conversions start no process each; tests/api/test_check.py
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # a busy one is slow, not wrong
 
 
 def pytest_collection_modifyitems(config, items):
@@ -27,9 +32,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Where a test module of this run has imported torch."""
+    """Where test modules of this run have imported these: what they do anew each time takes most of many tests."""
     if "torch" in sys.modules:
         read_once()
+    if "mindspore.graph.api" in sys.modules:
+        collect_little(sys.modules["mindspore.graph.api"])
+
+
+def collect_little(module):
+    """MindSpore collects all garbage before each compilation, half a second among the objects of all tests: here what
+    is young. The rest is collected as always."""
+    module.gc = SimpleNamespace(collect=lambda: gc.collect(1))
 
 
 @pytest.fixture

@@ -24,6 +24,11 @@ def share(cells: Iterable[T], one_in: int) -> list[T]:
     return [cell for cell in cells if FULL or number_of(cell, "share") % one_in == 0]
 
 
+def examples(count: int) -> int:
+    """How many examples hypothesis draws: half of them; all in a full run."""
+    return count if FULL else (count + 1) // 2
+
+
 def turn(cell: object, choices: Sequence[T], count: int = 1) -> list[T]:
     """``count`` of the choices, neighbours in turn, in their order; all in a full run."""
     start = number_of(cell, "turn") % len(choices)

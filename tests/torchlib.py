@@ -19,4 +19,4 @@ def read_once() -> None:
         made.functions = {target: list(known) for target, known in made.functions.items()}
         return made
 
-    registry.from_torchlib = staticmethod(from_torchlib)
+    registry.from_torchlib = staticmethod(from_torchlib)  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.arguments import as_annotated
@@ -17,6 +18,7 @@ from ..planner.policies.registry import policy as policy_of
 from ..planner.resolve import resolve
 from ..training.forward.fixed_batch import check_batch
 from ..training.forward.read import read_forward
+from ..training.step.flat_update import Together
 from ..training.step.groups import Groups, groups_of
 from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
@@ -158,7 +160,8 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
     """Plans and casts forward and backward together."""
     if options.level.name == "O0":
         return
-    graph = OnnxGraph(joint.model)
+    graph, together = OnnxGraph(joint.model), Together.on(options.target)
+    options = replace(options, cast_together=together.longest if together.vectors else 0)
     held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
     stored = frozenset(value.name or "" for value in held)
     graph.prepare()

@@ -22,13 +22,14 @@ from ..core.errors import AmpError, is_number, nearest
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
 from ..core.recipe import Recipe
-from ..core.verdict import TOLERANCES, CheckVerdict, unchecked
+from ..core.verdict import TOLERANCES, UNCHECKED, CheckVerdict, unchecked
 from ..numerics.metrics.custom import Function, address_of
 from ..numerics.metrics.metric import metric_of
 from ..runtime.data import save_npz
 from .check_request import Request
 from .kinds import Data, Feeds, PathLike
 from .measuring import Measuring
+from .opening import CPU, died
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
@@ -38,6 +39,7 @@ SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not 
 SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
 WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for starting the process
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
+CRASHED = "the run crashed"
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ampgraph.api.check_run import main; "
@@ -97,7 +99,7 @@ def check(
             SECONDS * SHARES[data is not None], MEMORY + SLACK,
             checking.metric if isinstance(checking.metric, str) else None,
             MORE if data is None and measuring.samples is None else 0,
-            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(),
+            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(), plan.target,
         )  # fmt: skip
         return in_child(request)
 
@@ -149,7 +151,19 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def in_child(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none."""
+    """The verdict of a process of its own, whose crash or time-out is none. Where it is only the opening that crashes,
+    this is a fault of the file if it is meant for the CPU."""
+    verdict, crashed = _asked(request)
+    if not crashed or not request.target:
+        return verdict
+    without, _ = _asked(replace(request, target=""))
+    if without.outcome == UNCHECKED:
+        return verdict
+    return died(request) if request.target == CPU else without
+
+
+def _asked(request: Request) -> tuple[CheckVerdict, bool]:
+    """The answer of a process, and whether it crashed without one."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
         asked, answer = Path(folder, "request.json"), Path(folder, "verdict.jsonl")
         asked.write_text(request.to_json(), encoding="utf-8")
@@ -158,7 +172,9 @@ def in_child(request: Request) -> CheckVerdict:
         ended = _run(words)
         lines = answer.read_text(encoding="utf-8").splitlines(keepends=True) if answer.is_file() else []
         whole = [line for line in lines if line.endswith("\n")]
-        return CheckVerdict.from_dict(json.loads(whole[-1])) if whole else unchecked(ended)
+        if whole:
+            return CheckVerdict.from_dict(json.loads(whole[-1])), False
+        return unchecked(ended), ended.startswith(CRASHED)
 
 
 def _run(words: list[str]) -> str:
@@ -179,6 +195,6 @@ def _run(words: list[str]) -> str:
             child.communicate()
     code = child.returncode
     if code < 0:
-        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}"
+        return f"{CRASHED}: {signal.strsignal(-code) or f'signal {-code}'}"
     last = (said.strip().splitlines() or [""])[-1]
     return f"the run failed: {last or f'exit status {code}'}"

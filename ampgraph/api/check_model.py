@@ -58,6 +58,7 @@ def check(
         if graph is not None and sound.valid(graph):
             sound.stored(graph)
             sound.idle(graph)
+            sound.opens()
             count = SAMPLES if samples is None else samples
             sound.finite(graph, data, count, dims)
             if against is not None:
@@ -119,6 +120,24 @@ class _Check:
         """Casts that do nothing."""
         count = len(idle_casts(graph.dataflow())) // 2
         self._found("casts", [f"{count} Casts change no type, or nobody reads them"] if count else [], "warning")
+
+    def opens(self) -> None:
+        """Opened as its users do, by ONNX Runtime with its default optimisations, which must not break it. What the CPU
+        lacks kernels for is no fault; so is what MindSpore runs, which has no such."""
+        from .opening import refusal
+
+        if is_mindir(self.model):
+            return
+        try:
+            found = refusal(self.model, "")
+        except AmpError as error:
+            self.skipped["opens"] = error.message
+            return
+        if found is not None and not found.optimised:
+            self.skipped["opens"] = f"the CPU does not: {found.said}"
+            return
+        hint = "inspect --runtime PYTHON tells what becomes of it on its own target"
+        self._found("opens", [] if found is None else [f"{found.said}, {found.why}"], hint=hint)
 
     def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
         """A run on a few samples."""

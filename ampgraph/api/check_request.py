@@ -20,6 +20,7 @@ class Request:
         metric: as `verify` takes it by name; None for the check's own measure.
         more: how many generated samples where the first leave it open.
         whole: seconds that all of it may take, the search for a repair included.
+        target: for which the model was converted; empty where that is not known, and nothing is said of opening.
         recipe: what the model was converted with; None where that is not all that made it, so that nothing is tried.
     """
 
@@ -35,6 +36,7 @@ class Request:
     more: int = 0
     whole: float = 60.0
     recipe: JsonObject | None = None
+    target: str = ""
 
     @property
     def how(self) -> Recipe | None:

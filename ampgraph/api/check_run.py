@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..core.errors import AmpError
+from ..core.graph import is_mindir
 from ..core.repairs import Mended
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
 from ..numerics.inputs.sample_set import Samples
@@ -34,6 +35,8 @@ from .judging import Watched, counted, judged, unsure
 from .kinds import Model
 from .mending import repair_of
 from .near_limit import near_the_limit
+from .opening import refused
+from .opening_repair import with_repair
 from .pairs import OnnxPair, Pair, paired
 from .stream_tried import with_stream_tried
 from .trials import Outcome
@@ -77,6 +80,12 @@ def limit_memory(size: int) -> None:
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
     until = time.monotonic() + request.whole
+    if request.target and not is_mindir(request.model):
+        verdict = refused(request)
+        if verdict is not None:
+            answer(verdict)
+            answer(with_repair(verdict, request, until))
+            return
     pair = paired(request.reference, request.model, "cpu")
     count = max(request.samples, request.more)
     drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)

@@ -36,16 +36,22 @@ def heeding(graph: Graph, options: Options) -> Options:
     return replace(options, pinned=pinned_in(graph.metadata())) if isinstance(graph, DescribedGraph) else options
 
 
-def planned(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
-    """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of."""
+def planned(
+    graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
+) -> tuple[Plan, Dataflow]:  # fmt: skip
+    """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of.
+
+    ``passing``: nobody keeps the plan, so that it bears no digest and fits no other graph."""
     graph.prepare()
     graph.settle_shapes()
-    return settled_plan(graph, options, low_io)
+    return settled_plan(graph, options, low_io, passing=passing)
 
 
-def settled_plan(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Plan, Dataflow]:
+def settled_plan(
+    graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
+) -> tuple[Plan, Dataflow]:  # fmt: skip
     """As `planned`, of a sorted graph whose shapes are not doubted."""
-    digest = graph.digest()
+    digest = graph.digest() if options.ranges is not None or not passing else ""
     options = heeding(graph, options)
     if options.ranges is not None:
         options.ranges.check(digest)

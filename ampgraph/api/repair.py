@@ -24,7 +24,12 @@ def convert_and_repair(job: Job, progress: Progress = silent) -> Conversion:
         job = replace(job, measuring=replace(job.measuring, data=list(data)))  # it is read more than once
     done = run(job, progress)
     verdict = done.verdict
-    if verdict is None or verdict.ok or not verdict.samples or not job.checking.repair or job.plan is not None:
+    if verdict is None or verdict.ok or not job.checking.repair or job.plan is not None:
+        return done
+    if verdict.refused and verdict.repair:
+        opened = by_patterns(job, verdict, progress)
+        return opened if _ok(opened) else run(job, progress)
+    if not verdict.samples:
         return done
     if done.graph.format != "ONNX":
         return _with(done, replace(verdict, reason=f"{done.graph.format} models are not repaired"))

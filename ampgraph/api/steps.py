@@ -132,7 +132,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         graph = move.graph
         if options is not None:
             options = job.measuring.steer(options, graph, progress)
-        decided = decide(graph, plan, options, low_io, progress)
+        decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
         if job.report and options is not None:
             decided.plan.notes += alternatives(decided.flow, options, decided.plan)
@@ -226,12 +226,13 @@ def interface(graph: Graph, recipe: Recipe) -> frozenset[str]:
 
 
 def decide(
-    graph: Graph, plan: Plan | None, options: Options | None, low_io: frozenset[str], progress: Progress = silent
+    graph: Graph, plan: Plan | None, options: Options | None, low_io: frozenset[str], passing: bool, progress: Progress
 ) -> Planned:
-    """The plan, made or given; the graph is left with its norms rewritten."""
+    """The plan, made or given; the graph is left with its norms rewritten. ``passing``: nobody keeps one that is
+    made."""
     progress("planning", 0, 0)
     if options is not None:
-        plan, flow = pipeline.planned(graph, options, low_io)
+        plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
         return Planned(plan, flow, options.lists, given=False)
     assert plan is not None  # one of the two is there
     return Planned(plan, pipeline.followed(plan, graph), lists_of_plan(plan), given=True)

@@ -22,6 +22,7 @@ from .decoding import decoding_of
 from .fault_search import SECONDS, FaultSearch
 from .kinds import Data, Model, PathLike, path_of
 from .mending import LOOKING, repair_of
+from .opening import noted
 from .pairs import paired
 from .pictures import picture_verification, refuse_page
 
@@ -90,6 +91,7 @@ def verify(
         decoding = decoding_of(pair, steps, cache)
         lacking = decoding.optional if decoding is not None else frozenset()
         drawn = load_samples(pair.reference, data, count=samples, seed=seed, dims=dims, lacking=lacking)
+        opens = noted(*paths) if pair.strict else []
         pair.open()
         measure, drawn = metric_of(metric, pair.roles()), drawn.fitted(pair.expected)
         comparison = Comparison(drawn, measure, tolerance, steps, cache)
@@ -102,7 +104,7 @@ def verify(
         job.look(drawn, progress)
         mended = None if seen.ok else _mended(reference, job, comparison, until, hopeless=bool(alone))
         said = alone if decoding is None else decoding.notes(drawn.generated)
-        notes = (*drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
+        notes = (*opens, *drawn.notes, *pair.notes, *said, *([small] if small else []), *job.notes)
         names = ["in memory" if path is None else str(path) for path in paths]
         found = Verification(
             names[0], names[1], pair.device, pair.strict, pair.run, tolerance, len(drawn), tuple(seen.outputs),

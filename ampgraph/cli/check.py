@@ -36,8 +36,9 @@ def check(
     ampgraph check model.O2.onnx --against model.onnx --data samples/
     ampgraph check model.O2.onnx --format junit > report.xml
 
-    A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; a strict
-    run is finite, and right beside --against. The exit code is 1 where something of that is an error.
+    A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; ONNX
+    Runtime opens it, with its default optimisations; a strict run is finite, and right beside --against. The exit code
+    is 1 where something of that is an error.
     """
     with signals_wait():
         from ..api.check_model import check as look

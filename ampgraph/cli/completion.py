@@ -35,7 +35,7 @@ def completes(option: str) -> Complete | None:
         "target": lambda ctx, incomplete: starting(_targets(), incomplete),
         "fp32": patterns,
         "low": patterns,
-        "node": lambda ctx, incomplete: starting(_nodes(ctx)[0], incomplete),
+        "node": patterns,
     }
     if option in WORDS:
         return lambda ctx, incomplete: starting(WORDS[option], incomplete)

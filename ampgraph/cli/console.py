@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bash_words import asked_by_bash, complete
 from .terminal import INTERRUPTED, Interrupted, done, fail, prepare_streams
 
 
@@ -11,6 +12,8 @@ def main() -> None:
     try:
         from .app import app
 
+        if asked_by_bash():
+            complete(lambda: app(prog_name="ampgraph"))
         app(prog_name="ampgraph")
     except Interrupted:
         fail(INTERRUPTED, "interrupted")

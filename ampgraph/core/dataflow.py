@@ -7,8 +7,9 @@ every other tensor is a fact and has none (``NONE``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
@@ -17,6 +18,8 @@ FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
 HELD = "ampgraph.float32"
 """The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
+KEPT = "ampgraph.kept"
+"""The same of a node that may be low where a level has low norms."""
 
 BRANCHES = "ampgraph.branches"
 """The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
@@ -70,16 +73,14 @@ class Op:
     name: str
     inputs: list[int]
     outputs: list[int]
-    slots: dict[str, int] = field(default_factory=dict)  # slot name -> unit, float32 slots only
-    native: Any = None
-    role: str = ""
+    slots: dict[str, int]  # slot name -> unit, float32 slots only
+    native: Any
+    role: str
     held: str = ""  # why it computes in float32 whatever a list says
+    kept: str = ""  # the same, but at a level whose norms are low
     adds_branches: bool = False
     follows: int = NONE  # in a file that has gradients: the forward operator whose gradient it computes
     adds_for: int = NONE  # and the value whose gradients it adds
-
-    def __post_init__(self) -> None:
-        self.role = self.role or self.kind
 
 
 @dataclass(slots=True)
@@ -243,6 +244,18 @@ class Dataflow:
 
     def op_units(self, op: Op) -> set[int]:
         return {self.find(u) for u in op.slots.values()}
+
+    @cached_property
+    def _by_role(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = {}
+        for op in self.ops:
+            found.setdefault(op.role, []).append(op)
+        return found
+
+    def with_roles(self, roles: Collection[str]) -> list[Op]:
+        """The operators that have one of some roles, in their order; to be asked for once the model is read."""
+        groups = [ops for role, ops in self._by_role.items() if role in roles]
+        return groups[0] if len(groups) == 1 else sorted((op for ops in groups for op in ops), key=lambda op: op.id)
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

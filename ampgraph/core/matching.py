@@ -61,9 +61,10 @@ class PatternSet:
         matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
         behind = {name: self._behind(name, classes or {}) for name in {*anchors.values()}}
-        for op in flow.ops:
-            if (anchor := anchors.get(op.role)) is None or not op.slots:
+        for op in flow.with_roles(anchors):
+            if not op.slots:
                 continue
+            anchor = anchors[op.role]
             if (roles := behind[anchor]) and roles.isdisjoint(reader.role for reader in flow.readers(op.outputs[0])):
                 continue
             if (match := matcher.at(op, self._tree(anchor))) is not None:

@@ -46,6 +46,8 @@ class CheckVerdict:
             ``repaired_error`` is what was left.
         suggestion: options to try, where nothing was found that mends it; ``unrepaired``: why.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
+        refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
+            was compared then.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
@@ -67,6 +69,7 @@ class CheckVerdict:
     suggestion: tuple[str, ...] = ()
     unrepaired: str = ""
     held: tuple[str, ...] = ()
+    refused: str = ""
     reason: str = ""
     near: str = ""
     vanishing: str = ""
@@ -107,6 +110,10 @@ class CheckVerdict:
         """One line, as `convert` prints it."""
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
+        if self.refused:
+            return ", ".join(
+                [f"MISSED: ONNX Runtime does not open it: {self.refused}", *filter(None, [self.why]), *self._remedy()]
+            )
         size = "infinite" if self.error is None or math.isinf(self.error) else f"{self.error:.2g}"
         if self.ok:
             held = f", repaired: {len(self.held)} held in float32 ({self.held[0]} ...)" if self.held else ""
@@ -130,7 +137,8 @@ class CheckVerdict:
     def _remedy(self) -> list[str]:
         """What mends it, else what to try and why there is no more."""
         if self.repair:
-            return [f"repair: {listed(self.repair)} (tried: error {self.repaired_error or 0.0:.2g})"]
+            tried = "it opens" if self.refused else f"error {self.repaired_error or 0.0:.2g}"
+            return [f"repair: {listed(self.repair)} (tried: {tried})"]
         none = [f"repair: {self.unrepaired}"] if self.unrepaired else []
         none += [f"try: {listed(self.suggestion)}"] if self.suggestion else []
         return none + ([self._streams()] if self.stream is not None else [])
@@ -151,7 +159,7 @@ class CheckVerdict:
         """What `to_dict` made."""
         known: dict[str, Any] = dict(data)
         known |= {name: tuple(known[name]) for name in ("repair", "suggestion", "held")}
-        if data["outcome"] == MISSED and data["error"] is None:
+        if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
             known["error"] = math.inf
         return CheckVerdict(**known)
 

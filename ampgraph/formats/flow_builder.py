@@ -46,8 +46,9 @@ class FlowBuilder:
 
     def op(self, kind: str, scope: int, index: int, name: str, inputs: list[int], native: object, role: str = "") -> Op:
         """A new operator, without results and slots."""
-        op = Op(len(self.flow.ops), kind, scope, index, name, inputs, [], {}, native, role)
-        self.flow.ops.append(op)
+        ops = self.flow.ops
+        op = Op(len(ops), kind, scope, index, name, inputs, [], {}, native, role or kind)
+        ops.append(op)
         return op
 
     def use(self, value: Value, op: int, index: int, unit: int, scope: int) -> None:

@@ -94,6 +94,7 @@ Trait = Literal[
     "reshapes",
     "roots",
     "row_maxima",
+    "row_minima",
     "same_size",
     "scales",
     "scalings",

@@ -79,8 +79,9 @@ def _first(context: Context) -> list[Tie | Hold]:
                 *_broken_type(context, op),
             ]
             first += [*broken_mask(context, op), *broken_sum(context, op)]
-            if op.held:
-                first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", op.held)))
+            held = op.held or (op.kept if context.options.level.kept != "low" else "")
+            if held:
+                first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
     return first
 
 
@@ -272,7 +273,7 @@ def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
     unlisted: dict[str, int] = {}
     for op in flow.ops:
         listed = bool(classes[op.id]) or _is_border(flow, op)
-        if op.slots and not op.held and (op.kind in flow.unknown_kinds or not listed):
+        if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1
     notes = []
     for kind, count in sorted(unlisted.items()):

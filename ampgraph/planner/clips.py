@@ -16,7 +16,7 @@ SINCE = 8  # Max and Min spread their operands from this opset on
 
 def possible_clips(flow: Dataflow, options: Options) -> list[Op]:
     """The Clips that could be written so, whatever their types will be."""
-    bounds = [op for op in flow.ops if options.lists.traits.has(op.role, "bounds")]
+    bounds = flow.with_roles(options.lists.traits.operators("bounds"))
     found = [op for op in bounds if _may_be_written(flow, options, op)]
     named = touched(flow, options.named) if found else set()
     return [op for op in found if op.id not in named]  # the user speaks of the others: they stay

@@ -44,7 +44,7 @@ class Costs:
     """Sizes of values, computed when they are asked for: most units are settled without."""
 
     def __init__(self, flow: Dataflow, options: Options) -> None:
-        self.flow, self.named = flow, options.dims
+        self.flow, self.named, self.together = flow, options.dims, options.cast_together
         self._elements: dict[int, int] = {}
         self.classes = size_classes(flow, options)
 
@@ -83,7 +83,12 @@ class Costs:
 
     def cast(self, value: int) -> int:
         """A Cast reads 4 and writes 2 bytes an element, or the reverse."""
-        return (6 * self.elements(value) + LAUNCH) * self.flow.scopes[self.flow.values[value].scope].times
+        launch = 0 if self.is_cast_with_others(value) else LAUNCH
+        return (6 * self.elements(value) + launch) * self.flow.scopes[self.flow.values[value].scope].times
+
+    def is_cast_with_others(self, value: int) -> bool:
+        """Whether one node casts it and many more: no kernel is started for it alone."""
+        return self.together > 0 and self.flow.values[value].default and self.elements(value) <= self.together
 
 
 def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
@@ -159,11 +164,12 @@ def _settle_unsized(task: CutTask, costs: Costs, undecided: set[int], around: Se
     nets: list[Net] = []
     sizes: list[tuple[int, int]] = []  # nets of one entry have costs in one proportion: at least the second number
     for value in map(flow.values.__getitem__, around):
-        net = net_of(task, value.id, costs if value.weight else None, undecided)
+        sized = value.weight or costs.is_cast_with_others(value.id)
+        net = net_of(task, value.id, costs if sized else None, undecided)
         if net is not None:
             nets.append(net)
             least = SMALLEST_CAST * flow.scopes[value.scope].times
-            sizes.append((NONE, 1) if value.weight else (costs.classes[value.id], least))
+            sizes.append((NONE, 1) if sized else (costs.classes[value.id], least))
     fixed = {
         u: task.decisions.sides[u]
         for net in nets

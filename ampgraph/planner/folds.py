@@ -38,7 +38,8 @@ class Fold:
 def find_folds(flow: Dataflow, options: Options, names: Collection[str]) -> list[Fold]:
     """What could go into products by rewrites of these names, whatever their types will be."""
     finder = _Chains(flow, options, names)
-    found = (finder.fold(op) for op in flow.ops if finder.traits.positions(op.role, "biased") and op.slots)
+    biased = flow.with_roles(finder.traits.operators("biased"))
+    found = (finder.fold(op) for op in biased if finder.traits.positions(op.role, "biased") and op.slots)
     return [fold for fold in found if fold is not None]
 
 

@@ -15,7 +15,7 @@ from .selection import touched
 def find_given_casts(context: Context) -> list[Rewrite]:
     """The Casts that can go: no number changes. Those that a border needs, or a pattern names, stay."""
     flow, options = context.flow, context.options
-    casts = [op for op in flow.ops if context.traits.has(op.role, "casts") and is_inside(flow, op)]
+    casts = [op for op in flow.with_roles(context.traits.operators("casts")) if is_inside(flow, op)]
     groups = [(op, *_idle(context, op)) for op in casts if _does_nothing(flow, op) or _idle(context, op)]
     named = touched(flow, options.named) if groups else set()
     return [_rewrite(flow, group) for group in groups if not any(op.id in named for op in group)]

@@ -12,7 +12,7 @@ from .selection import touched
 def find_given_pads(context: Context) -> list[Rewrite]:
     """Operators that add no element to float data, on any side. Those that a border needs, or a pattern names, stay."""
     flow = context.flow
-    idle = [op for op in flow.ops if context.traits.has(op.role, "pads") and _is_idle(context, op)]
+    idle = [op for op in flow.with_roles(context.traits.operators("pads")) if _is_idle(context, op)]
     named = touched(flow, context.options.named) if idle else set()
     return [
         Rewrite(flow.scopes[op.scope].path, op.kind, (op.index,), (flow.values[op.inputs[0]].name,), 0, 0.0, "pad")

@@ -33,6 +33,7 @@ class Options:
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
         pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
+        cast_together: inputs with a first value of up to so many numbers are cast by one node for all.
     """
 
     recipe: Recipe
@@ -43,6 +44,7 @@ class Options:
     store_weights: str
     ranges: Ranges | None = None
     pinned: tuple[str, ...] = ()
+    cast_together: int = 0
 
     @property
     def dtype(self) -> str:

@@ -38,8 +38,8 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
     flow, options = context.flow, context.options
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
-    for op in flow.ops:
-        if not op.slots or not context.traits.has(op.role, "scalings") or not _is_gray(options, op):
+    for op in flow.with_roles(context.traits.operators("scalings")):
+        if not op.slots or not _is_gray(options, op):
             continue
         data = _scaled(flow, options, op)
         product = _product(flow, options, op, data) if data != NONE else ""

@@ -18,9 +18,14 @@ SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one ov
 
 
 def possible_shifts(context: Context) -> list[Op]:
-    """What makes a mask of such numbers, from inputs and alone, that is only added to scores before Softmaxes."""
+    """What makes a mask of such numbers, from inputs and alone, that is only added to scores before Softmaxes, or only
+    taken away from them."""
     flow = context.flow
-    found = [op for op in flow.ops if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
+    traits = context.traits
+    adding = flow.with_roles(traits.operators("additions") | traits.operators("subtracts"))
+    added = {flow.values[value].producer for op in adding for value in op.inputs if value != NONE}
+    made = [flow.ops[op] for op in sorted(added - {NONE})]
+    found = [op for op in made if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
     return found if found and not _is_fused(context) else []
 
 
@@ -38,8 +43,11 @@ def shifts(context: Context, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]
 def _is_mask(context: Context, op: Op) -> bool:
     flow, traits, value = context.flow, context.traits, op.outputs[0]
     uses = flow.uses[value]
-    added = uses and all(use.op != NONE and traits.at(flow.ops[use.op].role, "additions", use.index) for use in uses)
-    if not added or traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
+    places = [(flow.ops[use.op].role, use.index) for use in uses if use.op != NONE]
+    known = any(all(traits.at(role, trait, index) for role, index in places) for trait in ("additions", "subtracts"))
+    if not known or not 0 < len(places) == len(uses):
+        return False
+    if traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
         return False
     ends = _ends_by_rows(context, value)  # first, as it soon tells
     fits = ends and flow.shape(value) and not is_shifted(context, value)
@@ -76,17 +84,21 @@ def _is_in_range(context: Context, value: int) -> bool:
 
 
 def _ends_by_rows(context: Context, value: int) -> bool:
-    """Whether every path from a value ends in a Softmax over the last axis, through additions alone."""
+    """Whether every path from a value ends in a Softmax over the last axis, through additions alone, of which the first
+    may take it away."""
     flow, traits, work = context.flow, context.traits, [value]
     while work:
-        for use in flow.uses[work.pop()]:
+        current = work.pop()
+        for use in flow.uses[current]:
             op = flow.ops[use.op] if use.op != NONE else None
             if op is None:
                 return False
             if traits.has(op.role, "softmaxes"):
                 if not _is_by_rows(context, op):
                     return False
-            elif any(traits.has(op.role, trait) for trait in ("additions", "nothing_in_inference")):
+            elif any(traits.has(op.role, trait) for trait in ("additions", "nothing_in_inference")) or (
+                current == value and traits.at(op.role, "subtracts", use.index)
+            ):
                 work += op.outputs[:1]
             else:
                 return False

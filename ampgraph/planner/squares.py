@@ -26,7 +26,7 @@ class Squares:
     def of_op(self) -> Mapping[int, int]:
         """The operators that square, with what they square."""
         may = frozenset[str]().union(*map(self.traits.operators, SQUARING))
-        squared = {op.id: self._squared(op) for op in self.flow.ops if op.slots and op.role in may}
+        squared = {op.id: self._squared(op) for op in self.flow.with_roles(may) if op.slots}
         return {op: value for op, value in squared.items() if value != NONE}
 
     def _squared(self, op: Op) -> int:

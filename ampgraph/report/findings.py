@@ -18,6 +18,7 @@ RULES = {
     "valid": "the format's checker and the types of all operators agree with it",
     "stored": "no stored tensor holds NaN",
     "casts": "no Cast is idle",
+    "opens": "ONNX Runtime opens it with its default optimisations",
     "finite": "a run, strict for ONNX, gives finite numbers",
     "right": "a strict run is within the tolerance of the reference",
 }

@@ -40,7 +40,7 @@ def test_a_sound_file(folder: Path, amp: Any) -> None:
     code, out, err = amp("check", "m.onnx", "m.O2.onnx", "--against", "m.onnx")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        f"{n}: ok (reads, valid, stored, casts, finite, right)" for n in ("m.onnx", "m.O2.onnx")
+        f"{n}: ok (reads, valid, stored, casts, opens, finite, right)" for n in ("m.onnx", "m.O2.onnx")
     ]
     assert str(ampgraph.check("m.onnx", "m.onnx")) == out.splitlines()[0]
 
@@ -84,9 +84,10 @@ def test_what_cannot_be_looked_at_is_said(folder: Path, monkeypatch: pytest.Monk
     def missing() -> None:
         raise ampgraph.AmpError("AMP501", "onnxruntime is not installed", hint="install it")
 
-    monkeypatch.setattr("ampgraph.numerics.strict.session.import_onnxruntime", missing)
+    for module in ("numerics.strict.session", "runtime.opening"):
+        monkeypatch.setattr(f"ampgraph.{module}.import_onnxruntime", missing)
     found = ampgraph.check("m.onnx")
-    assert found.ok and found.skipped == (("finite", "onnxruntime is not installed"),)
+    assert found.ok and found.skipped == tuple((rule, "onnxruntime is not installed") for rule in ("opens", "finite"))
     assert "finite not looked at: onnxruntime is not installed" in str(found)
 
 

@@ -41,6 +41,12 @@ def test_inputs_and_outputs_may_be_low(tolerance):
     }
 
 
+@pytest.fixture(scope="module")
+def bytes_tuned():
+    """The tuning that others must equal."""
+    return tuned("bytes", tolerance=5e-5)[2]
+
+
 def strict_error(model, converted, feeds):
     """The relative L2 of the worst output at the 90th percentile, once more."""
     ours, theirs = StrictSession(model), StrictSession(converted)
@@ -122,8 +128,8 @@ def test_what_the_user_asked_for_is_kept():
 
 
 @pytest.mark.slow
-def test_the_same_input_gives_the_same_plan():
-    one, two = (tuned("bytes", tolerance=5e-5)[2] for _ in range(2))
+def test_the_same_input_gives_the_same_plan(bytes_tuned):
+    one, two = bytes_tuned, tuned("bytes", tolerance=5e-5)[2]
     assert one.to_dict() == two.to_dict() and one.plan.to_json() == two.plan.to_json()
 
 
@@ -185,10 +191,9 @@ def test_progress_is_told():
 
 
 @pytest.mark.slow
-def test_outputs_in_a_file_give_the_same_tuning(monkeypatch):
-    one = tuned("bytes", tolerance=5e-5)[2]
+def test_outputs_in_a_file_give_the_same_tuning(monkeypatch, bytes_tuned):
     monkeypatch.setattr(judging, "IN_MEMORY", 0)
-    assert tuned("bytes", tolerance=5e-5)[2].to_dict() == one.to_dict()
+    assert tuned("bytes", tolerance=5e-5)[2].to_dict() == bytes_tuned.to_dict()
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, monkeypatch):

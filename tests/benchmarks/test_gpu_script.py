@@ -1,6 +1,7 @@
 """`benchmarks/gpu.py` without a GPU: everything but the CUDA session itself, on tiny models."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -104,15 +105,15 @@ def test_what_the_device_does_is_held_against_what_was_told(monkeypatch, tmp_pat
     assert gpu.as_told(tmp_path, row, gpu.parse([str(tmp_path)])) == {}
 
 
-def test_the_training_script_without_a_gpu(tmp_path):
+def test_the_training_script_without_a_gpu(tmp_path, monkeypatch, capsys):
     words = ["--device", "cpu", "--tiny", "--out", str(tmp_path / "train.json")]
-    done = subprocess.run([sys.executable, str(BENCHMARKS / "gpu_train.py"), *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["gpu_train.py", *words])
+    runpy.run_path(str(BENCHMARKS / "gpu_train.py"), run_name="__main__")
     found = json.loads((tmp_path / "train.json").read_text())
     assert found["tiny"] and set(found["rows"]) == {
         "ampgraph O0", "ampgraph O2", "ampgraph auto", "torch float32", "torch autocast"
     }  # fmt: skip
-    assert "these figures mean nothing" in done.stdout
+    assert "these figures mean nothing" in capsys.readouterr().out
 
 
 def test_facts_count_casts_and_low_heavy_nodes_at_any_depth(tmp_path):

@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+from ampgraph.cli.bash_words import joined
+from ampgraph.cli.console import main
 from cli_helpers import MODELS, process
 
 MODEL = MODELS / "digits_transformer.onnx"
@@ -41,12 +43,40 @@ def complete(amp, monkeypatch, capsys):
         (["convert", MODEL, "--fp32", "node_add_1"], ["node_add_167", "node_add_188"]),
         (["convert", MODEL, "--level", "O1", "--low", "op:So"], ["op:Softmax"]),
         (["explain", MODEL, "node_add_7"], ["node_add_77"]),
+        (["explain", MODEL, "op:So"], ["op:Softmax"]),
         (["explain", MODELS / "digits_cnn.mindir", "Default/head-Dense/M"], ["Default/head-Dense/MatMul-op0"]),
         (["convert", "no_such.onnx", "--fp32", "n"], []),
     ],
 )
 def test_words_behind_a_line(complete, words, found):
     assert complete(*words) == found
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        (["--low", "op", ":", "So"], ["Softmax"]),
+        (["--low", "op", ":"], ["Add", "Concat"]),
+        (["--level", "=", "O"], ["O0", "O1", "O2", "O3"]),
+        (["--low", "op:So"], ["op:Softmax"]),  # where ":" is no break
+        (["--low", "op", ":", "Softmax", "--dty"], ["--dtype"]),
+    ],
+)
+def test_bash_ends_words_at_colons_and_takes_what_stands_behind(monkeypatch, capsys, pieces, found):
+    words = ["ampgraph", "convert", str(MODEL), *pieces]
+    monkeypatch.setenv("_AMPGRAPH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().out.split()
+    assert said[: len(found)] == found and (said == found or pieces[-1] == ":")
+
+
+def test_words_of_bash_are_joined_as_they_were_typed():
+    assert joined(["a", "op", ":", "x", "::", "y", "b"], 5) == (["a", "op:x::y", "b"], 1)
+    assert joined(["a", "--level", "="], 2) == (["a", "--level="], 1)
+    assert joined(["a", "b"], 2) == (["a", "b", ""], 2)
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def words(verb: str, pair: tuple[Path, Path]) -> list[str]:
 @pytest.mark.parametrize(
     "verb", ["verify", "diff", "run", "check", "tune", pytest.param("convert", marks=pytest.mark.slow)]
 )
+@pytest.mark.usefixtures("check_here")
 def test_it_sizes_generated_inputs(amp, verb, pair):
     status, _, error = amp(*words(verb, pair), "--dim", f"rows={ROWS}")
     assert status == 0 and "AMP" not in error

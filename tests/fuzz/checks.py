@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.api.check_request import Request
 from ampgraph.api.check_run import judge
+from ampgraph.api.opening import refused
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
@@ -134,8 +137,19 @@ def _valid(case: Random, result: ModelProto, way: Way) -> None:
     except _Failed:
         raise
     except Exception as error:
-        if way.target == "cpu":  # other targets' kernels are not here, and what has none is replaced by its definition
-            raise _Failed("load", error) from error
+        said = _of_opening(case.model, result, way)
+        if said or way.target == "cpu":  # other targets' kernels are not here, nor what is valid in their place
+            raise _Failed("load", said or f"unannounced: {error}") from error
+
+
+def _of_opening(model: ModelProto, result: ModelProto, way: Way) -> str:
+    """What the check says of a file that does not open; empty where it says nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, low = (os.path.join(folder, name) for name in ("model.onnx", "low.onnx"))
+        onnx.save(model, given)
+        onnx.save(result, low)
+        found = refused(Request(given, low, None, 1, {}, 1.0, 0, 0, target=way.target))
+        return "" if found is None else str(found)
 
 
 def _seen(session: ort.InferenceSession) -> list[tuple[str, str, int]]:

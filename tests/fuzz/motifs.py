@@ -12,8 +12,10 @@ from fuzz.forms import Want
 from planner.test_region_forms import FORMS, LOG_SOFTMAX, MORE
 from planner.test_regions import FORMS as MORE_FORMS
 from planner.test_regions import WEIGHTS
+from share import number_of
 
 F = np.float32
+COMPUTED = 8  # of so many constants of floats one is computed
 MASKED = """k = Transpose <perm = [1, 0]> (x)  u = MatMul (x, k)  v = Div (u, eight)  m = {mask}  a = Add (v, m)
     p = Softmax (a)  y = MatMul (p, x)"""
 SEEN = np.tril(np.ones((4, 4), F))
@@ -40,6 +42,15 @@ def texts() -> list[str]:
     return [*forms, *(text for _, _, text in MORE_FORMS), *LOG_SOFTMAX.values(), *OTHERS.values()]
 
 
+def _constant(body: Body, value: np.ndarray) -> str:
+    """A constant; at times one that a node computes, which the runtime folds before it looks for forms."""
+    if value.dtype == F and number_of((body.shared.count, value.tolist()), "computed") % COMPUTED == 0:
+        made = body.emit("Mul", [body.constant(value / 2), body.constant(np.asarray(F(2)))])
+        if made:
+            return str(made[0])
+    return body.constant(value)
+
+
 def motif(body: Body) -> None:
     """One of them, on a value that is there."""
     shared = body.shared
@@ -49,7 +60,7 @@ def motif(body: Body) -> None:
     for node in graph.node:
         for place, name in enumerate(node.input):
             if name and name not in names:
-                names[name] = body.constant(np.asarray(STORED[name]))
+                names[name] = _constant(body, np.asarray(STORED[name]))
             node.input[place] = names.get(name, "")
         for place, name in enumerate(node.output):
             names[name] = node.output[place] = shared.fresh()

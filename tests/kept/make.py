@@ -5,9 +5,11 @@ Run once for each version, when it is released: a folder that is there is never 
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +20,19 @@ from onnx_text import parse
 
 HOME = Path(__file__).resolve().parent
 EPOCHS = 4
+RECIPE: dict[str, Any] = {
+    "level": "O1",
+    "dtype": "bfloat16",
+    "policy": "pytorch",
+    "fp32": ["op:Tanh", "scope:head.*"],
+    "low": ["node, with a comma"],
+    "io": ["past_*=low"],
+    "dims": {"batch": 4},
+    "rewrite": ["exact", "no-half"],
+    "opset": "auto",
+    "range_margin": 3.0,
+}
+"""One of each kind of field."""
 
 
 def trained(folder: Path, checkpoint: Path, resume: bool = False, on_epoch: OnEpoch | None = None) -> History:
@@ -29,8 +44,16 @@ def trained(folder: Path, checkpoint: Path, resume: bool = False, on_epoch: OnEp
     )  # fmt: skip
 
 
+def decided(folder: Path) -> None:
+    """A recipe as JSON and as text; a converted file with a node that was asked to stay float32, and says so."""
+    recipe = ampgraph.Recipe.of(**RECIPE)
+    (folder / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1) + "\n", encoding="utf-8")
+    (folder / "recipe.txt").write_text(f"{recipe}\n", encoding="utf-8")
+    ampgraph.convert(str(folder / "model.onnx"), "O2", fp32=["op:Tanh"], output=folder / "pinned.onnx", check="off")
+
+
 def main(version: str) -> None:
-    """A model with its plan and ranges; a training step, its data, a checkpoint halfway and the losses to the end."""
+    """A model with its plan and ranges, a training step, its data, a checkpoint halfway and the losses to the end."""
     folder = HOME / version
     folder.mkdir()
     rng = np.random.default_rng(1)
@@ -42,6 +65,7 @@ def main(version: str) -> None:
     ampgraph.calibrate(str(folder / "model.onnx"), data=[{"x": x}]).write(folder / "ranges.json")
     plan = ampgraph.plan(str(folder / "model.onnx"), "O1")
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    decided(folder)
     step = ampgraph.build_training_step(str(folder / "model.onnx"), loss="cross_entropy", optimizer="adamw", level="O1")
     step.save(folder / "step.onnx")
 

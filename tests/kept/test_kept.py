@@ -1,7 +1,8 @@
-"""Plans, ranges, steps and checkpoints of every released version are read by this one."""
+"""Plans, ranges, recipes, converted files, steps and checkpoints of every released version are read by this one."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import ampgraph
 from ampgraph.core.version import __version__
 from ampgraph.training.run.fitting import FILE
-from kept.make import EPOCHS, HOME, trained
+from kept.make import EPOCHS, HOME, RECIPE, trained
 from onnx_text import proto
 
 VERSIONS = sorted(path for path in HOME.iterdir() if (path / "model.onnx").is_file())
@@ -38,6 +39,24 @@ def test_ranges_steer(folder: Path) -> None:
     model, ranges = str(folder / "model.onnx"), str(folder / "ranges.json")
     assert not [d for d in ampgraph.plan(model, ranges=ranges).decisions if d.why.rule == "range"]
     assert [d for d in ampgraph.plan(model, ranges=ranges, range_margin=1e5).decisions if d.why.rule == "range"]
+
+
+@every
+def test_a_recipe_says_the_same(folder: Path) -> None:
+    """As JSON and as text, which stand in scripts and in other files."""
+    expected = ampgraph.Recipe.of(**RECIPE)
+    data = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    assert ampgraph.Recipe.from_dict(data) == expected
+    assert ampgraph.Recipe.from_text((folder / "recipe.txt").read_text(encoding="utf-8").strip()) == expected
+
+
+@every
+def test_a_converted_file_says_what_it_keeps_and_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
+    kept = folder / "pinned.onnx"
+    again = ampgraph.convert(str(kept), "O2", output=tmp_path / "again.onnx", check="off")
+    assert Path(again).read_bytes() == kept.read_bytes()
+    (tanh,) = (node for node in onnx.load(kept).graph.node if node.op_type == "Tanh")
+    assert "is float32" in str(ampgraph.explain(str(kept), tanh.output[0]))
 
 
 @every

@@ -40,7 +40,7 @@ def test_what_mindspore_refuses_is_what_the_cases_name(exported):
     assert parity.errors(exported) - set(parity.LOW) == set(cases.REFUSED) & set(parity.NAMED)
 
 
-@pytest.mark.parametrize(("name", "level"), cases.half(cases.ESSENTIAL))
+@pytest.mark.parametrize(("name", "level"), parity.IN_BFLOAT16)
 def test_bfloat16_is_where_mindspore_has_it(exported, tmp_path, name, level):
     """The CPU cannot run it, so only the files are compared; MindSpore leaves casts in that cancel out."""
     own, ours = exported / name / f"{level}-bfloat16.mindir", tmp_path / "ours.mindir"

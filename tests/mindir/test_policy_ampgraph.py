@@ -30,8 +30,8 @@ import sys
 from pathlib import Path
 from ampgraph import convert
 for place in map(Path, sys.argv[2:]):
-    for level in ("O1", "O2", "O3", "auto"):
-        convert(place / "fp32.mindir", level, output=Path(sys.argv[1]) / f"{place.name}_{level}.mindir")
+    level = place.name
+    convert(place.parent / "fp32.mindir", level, output=Path(sys.argv[1]) / f"{place.parent.name}_{level}.mindir")
 """
 
 
@@ -160,7 +160,7 @@ def test_converting_again_changes_nothing(lowered, tmp_path, name, level):
 
 def test_every_process_writes_the_same_bytes(lowered, tmp_path):
     """Whatever the order of its sets."""
-    places = [str(lowered / name) for name in dict(PAIRS)]
+    places = [str(lowered / name / level) for name, level in PAIRS]
     for seed in ("1", "2"):
         folder = tmp_path / seed
         folder.mkdir()

@@ -22,6 +22,7 @@ from ampgraph.core.ranges import Range, Ranges, measure
 from ampgraph.numerics.inputs.samples import load_samples
 from onnx_text import parse
 from planner.graphs import random_models
+from share import examples
 
 pytest.importorskip("onnxruntime")
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -75,7 +76,7 @@ def check(made: ModelProto, samples: list[dict[str, np.ndarray]], **more: Any) -
 
 @pytest.mark.slow
 @given(random_models(widths=(4,)))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_ranges_of_random_graphs_are_those_of_the_reference(made: ModelProto) -> None:
     samples = list(load_samples(made, count=2))
     whole = check(made, samples)

@@ -29,6 +29,23 @@ def test_a_height_of_which_nothing_may_be_left() -> None:
     assert found["x"] == (1, 3, 8, 256)
 
 
+PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {
+  is = Equal(rate, sixteen)
+  y = If (is) <then_branch = then () => (float[b, t] p) { w = Pad <mode = "reflect"> (x, wide)  p = Add(w, s) },
+               else_branch = other () => (float[b, t] q) { q = Add(x, s) }> }"""
+
+
+def test_a_failure_further_on_in_a_body_is_a_step_forward() -> None:
+    """The padding wants more than is guessed, and the addition behind it another size beside it."""
+    found = shapes(PADDED, {"sixteen": np.array(16000), "wide": np.array([0, 40, 0, 40])})
+    assert found["x"][1] > 40 and found["s"][1] in (1, found["x"][1] + 80)
+
+
+def test_a_number_that_the_model_asks_for_is_given() -> None:
+    model = parse(PADDED, sixteen=np.array(16000), wide=np.array([0, 40, 0, 40]))
+    assert [sample["rate"] for sample in load_samples(model, count=2)] == [16000, 16000]
+
+
 def test_one_name_for_two_sizes() -> None:
     weights = {"w": np.ones((24, 4), np.float32), "table": np.ones((9, 4), np.float32), "one": np.array([2])}
     body = "a = MatMul(x, w)  g = Gather(table, i)  s = ReduceSum <keepdims = 0> (g, one)  y = Add(a, s)"

@@ -294,6 +294,7 @@ def test_help_names_every_metric() -> None:
 # -- in a conversion's check ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_a_check_takes_a_metric(amp: Any, tmp_path: Path) -> None:
     """The wrong sum is far off by relative L2, and by the function of the file it is not."""

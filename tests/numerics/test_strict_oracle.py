@@ -14,7 +14,7 @@ from ampgraph.numerics.strict.session import StrictSession
 from conformance.cases import case, index
 from conformance.reference import reference
 from numerics.oracle import LOWS, NAMES, low_model, oracle, rounded, ulps
-from share import turn
+from share import examples, turn
 from typed import declared
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
@@ -117,7 +117,7 @@ def _step(node: onnx.NodeProto, values: dict[str, np.ndarray], kind: int) -> np.
     return rounded(oracle(model, {n: values[n] for n in node.input})[node.output[0]], kind)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(model=graphs(), seed=st.integers(0, 99), scale=st.sampled_from([1.0, 30.0, 1e4, 1e-4, 1e38]))
 def test_random_graphs(model: ModelProto, seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ def _renamed(graph: onnx.GraphProto) -> onnx.GraphProto:
     return body
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(model=graphs(), seed=st.integers(0, 99), scale=st.sampled_from([1.0, 30.0, 1e4, 1e-4]))
 def test_the_same_bits_in_functions_branches_and_loops(model: ModelProto, seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)

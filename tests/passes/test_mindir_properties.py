@@ -16,10 +16,11 @@ from ampgraph.passes.pipeline import default_pipeline
 from formats.mindir.checker import faults, interface
 from formats.mindir.parse import convert, data, dump, followed, graph_of, parse, plan_of
 from formats.mindir.random_texts import random_texts
+from share import examples
 
 LEVELS, DTYPES, POLICIES = ("O1", "O2", "O3", "auto"), ("float16", "bfloat16"), ("ampgraph", "mindspore")
 SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY, FEW = settings(SHARED, max_examples=200), settings(SHARED, max_examples=50)
+MANY, FEW = settings(SHARED, max_examples=examples(200)), settings(SHARED, max_examples=50)
 
 OPTIONS = st.fixed_dictionaries(
     {

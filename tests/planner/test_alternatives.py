@@ -13,8 +13,8 @@ from hard_models import HARD_MODELS, measure
 from planner.test_guards_place import stream
 
 
-def said(model: ModelProto, **fields: str) -> list[str]:
-    summary = run(Job(model, Recipe.of(**fields), report=True, dry_run=True)).summary
+def said(model: ModelProto, level: str | None = None, policy: str = "ampgraph") -> list[str]:
+    summary = run(Job(model, Recipe.of(level=level, policy=policy), report=True, dry_run=True)).summary
     assert summary is not None
     return [note["text"] for note in summary.notes if note["topic"] in ("level", "stream")]
 

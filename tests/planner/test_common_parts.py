@@ -12,6 +12,7 @@ import ampgraph
 from ampgraph.core.plan import Note
 from ampgraph.numerics.metrics.compare import difference
 from ampgraph.numerics.strict.session import StrictSession
+from needs import needs_runtime
 from onnx_text import parse
 from planner.without import without
 
@@ -31,6 +32,7 @@ OUT = {  # (the operator with its operands in either order, how the norm is writ
         y = {norm} (s, one, one)""",
 }
 LEVELS = ("O2", "O3")
+EXACT_NORM = needs_runtime("the float32 LayerNormalization of older ones loses what is small beside the mean")
 GRAPHS = [*((name, past) for name in ("norm", "sums turned round") for past in (True, False)),
           ("written out", False), ("of a Gemm", False)]  # fmt: skip
 
@@ -66,6 +68,7 @@ def said(source: ModelProto, level: str, **more: Any) -> list[Note]:
     return [note for note in ampgraph.plan(source, level=level, **more).notes if note.topic == "common"]
 
 
+@EXACT_NORM
 @pytest.mark.parametrize("out, past", GRAPHS)
 def test_weights_that_are_all_ones(out: str, past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     source = attention(OUT[out], past=past)
@@ -75,6 +78,7 @@ def test_weights_that_are_all_ones(out: str, past: bool, monkeypatch: pytest.Mon
     assert wrong(source, "O3", past) != ""
 
 
+@EXACT_NORM
 @pytest.mark.parametrize("level", ["O1", "O3"])
 def test_weights_that_are_nearly_alike(level: str) -> None:
     """The product is float32 too: its own rounding is as large."""

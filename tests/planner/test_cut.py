@@ -26,10 +26,11 @@ from effort import assert_linear
 from onnx_text import parse
 from planner.graphs import random_models
 from planner.support import LEVELS, converted, decisions
+from share import examples
 
 SHARED = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-QUICK = settings(SHARED, max_examples=150)
-GRAPHS = settings(SHARED, max_examples=100)
+QUICK = settings(SHARED, max_examples=examples(150))
+GRAPHS = settings(SHARED, max_examples=examples(100))
 FIXED_LOW, FIXED_HIGH = 1_000_000, 1_000_001
 
 

@@ -14,6 +14,7 @@ import torch
 from onnx import ModelProto, numpy_helper
 
 from ampgraph.api.build_step import build_training_step
+from ampgraph.runtime.onnxruntime_session import CRASHING
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
@@ -63,7 +64,7 @@ class Runner:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3  # it warns of every initializer that is an input
-        self.session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        self.session = onnxruntime.InferenceSession(proto.SerializeToString(), options, disabled_optimizers=CRASHING)
         self.names = [output.name for output in self.session.get_outputs()]
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

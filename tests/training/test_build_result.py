@@ -132,3 +132,11 @@ def test_a_step_is_trained_by_the_trainer(tmp_path):
     trainer = Trainer(tmp_path / "step.onnx", "cpu", strict=True)
     losses = [trainer.step(batch).loss for batch in batches(25)]
     assert losses[-1] < losses[0] / 3
+
+
+def test_a_step_and_its_trainer_print_one_line():
+    step = build(regression(), level="O2", loss_scale="dynamic")
+    told = (
+        "TrainingStep(level O2, dtype float16, loss loss, optimizer sgd, loss scale dynamic, 4 parameters, inputs x, t)"
+    )
+    assert repr(step) == told and repr(Trainer(step, "cpu")) == f"Trainer({told}, on cpu)"

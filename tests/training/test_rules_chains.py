@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ampgraph.training.gradients.driver import differentiate
 from present import present
+from share import examples
 from training.gradients import check, model_of, normal, with_gradients
 
 Shape = tuple[int, ...]
@@ -181,7 +182,7 @@ def chains(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(chains())
 def test_random_chains(chain):
     check(chain.text(), chain.arrays, None, tolerance=2e-3)

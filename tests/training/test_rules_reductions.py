@@ -117,7 +117,7 @@ def test_a_norm_of_zero_has_the_gradient_zero():
 
 @pytest.mark.parametrize(
     "operator",
-    ["Softmax (x)", "LogSoftmax (x)", "ReduceMean (x)", "ReduceL2 (x)", "ReduceProd (x)", "ReduceLogSumExp (x)"],
+    ["LogSoftmax (x)", "ReduceMean (x)", "ReduceL2 (x)", "ReduceProd (x)", "ReduceLogSumExp (x)"],
 )
 def test_sums_squares_and_products_compute_in_float32_at_every_level(operator):
     model = ir.from_proto(with_gradients(model_of(f"g (float[A,B] x) => (float[R,S] y) {{ y = {operator} }}"), ["x"]))

@@ -1,27 +1,31 @@
-"""The file of a whole ONNX model: nodes and what is said of their results as bytes, all else by onnx_ir.
+"""The file of a whole ONNX model: nodes, stored tensors and what is said of values as bytes, all else by onnx_ir.
 
 The bytes are those of `to_proto(model).SerializeToString(deterministic=True)`, without the objects in between: of a
-large model most are nodes and annotations, and most of these are alike.
+large model most are nodes, weights and annotations, and most of these are alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from .map_types import holds_maps, to_proto
+from .weights import RoundedTensor, dims
 from .wire import GRAPH, NodeWriter, number_bytes, text_bytes
 
 PLAIN = "ampgraph.plain"
 """Where the main graph of onnx_ir remembers it."""
 
 VALUE_INFO, INFO_NAME, INFO_TYPE = b"\x6a", b"\x0a", b"\x12"
+INITIALIZER, TENSOR_NAME, RAW_DATA = b"\x2a", b"\x42", b"\x4a"
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+BEFORE_TENSORS = ("name",)
 BEHIND_VALUES = ("quantization_annotation", "metadata_props")
-"""Fields of a graph whose numbers come after that of what is said of values."""
+"""Fields of a graph whose numbers come before that of stored tensors, or after that of what is said of values."""
 
 
 def know_plain(model: ir.Model) -> None:
@@ -37,20 +41,22 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
         finish(proto)
         yield proto.SerializeToString(deterministic=True)
         return
-    outline = ir.serde.serialize_model(_WithoutNodes(model))
+    outline = ir.serde.serialize_model(_Outline(model))
     finish(outline)
-    head, last = ModelProto(), GraphProto()
-    for field in BEFORE_GRAPH:
-        if outline.HasField(field):
-            setattr(head, field, getattr(outline, field))
-            outline.ClearField(field)
+    head, first, last = ModelProto(), GraphProto(), GraphProto()
+    _move(BEFORE_GRAPH, outline, head)
+    _move(BEFORE_TENSORS, outline.graph, first)
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos, nodes = _Infos(), list(model.graph)
+    infos, tensors, nodes = _Infos(), _Tensors(), list(model.graph)
+    stored, inputs = model.graph.initializers.values(), {value.name for value in model.graph.inputs}
     pieces = list(NodeWriter(metadata=True).written(nodes))
+    pieces.append(first.SerializeToString())
+    pieces += (tensors.of(value) for value in stored if value.const_value is not None)
     pieces.append(outline.graph.SerializeToString(deterministic=True))
-    pieces += (infos.of(value) for node in nodes for value in node.outputs)
+    pieces += (infos.of(value) for value in stored if value.name not in inputs)
+    pieces += (infos.of(value) for node in nodes for value in node.outputs if not value.is_graph_output())
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
     yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
@@ -58,15 +64,24 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     yield outline.SerializeToString(deterministic=True)
 
 
-class _WithoutNodes:
-    """A model, or its graph, as it looks without nodes."""
+def _move(fields: Iterable[str], source: ModelProto | GraphProto, target: ModelProto | GraphProto) -> None:
+    for field in fields:
+        if source.HasField(field):
+            setattr(target, field, getattr(source, field))
+            source.ClearField(field)
+
+
+class _Outline:
+    """A model, or its graph, as it looks without nodes and stored tensors."""
+
+    initializers: Mapping[str, ir.Value] = MappingProxyType({})
 
     def __init__(self, whole: ir.Model | ir.Graph) -> None:
         self._whole = whole
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._whole, name)
-        return _WithoutNodes(found) if name == "graph" else found
+        return _Outline(found) if name == "graph" else found
 
     def __iter__(self) -> Iterator[ir.Node]:
         return iter(())
@@ -75,33 +90,67 @@ class _WithoutNodes:
         return 0
 
 
-class _Infos:
-    """What a file says of results of nodes."""
+class _Tensors:
+    """Stored tensors of the graph; of rounded ones no object is made, and their heads are written once each."""
 
     def __init__(self) -> None:
-        self._types: dict[ir.DataType, bytes] = {}
+        self._heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}
+
+    def of(self, value: ir.Value) -> bytes:
+        """The entry of an initializer."""
+        tensor = value.const_value
+        assert tensor is not None  # asked for where there is one
+        tensor.name = value.name
+        if isinstance(tensor, RoundedTensor) and value.name and not (tensor.doc_string or tensor.metadata_props):
+            data = tensor.tobytes()
+            parts = [self._head(tensor), text_bytes(TENSOR_NAME, value.name), RAW_DATA, number_bytes(len(data)), data]
+        else:
+            parts = [ir.serde.serialize_tensor(tensor).SerializeToString(deterministic=True)]
+        return b"".join((INITIALIZER, number_bytes(sum(map(len, parts))), *parts))
+
+    def _head(self, tensor: RoundedTensor) -> bytes:
+        key = tensor.dtype, dims(tensor)
+        if key not in self._heads:
+            self._heads[key] = TensorProto(data_type=tensor.dtype.value, dims=key[1]).SerializeToString()
+        return self._heads[key]
+
+
+class _Infos:
+    """What a file says of values."""
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}
 
     def of(self, value: ir.Value) -> bytes:
         """The entry of a value, empty where there is none."""
-        if value.is_graph_output() or not value.name:
+        kind, shape, said = value.type, value.shape, value.metadata_props or value.doc_string
+        if not value.name or (kind is None and shape is None and not said):
             return b""
-        if type(value.type) is ir.TensorType and value.shape is None and not (value.metadata_props or value.doc_string):
-            content = text_bytes(INFO_NAME, value.name) + self._type(value.type)
-        elif value.type is None and value.shape is None and not (value.metadata_props or value.doc_string):
-            return b""
+        if type(kind) is ir.TensorType and not said and (shape is None or _is_plain(shape)):
+            content = text_bytes(INFO_NAME, value.name) + self._type(kind, shape)
         else:
             content = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
         return VALUE_INFO + number_bytes(len(content)) + content
 
-    def _type(self, kind: ir.TensorType) -> bytes:
+    def _type(self, kind: ir.TensorType, shape: ir.Shape | None) -> bytes:
+        """The bytes of a type, which many values have."""
         if kind.denotation:
-            return self._written(kind)
-        if kind.dtype not in self._types:
-            self._types[kind.dtype] = self._written(kind)
-        return self._types[kind.dtype]
+            return _written(kind, shape)
+        key = kind.dtype, None if shape is None else shape.numpy()
+        if key not in self._types:
+            self._types[key] = _written(kind, shape)
+        return self._types[key]
 
-    def _written(self, kind: ir.TensorType) -> bytes:
-        proto = TypeProto()
-        ir.serde.serialize_type_into(proto, kind)
-        content: bytes = proto.SerializeToString()
-        return INFO_TYPE + number_bytes(len(content)) + content
+
+def _is_plain(shape: ir.Shape) -> bool:
+    """Whether a shape is of numbers alone, of which nothing more is said."""
+    return shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
+
+
+def _written(kind: ir.TensorType, shape: ir.Shape | None) -> bytes:
+    proto = TypeProto()
+    ir.serde.serialize_type_into(proto, kind)
+    if shape is not None:
+        ir.serde.serialize_shape_into(proto, shape)
+    content: bytes = proto.SerializeToString()
+    return INFO_TYPE + number_bytes(len(content)) + content

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx import GraphProto, ModelProto
 
 from .proto import densify
+from .slice_bounds import bounds_as_vectors
 
 REPAIRS = "ampgraph.repairs"
 """Where the main graph of onnx_ir remembers them."""
@@ -29,7 +30,10 @@ def repair(proto: ModelProto, where: str) -> list[str]:
     said = _settle_duplicates(proto.graph)
     count = densify(proto, where)
     tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
-    return [*said, f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else said
+    said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
+    slices = bounds_as_vectors(proto.graph)
+    several = "Slice has" if slices == 1 else "Slices have"
+    return [*said, f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else said
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:

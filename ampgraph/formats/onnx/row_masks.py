@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ...oplists.traits import at
+
 AXES_ARE_READ = 18  # the opset from which ReduceMax reads its axes
 
 
 def shift_rows(nodes: Sequence[ir.Node], fresh: Callable[[str], str], opset: int) -> bool:
-    """Puts ReduceMax and Sub between a mask and its readers. False for nodes that make no single value."""
+    """Puts ReduceMax and Sub between a mask and its readers, ReduceMin for one that is taken away. False for nodes that
+    make no single value."""
     if len(nodes) != 1 or len(nodes[0].outputs) != 1:
         return False
     node, mask = nodes[0], nodes[0].outputs[0]
@@ -21,12 +24,14 @@ def shift_rows(nodes: Sequence[ir.Node], fresh: Callable[[str], str], opset: int
     inputs: list[ir.Value] = [mask]
     attributes = [ir.AttrInt64("keepdims", 1)]
     made: list[ir.Node] = []
+    taken = all(at(reader.op_type, "subtracts", place) for reader, place in read)
     if opset < AXES_ARE_READ:
         attributes.append(ir.AttrInt64s("axes", [-1]))
     else:
         made.append(_last_axis(fresh(f"{name}_axes")))
         inputs.append(made[0].outputs[0])
-    most = ir.Node("", "ReduceMax", inputs, attributes, num_outputs=1, name=fresh(f"{name}_largest"))
+    kind, word = ("ReduceMin", "smallest") if taken else ("ReduceMax", "largest")
+    most = ir.Node("", kind, inputs, attributes, num_outputs=1, name=fresh(f"{name}_{word}"))
     less = ir.Node("", "Sub", [mask, most.outputs[0]], num_outputs=1, name=fresh(f"{name}_by_rows"))
     for new in (most, less):
         new.metadata_props.update(node.metadata_props)

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .types import DTYPES
-from .weights import stored_tensor
+from .weights import dims, nbytes, size, stored_tensor
 from .wire import with_nodes
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
-
+KEEP_FLOATS = 64  # elements: a factor for each dimension at most
 
 MOST_NODES = 2000  # of a model whose annotated shapes are compared with those that onnx infers
 
@@ -123,11 +123,13 @@ def _outline(model: ir.Model) -> onnx.ModelProto:
         tensor = value.const_value
         if tensor is None:
             continue
-        if tensor.nbytes <= KEEP_DATA:
+        if nbytes(tensor) <= KEEP_DATA and (size(tensor) <= KEEP_FLOATS or not tensor.dtype.is_floating_point()):
             ir.serde.serialize_tensor_into(proto.graph.initializer.add(), tensor)
         elif value.name not in listed:
-            dims = [int(d) for d in tensor.shape]  # type: ignore[arg-type]
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", tensor.dtype.value, dims))
+            info = proto.graph.input.add(name=value.name or "")
+            info.type.tensor_type.elem_type = tensor.dtype.value
+            for count in dims(tensor):
+                info.type.tensor_type.shape.dim.add(dim_value=count)
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

@@ -61,10 +61,13 @@ class OnnxValues(FlowBuilder):
         unit: int = NONE,
     ) -> Value:
         """A value that comes to be here."""
-        value = self.value(
-            native.name or "", scope, dtype, container=container, producer=producer, unit=unit, native=native
+        values = self.flow.values
+        number = env.table[native] = len(values)
+        value = Value(
+            number, native.name or "", scope, dtype, container, None, producer, unit, False, False, NONE, native
         )
-        env.table[native] = value.id
+        values.append(value)
+        self.flow.uses.append([])
         return value
 
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:

@@ -59,23 +59,19 @@ class NodeWriter:
         self._metadata = metadata
         self._attributes: dict[tuple[str, object, ir.AttributeType, str | None], bytes] = {}
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
-        self._entries: dict[tuple[str, str], bytes] = {}
+        self._notes: dict[tuple[tuple[str, str], ...], bytes] = {}
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        texts: dict[str, bytes] = {}
+        texts = _Texts()
         for node in nodes:
             content = b""
             for value in node.inputs:
-                name = value.name or "" if value is not None else ""
-                text = texts.get(name)
-                if text is None:
-                    text = texts[name] = text_bytes(INPUT, name)
-                content += text
+                content += INPUT + texts[(value.name or "") if value is not None else ""]
             for name in _written_outputs(node):
-                content += text_bytes(OUTPUT, name)
+                content += OUTPUT + texts[name]
             if node.name:
-                content += text_bytes(NAME, node.name)
+                content += NAME + texts[node.name]
             before, behind = self._kind(node.domain, node.op_type, node.overload)
             content += before
             for attribute in node.attributes.data.values():
@@ -87,14 +83,13 @@ class NodeWriter:
         """What stands behind the attributes, with what is said of the node."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
-        notes = node.metadata_props
-        for key in sorted(notes) if notes else ():
-            entry = key, notes[key]
-            if entry not in self._entries:
-                content = StringStringEntryProto(key=key, value=notes[key]).SerializeToString()
-                self._entries[entry] = METADATA + number_bytes(len(content)) + content
-            behind += self._entries[entry]
-        return behind
+        if not node.metadata_props:
+            return behind
+        notes = tuple(node.metadata_props.items())
+        if notes not in self._notes:
+            entries = (StringStringEntryProto(key=key, value=note).SerializeToString() for key, note in sorted(notes))
+            self._notes[notes] = b"".join(METADATA + number_bytes(len(entry)) + entry for entry in entries)
+        return behind + self._notes[notes]
 
     def _kind(self, domain: str, op_type: str, overload: str) -> tuple[bytes, bytes]:
         """What stands before the attributes, and behind them."""
@@ -118,6 +113,14 @@ class NodeWriter:
             content = proto.SerializeToString()
             self._attributes[key] = ATTRIBUTE + number_bytes(len(content)) + content
         return self._attributes[key]
+
+
+class _Texts(dict[str, bytes]):
+    """Names with their lengths before them: one is written where it is made, and again wherever it is read."""
+
+    def __missing__(self, name: str) -> bytes:
+        text = self[name] = text_bytes(b"", name)
+        return text
 
 
 def _written_outputs(node: ir.Node) -> list[str]:

@@ -74,10 +74,10 @@ def _in_ratio(size: int, numbers: list[int]) -> list[int]:
 
 
 def _stage(message: str) -> str:
-    """A failure without its numbers: the operator and its name, for one that has a name."""
-    head = re.search(r"running (\S+ node)\. Name:'([^']*)'", message)
-    return " ".join(head.groups()) if head else _NUMBER.sub("", message)
+    """A failure without its numbers: the operators with their names, from the outermost in; for one that has a name."""
+    nodes = re.findall(r"running (\S+ node)\. Name:'([^']*)'", message)
+    return " ".join(" ".join(node) for node in nodes) or _NUMBER.sub("", message)
 
 
 def _after_status(message: str) -> str:
-    return message.partition("Status Message:")[2] or message
+    return message.rpartition("Status Message:")[2]

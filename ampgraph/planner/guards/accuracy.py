@@ -102,10 +102,10 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
     sources: list[Source] = []
     warnings: list[Note] = []
     sight, guards = Sight(context, regions), _guards(context.traits)
-    for op in flow.ops if context.options.level.accuracy_guards != "off" else ():
+    for op in flow.with_roles(guards) if context.options.level.accuracy_guards != "off" else ():
         if not op.slots or _is_safe_inside(context, regions, op):
             continue
-        for guard in guards.get(op.role, ()):
+        for guard in guards[op.role]:
             spoilt = guard(sight, op)
             if spoilt is None:
                 continue

@@ -26,8 +26,9 @@ READ = 1 << 20  # elements: a larger stored mask is not read
 def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     """One note for each number that is added low."""
     found: dict[float, list[Op]] = {}
-    for op in context.flow.ops:
-        if _adds(context, op) and not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
+    adding = context.traits.operators("affine") - context.traits.operators("scalings")
+    for op in context.flow.with_roles(adding):
+        if not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
             ends = is_mask(context, op.outputs[0])  # first, as it soon tells: what is behind an addition may be long
             number = max(hidden_by(context, value) for value in op.inputs) if ends else 0.0
             if number:
@@ -44,19 +45,16 @@ def _is_low(context: Context, settled: Settled, op: Op) -> bool:
     return any(settled.is_low(unit) for unit in op.slots.values()) or reads_low(context, settled, op.outputs[0])
 
 
-def _adds(context: Context, op: Op) -> bool:
-    return context.traits.has(op.role, "affine") and not context.traits.has(op.role, "scalings")
-
-
 def is_shifted(context: Context, value: int) -> bool:
-    """Whether a value is a mask less its own largest number in each row."""
+    """Whether a value is a mask less its own largest number in each row, or its smallest for one that is taken away."""
     flow, traits = context.flow, context.traits
     writer = flow.writer(value)
     if writer is None or not traits.has(writer.role, "cancels") or len(writer.inputs) != 2:
         return False
     mask, largest = (_unconverted(context, v) for v in writer.inputs)
     most = flow.writer(largest)
-    return most is not None and traits.has(most.role, "row_maxima") and _unconverted(context, most.inputs[0]) == mask
+    ends = most is not None and any(traits.has(most.role, trait) for trait in ("row_maxima", "row_minima"))
+    return most is not None and ends and _unconverted(context, most.inputs[0]) == mask
 
 
 def _unconverted(context: Context, value: int) -> int:

@@ -28,7 +28,7 @@ def guard_common_parts(context: Context, regions: Regions) -> Findings:
     """Holds norms, and what adds and moves on the way to them, behind products whose features are nearly alike."""
     if context.options.level.accuracy_guards == "off":
         return Findings()
-    norms = [op for op in context.flow.ops if op.slots and _centres(context, regions, op)]
+    norms = [op for op in _candidates(context, regions) if op.slots and _centres(context, regions, op)]
     shares = _shares(context, norms)
     found = []
     for op in norms:
@@ -57,6 +57,14 @@ def _ruling(context: Context, ops: list[Op], share: float) -> Ruling:
     why = Why("common", text)
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
     return Ruling(holds, Note(why.rule, describe(context.flow, ops[0]), text))
+
+
+def _candidates(context: Context, regions: Regions) -> list[Op]:
+    """The operators of norms and of their regions."""
+    centring = context.traits.operators("centres_features")
+    ids = {op.id for op in context.flow.with_roles(centring)}
+    ids |= {op for op, kind in regions.of_op.items() if kind in centring}
+    return [context.flow.ops[op] for op in sorted(ids)]
 
 
 def _centres(context: Context, regions: Regions, op: Op) -> bool:

@@ -33,8 +33,8 @@ def guard_indices(context: Context, regions: Regions) -> Integers:
     upstream = _Upstream(context, regions)
     found = []
     sinks = frozenset().union(*(traits.operators(trait) for trait in SINKS))
-    for op in flow.ops:
-        sink = _sink(context, op, counted) if op.role in sinks else None
+    for op in flow.with_roles(sinks):
+        sink = _sink(context, op, counted)
         if sink is None:
             continue
         text, values = sink
@@ -67,11 +67,11 @@ def _integer_valued(context: Context) -> set[int]:
     """Floats that are integers in disguise, low ones of the file too: a Cast of integers, what moves or adds them."""
     flow, found = context.flow, set[int]()
     conversions, arithmetic = (context.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
-    for op in flow.ops:
+    for op in flow.with_roles(conversions | arithmetic) if flow.with_roles(conversions) else ():
         if op.role in conversions:
             source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype in FLOATS
             integer = made and (source.dtype.startswith(("int", "uint")) or source.id in found)
-        elif op.role in arithmetic and any(v in found for v in op.inputs):
+        elif any(v in found for v in op.inputs):
             floats = [flow.values[v] for v in op.inputs if v != NONE and flow.values[v].dtype in FLOATS]
             integer = all(item.weight or item.id in found for item in floats)
         else:

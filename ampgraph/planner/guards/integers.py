@@ -27,8 +27,9 @@ class Quantized(Findings):
 def guard_integers(context: Context, regions: Regions, listed: Listed) -> Quantized:
     """Holds at every level: a low sum of integers would overflow, a Cast among integers would undo a fused kernel."""
     sums = _IntegerSums(context, regions)
-    found = [finding for op in context.flow.ops if (finding := sums.finding(op)) is not None]
-    if any(context.traits.has(op.role, "quantized") for op in context.flow.ops):
+    conversions = context.flow.with_roles(context.traits.operators("conversions"))
+    found = [finding for op in conversions if (finding := sums.finding(op)) is not None]
+    if context.flow.with_roles(context.traits.operators("quantized")):
         found += _islands(context, Islands(context, regions, listed))
     return Quantized(found)
 
@@ -50,7 +51,6 @@ class _IntegerSums:
 
     def __init__(self, context: Context, regions: Regions) -> None:
         self.context, self.classes = context, regions.classes
-        self.conversions = context.traits.operators("conversions")
 
     @cached_property
     def summed(self) -> Collection[int]:
@@ -59,7 +59,7 @@ class _IntegerSums:
 
     def finding(self, op: Op) -> Ruling | None:
         """What a Cast of such integers holds: itself, all up to the scaling, and the scale."""
-        source = self.context.flow.values[op.inputs[0]] if self._converts(op) else None
+        source = self.context.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
         if source is None or not source.dtype.startswith(("int", "uint")):
             return None
         why = Why("integer-sum", f"integers beyond {self.context.options.dtype} until they are scaled")
@@ -71,9 +71,6 @@ class _IntegerSums:
         holds = [Hold(tuple(op.slots.values()), VALIDITY, why)]
         holds += [Hold(tuple(other.slots.values()), ACCURACY, why) for other in (*reach, *self._scales(reach))]
         return Ruling(holds, Note(why.rule, describe(self.context.flow, op), why.text))
-
-    def _converts(self, op: Op) -> bool:
-        return op.role in self.conversions and bool(op.slots) and op.inputs[0] != NONE
 
     def _until_scaled(self, op: Op) -> Iterator[Op]:
         """What reads a value, up to where it is multiplied or divided."""
@@ -115,7 +112,7 @@ class _IntegerSums:
 def _summed(context: Context) -> Collection[int]:
     """Integers that are sums of products, or made of such."""
     flow, traits, found = context.flow, context.traits, set[int]()
-    for op in flow.ops:
+    for op in flow.ops if flow.with_roles(traits.operators("integer_products")) else ():
         carries = traits.has(op.role, "integer_arithmetic") and any(v in found for v in op.inputs)
         if carries or traits.has(op.role, "integer_products"):
             for value in op.outputs:

@@ -63,8 +63,8 @@ def _coarse(context: Context, found: Mapping[int, Range]) -> dict[int, str]:
     large = {value for value, held in found.items() if held.high >= limit and flow.values[value].dtype == FLOAT32}
     if not large:
         return {}
-    read = {op.inputs[0]: op.kind for op in flow.ops if traits.has(op.role, "softmaxes")}
-    for op in (op for op in flow.ops if traits.has(op.role, "exponentials")):
+    read = {op.inputs[0]: op.kind for op in flow.with_roles(traits.operators("softmaxes"))}
+    for op in flow.with_roles(traits.operators("exponentials")):
         shifted = flow.writer(op.inputs[0])  # by the largest of them, as a softmax is written out
         if shifted is not None and traits.has(shifted.role, "cancels"):
             read[shifted.inputs[0]] = op.kind

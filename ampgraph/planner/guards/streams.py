@@ -60,8 +60,8 @@ class _Finder:
         """Additions that only float32 norms and each other read -> what moves their results to the readers."""
         wide: dict[int, list[Op]] = {}
         roles = self.context.traits.operators("additions")
-        for op in reversed(self.context.flow.ops):  # readers first
-            moves = self._moves_to_norms(op, wide) if op.role in roles and self._is_stream(op) else None
+        for op in reversed(self.context.flow.with_roles(roles)):  # readers first
+            moves = self._moves_to_norms(op, wide) if self._is_stream(op) else None
             if moves is not None:
                 wide[op.id] = moves
         return wide
@@ -70,9 +70,7 @@ class _Finder:
         """Additions that follow one another, from one that somebody else reads widened as well."""
         head: dict[int, int] = {}  # addition -> the first one of its stream
         streams: dict[int, list[Op]] = {}
-        for op in self.context.flow.ops:
-            if op.id not in wide:
-                continue
+        for op in (self.context.flow.ops[number] for number in sorted(wide)):
             before = [w.id for v in op.inputs if (w := self._source(v)) is not None and w.id in head]
             if before or any(self._widened(v, op) for v in op.inputs):
                 head[op.id] = min((head[w] for w in before), default=op.id)

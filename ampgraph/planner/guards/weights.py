@@ -75,7 +75,7 @@ class _Reader:
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
         flow, extents = self.context.flow, dict[object, Extent]()
-        filled = {op.outputs[0] for op in flow.ops if self.context.traits.has(op.role, "fills")}
+        filled = {op.outputs[0] for op in flow.with_roles(self.context.traits.operators("fills"))}
         for value in flow.values:
             if value.dtype != FLOAT32 or not (value.weight or value.id in filled):
                 continue

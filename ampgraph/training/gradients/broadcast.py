@@ -37,8 +37,7 @@ def sum_to_dims(b: Builder, gradient: ir.Value, value: ir.Value, whole: Sequence
             return _at_run_time(b, gradient, value)
     if not axes:
         return gradient
-    with b.float32(REASON):
-        summed = b.sum(gradient, axes)
+    summed = b.sum(gradient, axes)
     return b.op("Squeeze", summed, b.ints(*range(missing))) if missing else summed
 
 

@@ -124,3 +124,8 @@ class Builder(NodeBuilder):
         if not axes:
             return value
         return self.op("ReduceSum", value, self.ints(*axes), keepdims=int(keep))
+
+    def mean(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """The mean over axes, which stay."""
+        listed = {"axes": list(axes)} if self.graph.opset_imports.get("", 18) < 18 else {}
+        return self.op("ReduceMean", value, *([] if listed else [self.ints(*axes)]), keepdims=1, **listed)

@@ -1,7 +1,8 @@
 """Adds nodes to a graph: operators by name, constants once each.
 
 New nodes go behind all others (or in front of the node `before`), so that a builder's order is the order of its calls.
-Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner reads the reason from the node.
+Each keeps float32 if it is made inside ``with b.float32(reason)``: the planner reads the reason from the node. Inside
+``with b.float32_as_norms(reason)`` it does so at levels whose norms are float32.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from ...core.dataflow import HELD
+from ...core.dataflow import HELD, KEPT
 from ...core.names import FreshNames
 
 Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | None
@@ -30,7 +31,7 @@ class NodeBuilder:
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
         self.fresh = FreshNames(_names(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
-        self._kept = ""
+        self._kept = HELD, ""
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -45,8 +46,9 @@ class NodeBuilder:
         values = [ir.Value(name=name if outputs == 1 else f"{name}:{n}") for n in range(outputs)]
         given = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items() if value is not None]
         node = ir.Node(domain, op_type, list(inputs), given, outputs=values, name=name)
-        if self._kept:
-            node.metadata_props[HELD] = self._kept
+        key, reason = self._kept
+        if reason:
+            node.metadata_props[key] = reason
         if self.before is None:
             self.graph.append(node)
         else:
@@ -83,8 +85,18 @@ class NodeBuilder:
 
     @contextmanager
     def float32(self, reason: str) -> Iterator[None]:
-        """Nodes made inside compute in float32 at every level."""
-        before, self._kept = self._kept, reason
+        """Nodes made inside compute in float32 at every level; without a reason, as those outside."""
+        before, self._kept = self._kept, (HELD, reason) if reason else self._kept
+        try:
+            yield
+        finally:
+            self._kept = before
+
+    @contextmanager
+    def float32_as_norms(self, reason: str) -> Iterator[None]:
+        """Nodes made inside compute in float32 where norms do."""
+        before = self._kept
+        self._kept = before if before[1] else (KEPT, reason)
         try:
             yield
         finally:

@@ -43,12 +43,12 @@ class Together:
 @dataclass(frozen=True)
 class Part:
     """Parameters of a group that are moved together. ``gradient``: float32, flat where there are several. ``vectors``:
-    the graph holds them as vectors."""
+    the graph holds them as vectors, and this is all of them."""
 
     parameters: tuple[Value, ...]
     gradient: Value
     group: ParameterGroup
-    vectors: bool = False
+    vectors: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,9 @@ def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Val
     goes back from the last node first, so that their operands are given back where their layer is done."""
     rows = list(zip(run, map(low_source, gradients), strict=True))
     rows.sort(key=lambda row: [LOW.index(value.dtype) if value.dtype in LOW else -1 for value in row])
-    hold_as_vectors(states, run)
-    return Part(tuple(p for p, _ in rows), joined(states.builder, [g for _, g in rows]), group, True)
+    parameters = tuple(p for p, _ in rows)
+    whole = hold_as_vectors(states, parameters)
+    return Part(parameters, joined(states.builder, [g for _, g in rows]), group, whole)
 
 
 def move_vectors(states: StateBuilder, part: Part, move: Move) -> None:
@@ -107,7 +108,8 @@ def move_vectors(states: StateBuilder, part: Part, move: Move) -> None:
     b.scope = scope = f"{part.parameters[0].name}+{len(part.parameters) - 1}"
     count = sum(map(size, part.parameters))
     slots = [states.add(f"{s}/{scope}", np.zeros(count, np.float32), SLOT) for s in optimizer.slots]
-    old = joined(b, part.parameters)
+    old = part.vectors
+    assert old is not None
     new, after = optimizer.update(b, old, part.gradient, slots, move.begun)
     if move.average is not None:
         _average_vectors(states, part, new, move)

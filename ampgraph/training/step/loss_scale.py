@@ -35,7 +35,7 @@ class LossScaleState:
     scale: float
     counter: int = 0  # finite steps since the scale last grew or a step overflowed
     credit: int = 1  # the overflow that finds 1 here shrinks the scale; a greater number is counted down
-    overflows: int = 0  # in a row, up to now
+    overflows: int = 0  # in a row, up to now, under a policy that has patience; else 0
     pending: float = 0.0  # the scale that the next step makes current, under a rule that is late; else 0
 
 
@@ -182,7 +182,7 @@ class DynamicLossScale:
     def _decided(self, state: LossScaleState, finite: bool) -> LossScaleState:
         """What follows from the scale of ``state``."""
         if not finite:
-            overflows = state.overflows + 1
+            overflows = state.overflows + (self.patience is not None)
             if state.credit > 1:
                 return replace(state, counter=0, credit=state.credit - 1, overflows=overflows)
             return replace(state, scale=self._shrunk(state.scale), counter=0, overflows=overflows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -41,12 +42,49 @@ def next_scale(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite:
 
 
 def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> ScaleValues:
-    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays as it is."""
+    """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows
+    in a row are counted where somebody loses patience."""
     one, zero = _int(b, 1), _int(b, 0)
     counted = b.op("Add", state.counter, one)
     stays = b.op("Less", counted, _int(b, policy.interval))
+    holds, credit = b.op("And", finite, stays), state.credit
+    if _is_one_product(policy):
+        scale = _multiplied(b, policy, state.scale, holds, finite)
+    else:
+        scale, credit = _chosen(b, policy, state, stays, finite)
+    return ScaleValues(
+        scale=scale,
+        counter=b.op("Where", holds, counted, zero),
+        credit=credit,
+        overflows=state.overflows
+        if policy.patience is None
+        else b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
+    )
+
+
+def _is_one_product(policy: DynamicLossScale) -> bool:
+    """Whether growing and shrinking is a product with one of two numbers, exactly, and nothing else."""
+    rule, factors = RULES[policy.rule], (policy.growth, policy.backoff)
+    plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
+    exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)
+    return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
+
+
+def _multiplied(b: Builder, policy: DynamicLossScale, scale: Value, holds: Value, finite: Value) -> Value:
+    """The scale times 1 where it ``holds``, times growth after a step that was ``finite``, times backoff else."""
+    rule = RULES[policy.rule]
+    one, growth, backoff = (_number(b, rule.number, factor) for factor in (1, policy.growth, policy.backoff))
+    made = b.op("Mul", scale, b.op("Where", holds, one, b.op("Where", finite, growth, backoff)))
+    return b.op("Where", b.op("IsInf", made), scale, made) if rule.finite_only else made
+
+
+def _chosen(
+    b: Builder, policy: DynamicLossScale, state: ScaleValues, stays: Value, finite: Value
+) -> tuple[Value, Value]:
+    """The next scale and credit."""
+    one, credit = _int(b, 1), state.credit
     grown = b.op("Where", stays, state.scale, _grown(b, policy, state.scale))
-    shrunk, credit = _shrunk(b, policy, state.scale), state.credit
+    shrunk = _shrunk(b, policy, state.scale)
     if policy.hysteresis != 1:
         spends = b.op("Greater", state.credit, one)
         shrunk = b.op("Where", spends, state.scale, shrunk)
@@ -54,12 +92,7 @@ def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: V
         full = _int(b, policy.hysteresis)
         kept = full if policy.refill == "finite" else b.op("Where", stays, state.credit, full)
         credit = b.op("Where", finite, kept, left)
-    return ScaleValues(
-        scale=b.op("Where", finite, grown, shrunk),
-        counter=b.op("Where", b.op("And", finite, stays), counted, zero),
-        credit=credit,
-        overflows=b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
-    )
+    return b.op("Where", finite, grown, shrunk), credit
 
 
 def _int(b: Builder, number: int) -> Value:

@@ -129,8 +129,15 @@ class TrainingStep:
     """``model``: the whole step. Inputs are the batch and the state, whose first values are in the model; outputs are
     the loss, whether all gradients were finite, and the next state."""
 
-    model: ir.Model = field(repr=False)  # onnx_ir prints a graph node by node, as deep as it is
+    model: ir.Model
     layout: StepLayout
+
+    def __repr__(self) -> str:
+        short = {key: value.partition(":")[0] for key, value in self.layout.options.items() if isinstance(value, str)}
+        keys = ("level", "dtype", "loss", "optimizer", "loss_scale")
+        words = [f"{key.replace('_', ' ')} {short[key]}" for key in keys if short.get(key)]
+        counts = f"{len(self.parameters)} parameters, inputs {', '.join(self.layout.inputs)}"
+        return f"TrainingStep({', '.join([*words, counts])})"
 
     @property
     def initial_state(self) -> dict[str, Array]:

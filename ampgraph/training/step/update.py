@@ -6,6 +6,7 @@ torch.amp.GradScaler: unscale, look for inf and NaN, clip the unscaled gradients
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,13 +88,12 @@ def add_update(
     parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
     kept = RunningState(b, running, scale is not None and scale.skips)
-    finite = all_finite(b, [*gradients, *kept.numbers]) if scale is not None else None
-    holds = finite if scale is not None and scale.skips else None
+    scaled = gradients
     if scale is not None:
-        # not 1 / scale: ONNX Runtime 1.31 fuses that into a Mul that alone reads it, and loses the gradient
-        inverse = b.op("Reciprocal", scale.seed)
-        gradients = [b.op("Mul", gradient, inverse) for gradient in gradients]
+        gradients = [b.op("Div", gradient, scale.seed) for gradient in gradients]
     gradients, norm = _clipped(b, gradients, options)
+    finite = None if scale is None else _finite(b, scaled, norm, kept.numbers)
+    holds = finite if scale is not None and scale.skips else None
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
     average = None if options.ema is None else _average_weights(b, options.ema, count)
@@ -121,6 +121,15 @@ def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
     zeros = [b.op("ReduceSum", b.op("Mul", g, b.number(0)), keepdims=0) for g in gradients]
     total = zeros[0] if len(zeros) == 1 else b.op("Sum", *zeros)
     return b.op("Equal", total, b.number(0))
+
+
+def _finite(b: Builder, gradients: Sequence[Value], norm: Value | None, more: Sequence[Value]) -> Value:
+    """Whether scaled gradients and ``more`` are finite. Norms tell, where the gradients have one: beyond float32, from
+    1.8e19 on, it would clip every gradient to 0."""
+    if norm is None:
+        return all_finite(b, [*gradients, *more])
+    norms = [norm, *(b.op("ReduceL1", value, keepdims=0) for value in more)]
+    return b.op("Less", norm if len(norms) == 1 else b.op("Sum", *norms), b.number(math.inf))
 
 
 def global_norm(b: Builder, gradients: Sequence[Value]) -> Value:
@@ -165,7 +174,7 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
 def _update(states: StateBuilder, part: Part, move: Move) -> None:
     """Some parameters together, or one. A low one is raised for the arithmetic and rounded once."""
     if len(part.parameters) > 1:
-        return (move_vectors if part.vectors else move_together)(states, part, move)
+        return (move_together if part.vectors is None else move_vectors)(states, part, move)
     [parameter] = part.parameters
     b, dtype = states.builder, parameter.dtype
     b.scope = parameter.name or ""
@@ -183,7 +192,7 @@ def _update(states: StateBuilder, part: Part, move: Move) -> None:
 def _output(b: Builder, name: str, value: Value | None) -> str:
     if value is None:
         return ""
-    output = b.op("Identity", value)
+    output = b.op("Identity", value) if value.is_graph_output() else value
     output.name = b.fresh(name)
     output.type = ir.TensorType(ir.DataType.BOOL if name == "finite" else ir.DataType.FLOAT)
     output.shape = ir.Shape([])

@@ -6,7 +6,7 @@ Those of one low type are put together first, and their type is changed once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from .state_tensors import StateBuilder
 Value = ir.Value
 FLOAT = ir.DataType.FLOAT
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+MOST = 7 / 8  # of all numbers: the others are cast with them, which takes a node less
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
@@ -26,7 +27,7 @@ def joined(b: Builder, values: Sequence[Value]) -> Value:
     pieces = []
     for dtype, alike in groupby(values, key=_type):
         parts = [value if len(dims(value)) == 1 else b.op("Reshape", value, b.ints(-1)) for value in alike]
-        pieces.append(_wide(b, _together(b, parts), dtype))
+        pieces += parts if dtype == FLOAT else [b.cast(_together(b, parts), FLOAT)]
     return _together(b, pieces)
 
 
@@ -39,8 +40,9 @@ def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
     return found
 
 
-def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> None:
-    """Parameters become vectors, which are read in their shapes; those that are read low are cast by one node."""
+def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value:
+    """Parameters become vectors, which are read in their shapes; those that are read low are cast by one node, with the
+    few that are not. Gives all of them side by side."""
     b = states.builder
     b.scope = ""
     shapes = {parameter: dims(parameter) for parameter in parameters}
@@ -53,12 +55,17 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> None:
         node.replace_input_with(0, None)
     for parameter in parameters:
         states.flatten(parameter)
+    whole = joined(b, parameters)
     for dtype, casts in lowered.items():
-        low = b.cast(_together(b, list(casts)), dtype)
-        for piece, (parameter, found) in zip(split(b, low, list(map(size, casts))), casts.items(), strict=True):
+        most = all(value.dtype == FLOAT for value in parameters) and _sum(casts) >= MOST * _sum(parameters)
+        taken = list(parameters) if most else list(casts)
+        low = b.cast(whole if most else _together(b, taken), dtype)
+        for piece, parameter in zip(split(b, low, list(map(size, taken))), taken, strict=True):
             shape = shapes[parameter]
-            read = piece if len(shape) == 1 else b.op("Reshape", piece, b.ints(*shape))
-            _put_in_place(b.typed(read, dtype, *shape), found)
+            if parameter in casts:
+                read = piece if len(shape) == 1 else b.op("Reshape", piece, b.ints(*shape))
+                _put_in_place(b.typed(read, dtype, *shape), casts[parameter])
+    return whole
 
 
 def low_source(gradient: Value) -> Value:
@@ -84,6 +91,10 @@ def dims(value: Value) -> tuple[int, ...]:
 def size(value: Value) -> int:
     """How many numbers it holds."""
     return math.prod(dims(value))
+
+
+def _sum(values: Iterable[Value]) -> int:
+    return sum(map(size, values))
 
 
 def _casts(b: Builder, value: Value, dtype: ir.DataType) -> list[ir.Node]:

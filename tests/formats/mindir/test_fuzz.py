@@ -19,6 +19,7 @@ from ampgraph.models import digits
 from formats.mindir.parse import data, parse
 from formats.mindir.random_texts import random_texts
 from formats.mindir.small_file import SMALL, survives
+from share import examples
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
 
@@ -60,7 +61,7 @@ def damaged(content: bytes, rnd: random.Random) -> bytes:
 
 
 @pytest.mark.slow
-@settings(SHARED, max_examples=100)
+@settings(SHARED, max_examples=examples(100))
 @given(st.integers(0, 2**32), OPTIONS)
 def test_bytes_of_a_real_file(path: Path, seed: int, options: dict[str, Any]) -> None:
     """The graph stands behind the first bytes and in front of the weights' numbers: half of the damage goes there."""
@@ -74,7 +75,7 @@ def test_bytes_of_a_real_file(path: Path, seed: int, options: dict[str, Any]) ->
     survives(path, damaged(content, rnd), **options)
 
 
-@settings(SHARED, max_examples=100)
+@settings(SHARED, max_examples=examples(100))
 @given(random_texts(), st.integers(0, 2**32), OPTIONS)
 def test_bytes_of_small_models(path: Path, text: str, seed: int, options: dict[str, Any]) -> None:
     survives(path, damaged(data(parse(text)), random.Random(seed)), **options)
@@ -171,7 +172,7 @@ def _other(model: Any, field: Any, rnd: random.Random) -> Any:
 
 
 @pytest.mark.slow
-@settings(SHARED, max_examples=250)
+@settings(SHARED, max_examples=examples(250))
 @given(st.integers(0, 2**32), OPTIONS)
 def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any]) -> None:
     model, rnd = parse(SMALL), random.Random(seed)
@@ -180,7 +181,7 @@ def test_fields_of_a_small_model(path: Path, seed: int, options: dict[str, Any])
 
 
 @pytest.mark.slow
-@settings(SHARED, max_examples=100)
+@settings(SHARED, max_examples=examples(100))
 @given(random_texts(), st.integers(0, 2**32), OPTIONS)
 def test_fields_of_random_models(path: Path, text: str, seed: int, options: dict[str, Any]) -> None:
     model, rnd = parse(text), random.Random(seed)

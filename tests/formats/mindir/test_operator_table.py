@@ -233,7 +233,7 @@ def _batches(names: Sequence[str]) -> Iterator[list[str]]:
 @pytest.mark.parametrize("element", ["float32", "float16", "bfloat16"])
 def test_types_are_those_that_mindspore_infers(ms: Any, tmp_path: Path, element: str) -> None:
     names = [n for n in CASES if element in _entry(n).admits or element == "float32" and n not in LOW_ONLY]
-    names = share([n for n in names if element in turn(n, ["float32", *sorted(_entry(n).admits & LOW_TYPES)])], 5)
+    names = share([n for n in names if element in turn(n, ["float32", *sorted(_entry(n).admits & LOW_TYPES)])], 8)
     lowered = {slot: element for entry in operators().values() for slot in entry.slots}
     wrong = [text for batch in _batches(names) for text in _check(ms, tmp_path, batch, lowered)]
     assert not wrong, "\n".join(wrong)
@@ -243,7 +243,7 @@ def test_types_are_those_that_mindspore_infers(ms: Any, tmp_path: Path, element:
 def test_slots_are_independent_of_each_other(ms: Any, tmp_path: Path) -> None:
     wrong = []
     several = [name for name in CASES if len(_entry(name).slots) > 1 and name != "Cast"]
-    for name in share(several, 4):
+    for name in share(several, 8):
         for slot in _entry(name).slots:
             wrong += _check(ms, tmp_path, [name], {slot: "float16"})
     assert not wrong, "\n".join(wrong)
@@ -253,7 +253,7 @@ def test_slots_are_independent_of_each_other(ms: Any, tmp_path: Path) -> None:
 def test_a_type_that_is_not_admitted_does_not_compile(ms: Any, tmp_path: Path) -> None:
     """Of an operator that admits neither low type one is tried: each takes a compilation."""
     wrongly = []
-    for name in share([name for name in CASES if LOW_TYPES - _entry(name).admits], 20):
+    for name in share([name for name in CASES if LOW_TYPES - _entry(name).admits], 40):
         for low in turn(name, sorted(LOW_TYPES - _entry(name).admits)):
             lowered = dict.fromkeys(_entry(name).slots, low)
             if not _check(ms, tmp_path, [name], lowered):

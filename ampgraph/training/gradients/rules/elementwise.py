@@ -159,10 +159,10 @@ def sigmoid(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Erf")
 def erf(b: Builder, node: ir.Node, g: Value) -> Value:
-    [x] = node.inputs
-    with b.float32("x * x overflows float16 above 256"):
-        bell = b.op("Exp", b.op("Neg", b.op("Mul", x, x)))
-        return b.op("Mul", g, b.op("Mul", bell, b.number(2 / math.sqrt(math.pi), x)))
+    """Where x * -x leaves a low type the bell is 0, as it is in truth."""
+    x = operand(node)
+    bell = b.op("Exp", b.op("Mul", x, b.op("Neg", x)))
+    return b.op("Mul", g, b.op("Mul", bell, b.number(2 / math.sqrt(math.pi), x)))
 
 
 @gradient("Relu")
@@ -225,16 +225,17 @@ def mish(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Gelu", "com.microsoft::Gelu")
 def gelu(b: Builder, node: ir.Node, g: Value) -> Value:
-    """P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch differentiates it."""
+    """P(x) + x p(x) with the normal distribution; for tanh its approximation, as torch differentiates it.
+
+    P and p are bounded, and where x * -x leaves a low type p is 0, as it is in truth."""
     [x] = node.inputs
     if attribute(node, "approximate", "none") == "tanh":
         return _gelu_tanh(b, x, g)
-    with b.float32("x * x overflows float16 above 256"):
-        half, one = b.number(0.5, x), b.number(1, x)
-        below = b.op("Mul", half, b.op("Add", one, b.op("Erf", b.op("Mul", x, b.number(math.sqrt(0.5), x)))))
-        bell = b.op("Exp", b.op("Mul", b.op("Mul", x, x), b.number(-0.5, x)))
-        density = b.op("Mul", bell, b.number(1 / math.sqrt(2 * math.pi), x))
-        return b.op("Mul", g, b.op("Add", below, b.op("Mul", x, density)))
+    half, one = b.number(0.5, x), b.number(1, x)
+    below = b.op("Mul", half, b.op("Add", one, b.op("Erf", b.op("Mul", x, b.number(math.sqrt(0.5), x)))))
+    bell = b.op("Exp", b.op("Mul", x, b.op("Mul", x, b.number(-0.5, x))))
+    density = b.op("Mul", bell, b.number(1 / math.sqrt(2 * math.pi), x))
+    return b.op("Mul", g, b.op("Add", below, b.op("Mul", x, density)))
 
 
 def _gelu_tanh(b: Builder, x: Value | None, g: Value) -> Value:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from ..broadcast import sum_to
@@ -17,6 +18,7 @@ from ..registry import Unsupported, attribute, gradient, operand
 Value = ir.Value
 
 KEEP = "a normalisation: squares and their sums leave the range of float16"
+SMALL = 1e-9  # of an epsilon: its 1 / deviation is 31,623 at most
 BATCH = "ampgraph.batch_statistics"
 """Metadata of a BatchNormalization whose mean and variance are those of its own data (see `lower_batch_norm`)."""
 
@@ -25,24 +27,47 @@ BATCH = "ampgraph.batch_statistics"
 def layer_normalization(
     b: Builder, node: ir.Node, g: Value | None, dmean: Value | None = None, dinverse: Value | None = None
 ) -> list[Value | None]:
-    """The forward gives its mean and 1 / deviation."""
+    """The forward gives 1 / deviation; xh is the same operator again, without scale and bias."""
     with b.float32(KEEP):
         x, scale, bias = (*_raised(b, node), None)[:3]
-        assert x is not None and scale is not None
-        first = b.axis(node, x, -1)
-        axes = range(first, b.rank(x))
-        shape = None if x.shape is None else ir.Shape([*x.shape[:first], *[1] * (b.rank(x) - first)])
-        kind = ir.DataType(attribute(node, "stash_type", ir.DataType.FLOAT))
-        mean, inverse = (b.cast(b.output(node, n, kind, shape), _wide(x)) for n in (1, 2))
-        normal, count = b.op("Mul", b.op("Sub", x, mean), inverse), b.count(x, axes)
+    assert x is not None and scale is not None
+    first = b.axis(node, x, -1)
+    axes = range(first, b.rank(x))
+    with b.float32_as_norms(KEEP):
+        normal, inverse = _again(b, node, x, first)
         found = _affine(b, node, g, normal, scale, bias)
-        d = None if g is None else b.op("Mul", _raise(b, g, x), scale)
-        parts = [] if d is None else [_data(b, d, normal, inverse, count, axes)]
+        parts = [] if g is None else [_projected(b, node, b.op("Mul", _raise(b, g, x), scale), normal, inverse, axes)]
+    with b.float32(KEEP):
         if dmean is not None:
-            parts.append(b.op("Expand", b.op("Div", b.cast(dmean, _wide(x)), count), b.shape(x)))
+            parts.append(b.op("Expand", b.op("Div", b.cast(dmean, _wide(x)), b.count(x, axes)), b.shape(x)))
         if dinverse is not None:
-            parts.append(_by_inverse(b, b.cast(dinverse, _wide(x)), normal, inverse, count))
+            parts.append(_by_inverse(b, b.cast(dinverse, _wide(x)), normal, inverse, b.count(x, axes)))
         return _lowered(b, node, [_total(b, parts), *found])
+
+
+def _again(b: Builder, node: ir.Node, x: Value, first: int) -> tuple[Value, Value]:
+    """xh, and 1 / deviation of the forward."""
+    shape = None if x.shape is None else ir.Shape([*x.shape[:first], *[1] * (b.rank(x) - first)])
+    kind = ir.DataType(attribute(node, "stash_type", ir.DataType.FLOAT))
+    sizes = [b.dim(x, axis) for axis in range(first, b.rank(x))]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or x.dtype is None:
+        mean, inverse = (b.cast(b.output(node, n, kind, shape), _wide(x)) for n in (1, 2))
+        with b.float32(KEEP):
+            return b.op("Mul", b.op("Sub", x, mean), inverse), inverse
+    inverse = b.cast(b.output(node, 2, kind, shape), _wide(x))
+    ones = b.constant(np.ones(known, x.dtype.numpy()))
+    given = {name: attribute(node, name, default) for name, default in (("epsilon", 1e-5), ("stash_type", 1))}
+    return b.typed(b.op("LayerNormalization", x, ones, axis=first, **given), x), inverse
+
+
+def _projected(b: Builder, node: ir.Node, d: Value, normal: Value, inverse: Value, axes: Sequence[int]) -> Value:
+    """(d - (mean(d) + xh mean(d xh))) / deviation, so that one rounding is of the size of d."""
+    share = b.op("Mul", normal, b.mean(b.op("Mul", d, normal), axes))
+    found = b.op("Sub", d, b.op("Add", share, b.mean(d, axes)))
+    small = float(attribute(node, "epsilon", 1e-5)) < SMALL
+    with b.float32("1 / deviation leaves the range of float16" if small else ""):
+        return b.op("Mul", found, inverse)
 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
@@ -144,9 +169,10 @@ def local_response_normalization(b: Builder, node: ir.Node, g: Value) -> list[Va
 
 def _around(b: Builder, x: Value, before: int, size: int) -> Value:
     """The sum over ``size`` channels, from ``before`` channels in front of each: an average pool over the channels."""
-    rows = b.op("Unsqueeze", b.op("Reshape", x, b.ints(0, 0, -1)), b.ints(1))
-    padded = b.op("Pad", rows, b.ints(0, 0, before, 0, 0, 0, size - 1 - before, 0))
-    means = b.op("AveragePool", padded, kernel_shape=[size, 1])
+    rows = b.op("Reshape", x, b.ints(0, 0, -1))
+    padded = b.op("Pad", rows, b.ints(0, before, 0, 0, size - 1 - before, 0))
+    apart = b.op("Unsqueeze", padded, b.ints(1))  # between the two: ONNX Runtime 1.23 fuses them and divides wrongly
+    means = b.op("AveragePool", apart, kernel_shape=[size, 1])
     return b.op("Mul", b.reshaped(means, x), b.number(size, x))
 
 

@@ -53,15 +53,22 @@ def reduce_sum(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("ReduceMean")
 def reduce_mean(b: Builder, node: ir.Node, g: Value) -> Value:
+    """The share of one of many values leaves the range of a low type, and their count its digits. A quotient by a count
+    of few digits is rounded as the share itself would be."""
     x = operand(node)
     count = _count(b, node)
-    with b.float32("the share of one of many values leaves the range of float16"):
+    with b.float32("" if count is not None and _is_low(count) else "a count has more digits than a low type"):
         if count is None:
             sizes = (b.op("Cast", b.op("Size", value), to=int(x.dtype or 1)) for value in (x, node.outputs[0]))
             share = b.op("Div", g, b.op("Div", *sizes))
         else:
-            share = b.op("Mul", g, b.number(1 / count, x)) if count else g
+            share = b.op("Div", g, b.number(count, x)) if count else g
     return b.op("Expand", _spread(b, node, share), b.shape(x))
+
+
+def _is_low(count: int) -> bool:
+    """Whether every low type holds a count as it is."""
+    return count <= 1 << 15 and count % (1 << max(0, count.bit_length() - 8)) == 0
 
 
 def _count(b: Builder, node: ir.Node) -> int | None:
@@ -142,11 +149,10 @@ def reduce_log_sum_exp(b: Builder, node: ir.Node, g: Value) -> Value:
 
 @gradient("Softmax")
 def softmax(b: Builder, node: ir.Node, g: Value) -> Value:
-    """y (g - sum(y g))."""
+    """y (g - sum(y g)). The sum is a mean of g, no larger than its numbers: nothing overflows in a low type."""
     y = node.outputs[0]
-    with b.float32(ROW):
-        whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
-        return b.op("Mul", y, b.op("Sub", g, whole))
+    whole = b.sum(b.op("Mul", y, g), [int(attribute(node, "axis", -1))])
+    return b.op("Mul", y, b.op("Sub", g, whole))
 
 
 @gradient("LogSoftmax")

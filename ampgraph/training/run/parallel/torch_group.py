@@ -101,13 +101,15 @@ class TorchGroup(Ranks):
 def join(distributed: str | ProcessGroup | None, memory: str) -> Ranks:
     """The processes to train with. Raises AmpError AMP501 without torch, AMP325 for what is no group of processes,
     AMP509 where the others cannot be reached."""
-    if distributed is None or (distributed == AUTO and launched()[1] == 1):
+    auto = isinstance(distributed, str) and distributed == AUTO  # what an array is equal to is an array
+    if distributed is None or (auto and launched()[1] == 1):
         return ALONE
     torch = _torch()
-    if distributed == AUTO:
+    if auto:
         distributed = _started(torch, memory)
     elif not all(callable(getattr(distributed, name, None)) for name in ("rank", "size", "allreduce")):
-        message = f"distributed={distributed!r} is no process group"
+        given = repr(distributed) if isinstance(distributed, (str, int)) else f"a {type(distributed).__name__}"
+        message = f"distributed={given} is no process group"
         raise AmpError("AMP325", message, hint="'auto', None, or a process group of torch.distributed")
     assert not isinstance(distributed, str)
     return TorchGroup(distributed, memory)

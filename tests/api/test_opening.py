@@ -1,0 +1,134 @@
+"""A file that does not open as its users open it is announced, whatever its strict run says."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+import ampgraph
+from ampgraph.api import check, check_run, repair
+from ampgraph.api.check_request import Request
+from ampgraph.api.opening import fault, refusal
+from ampgraph.api.steps import Conversion, Job
+from ampgraph.core.recipe import Recipe
+from ampgraph.core.verdict import CheckVerdict, unchecked
+from ampgraph.planner import regions
+from onnx_text import array, parse, proto
+
+pytest.importorskip("onnxruntime")
+
+NORM = """g (float[2, 8] x) => (float[2, 8] y) {{
+  a = MatMul(x, k) {0} m = ReduceMean<axes = [-1]>({1}) d = Sub({1}, m) p = Pow(d, two) v = ReduceMean<axes = [-1]>(p)
+  e = Add(v, eps) q = Sqrt(e) n = Div(d, q) z = Mul(n, w) o = Add(z, c) y = MatMul(o, k)
+}}"""
+STORED = {"k": (8, 8), "w": (8,), "c": (8,), "two": array(2.0).astype("f"), "eps": array(1e-5).astype("f")}
+BROKEN = "bound to different types"
+
+
+def files(folder: Path) -> tuple[str, str]:
+    """A model, and one with its first product in float16, which ONNX Runtime fuses into a norm of two types."""
+    narrow = "l = Cast<to = 10>(a) h = Relu(l) f = Cast<to = 1>(h)"
+    before, after = parse(NORM.format("f = Relu(a)", "f"), STORED), parse(NORM.format(narrow, "f"), STORED)
+    for name, made in (("model", before), ("low", after)):
+        onnx.save(made, folder / f"{name}.onnx")
+    return str(folder / "model.onnx"), str(folder / "low.onnx")
+
+
+def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
+    """What the child of a check answers."""
+    given: list[CheckVerdict] = []
+    recipe = Recipe.of(level="O1", target="cuda").to_dict()
+    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, 1 << 30, recipe=recipe, target=target), given.append)
+    return given
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_refusal_is_announced_at_any_target_with_its_cause_and_what_mends_it(tmp_path: Path, target: str) -> None:
+    first, last = asked(*files(tmp_path), target)
+    assert first.missed and BROKEN in first.refused and first.why.endswith("with ORT_DISABLE_ALL it is not refused")
+    assert last.repair[0].startswith("--fp32 op:") and "(tried: it opens)" in str(last)
+    assert str(last).startswith("MISSED: ONNX Runtime does not open it: Type Error: ")
+    assert CheckVerdict.from_dict(json.loads(json.dumps(last.to_dict()))) == last
+
+
+def test_verify_and_check_say_it_too(tmp_path: Path) -> None:
+    model, low = files(tmp_path)
+    assert BROKEN in ampgraph.verify(model, low, samples=1).notes[0]
+    (finding,) = ampgraph.check(low).findings
+    assert finding.rule == "opens" and finding.level == "error" and BROKEN in finding.message
+    assert not any("opens" in note for note in ampgraph.verify(low, low, samples=1).notes)
+
+
+def test_what_does_not_open_either_before_is_no_fault(tmp_path: Path) -> None:
+    _, low = files(tmp_path)
+    assert [found.refused for found in asked(low, low, "cuda")][-1] == ""
+
+
+def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Path) -> None:
+    given = parse("g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu(x) y = Conv(a, w) }",
+                  w=(4, 3, 1, 1), opset=22)  # fmt: skip
+    given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
+    path = str(tmp_path / "low.onnx")
+    onnx.save(proto(ampgraph.convert(given, "O3", dtype="bfloat16", target="cuda", check="off")), path)
+    found = refusal(path, "cpu")
+    assert refusal(path, "cuda") is None and found is not None and "Could not find an implementation" in found.said
+
+
+def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("model.onnx", "low.onnx")]
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
+    found = fault(*paths, "cuda")
+    assert found is not None and "is invalid" in found.said and not found.optimised
+
+
+def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_another_target(tmp_path: Path) -> None:
+    """It writes out what Clip is, with a Where that takes no bfloat16 at this opset."""
+    paths = [str(tmp_path / name) for name in ("model.onnx", "low.onnx")]
+    for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
+        text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
+        onnx.save(parse(text, opset=14), path)
+    found = refusal(paths[1], "cuda")
+    assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
+    assert fault(*paths, "cpu") == refusal(paths[1], "cpu")
+
+
+def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that crashes is followed by one that opens nothing plainly."""
+
+    def process(request: Request) -> tuple[CheckVerdict, bool]:
+        return (unchecked("the run crashed"), True) if request.target else (CheckVerdict("ok", 0.0), False)
+
+    monkeypatch.setattr(check, "_asked", process)
+    said = {
+        target: check.in_child(Request("", "", None, 1, {}, 1e-2, 1, 1, target=target)) for target in ("cpu", "cuda")
+    }
+    assert said["cpu"].missed and "dies" in str(said["cpu"]) and said["cuda"].ok
+
+
+@pytest.mark.usefixtures("check_here")
+def test_a_conversion_that_does_not_open_ends_with_1_and_leaves_no_file(amp, tmp_path: Path, monkeypatch) -> None:
+    """As if a form of a norm were not known: nothing keeps a cast from the place in front of it."""
+    monkeypatch.setattr(regions, "beside_fusion", lambda *_: [])
+    source, words = tmp_path / "model.onnx", ("--level", "O1", "--rewrite", "none", "--check", "require")
+    onnx.save(parse(NORM.format("", "a"), STORED), source)
+    code, out, _ = amp("convert", source, *words)
+    assert code == 1 and BROKEN in out and "(tried: it opens)" in out
+    assert not (tmp_path / "model.O1.onnx").exists()
+
+
+def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, repair=("--fp32 op:Add",))
+    jobs: list[Job] = []
+
+    def run(job: Job, progress: object) -> object:
+        jobs.append(job)
+        verdict = CheckVerdict("ok", 0.0, 1e-2, 6, True) if job.recipe.fp32 else refused
+        return Conversion(None, None, None, True, None, None, verdict)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repair, "run", run)
+    done = repair.convert_and_repair(Job("model.onnx", Recipe.of(), checking=check.Checking("auto", repair=True)))
+    assert done.verdict is not None and done.verdict.held == ("op:Add",) and done.verdict.ok
+    assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]
