@@ -159,7 +159,7 @@ def is_ampgraph(name: str) -> bool:
 
 
 def converter(name: str) -> Converter:
-    """Look a converter up: `ampgraph:O2`, `ampgraph:O2:bfloat16:auto`, `ampgraph:O2:float16::stream`, a key of `PEERS`."""
+    """Look a converter up: `ampgraph:O2`, `ampgraph:O2:bfloat16:auto`, `ampgraph:O2:float16::stream`, or a peer."""
     if is_ampgraph(name):
         _, level, dtype, opset, stream, *_ = (*name.split(":"), "", "", "", "")
         return ampgraph(level or "O2", dtype or "float16", opset, stream == "stream")

@@ -21,6 +21,7 @@ from .schemas import check_operator
 
 Trait = Literal[
     "additions",
+    "adds_and_normalizes",
     "adds_epsilon",
     "adds_exponentials",
     "affine",

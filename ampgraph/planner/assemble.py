@@ -30,11 +30,15 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
 
 
 def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
-    """Patterns by which a later conversion knows what the user's words and measured ranges held in float32."""
-    kept = [d for d in plan.decisions if d.dtype == FLOAT32 and d.why.rule in ("range", FP32_STREAM)]
-    held = {(d.scope, d.index) for d in kept if d.index >= 0}
-    flow = decided.flow
-    ops = [op for op in flow.ops if (flow.scopes[op.scope].path, op.index) in held] if held else []
+    """Patterns by which a later conversion knows what the user's words and measured ranges held in float32; of what a
+    stream holds together one is enough."""
+    held: dict[tuple[str, int], int] = {}
+    for unit, decision in zip(decided.flow.units, plan.decisions, strict=True):
+        if unit.op != NONE and decision.dtype == FLOAT32 and decision.why.rule in ("range", FP32_STREAM):
+            alone = decision.why.rule == "range"
+            held.setdefault((decision.why.rule, unit.op if alone else decided.settled.find(unit.id)), unit.op)
+    flow, kept = decided.flow, set(held.values())
+    ops = [op for op in flow.ops if op.id in kept] if kept else []
     names = (op.name or next((f"value:{flow.values[v].name}" for v in op.outputs), "") for op in ops)
     return list(dict.fromkeys(filter(None, (*decided.options.fp32, *names))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -57,6 +57,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     beside: list[Hold | Tie] = []
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
+    wide_ops = touched(flow, (*options.fp32, *options.pinned))
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
@@ -78,7 +79,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
             beside += beside_fusion(context, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
             fused.update(op.id for op in core)
-            same, wide = in_one_type(flow, options, region), reads_wide_stream(context, region)
+            same, wide = in_one_type(flow, options, region), reads_wide_stream(context, region, wide_ops)
             why = Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")
             ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
             if same and not wide:
@@ -88,12 +89,14 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
-def reads_wide_stream(context: Context, region: Region) -> Why | None:
-    """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32."""
+def reads_wide_stream(context: Context, region: Region, held: Collection[int]) -> Why | None:
+    """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32. ``held``: those
+    operators that the user, or what the file says of itself, keeps in float32."""
     flow, additions = context.flow, context.traits.operators("additions")
     readers = {use.op for use in flow.uses[region.source]} - {op.id for op in region.ops} - {NONE}
-    wide = context.options.recipe.fp32_stream and any(flow.ops[op].role in additions for op in readers)
-    text = f"--fp32-stream: {region.kind} reads float32 data that others read, and is no kernel with another type then"
+    every = context.options.recipe.fp32_stream
+    wide = any(flow.ops[op].role in additions and (every or op in held) for op in readers)
+    text = f"in a float32 stream: {region.kind} reads data that others add to, and is no kernel of two types"
     return Why(FP32_STREAM, text) if wide else None
 
 

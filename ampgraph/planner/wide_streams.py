@@ -77,8 +77,7 @@ class StreamFinder:
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
         """By addition, what becomes of its result."""
-        roles = self.context.traits.operators("additions")
-        return {op.id: self._carried(op) for op in self.context.flow.ops if op.role in roles and self._adds(op)}
+        return {op.id: self._carried(op) for op in self.context.flow.ops if self._adds(op)}
 
     def _before(self) -> Mapping[int, list[int]]:
         """By addition, those that it follows."""
@@ -92,13 +91,17 @@ class StreamFinder:
         return len(stream) >= SHORTEST and any(self.carried[op].norms for op in stream)
 
     def _adds(self, op: Op) -> bool:
-        """Whether an addition is none of a region's, of a bias or a norm."""
-        return op.id not in self.regions.of_op and self.regions.classes[op.id] == "gray" and bool(op.slots)
+        """Whether an operator is an addition, with a norm or by itself, and none of a region's, of a bias or a norm."""
+        traits = self.context.traits
+        if not op.slots or op.id in self.regions.of_op:
+            return False
+        alone = traits.has(op.role, "additions") and self.regions.classes[op.id] == "gray"
+        return alone or traits.has(op.role, "adds_and_normalizes")
 
     def _carried(self, op: Op) -> Carried:
         """Follows a result through what moves it, and through norms, to additions."""
         additions: dict[int, None] = {}
-        norms: dict[int, None] = {}
+        norms = {op.id: None} if self.context.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
         moves: dict[int, None] = {}
         work: list[tuple[int, tuple[int, ...], bool]] = [(value, (), False) for value in op.outputs]
         seen: set[int] = set()
@@ -106,15 +109,15 @@ class StreamFinder:
         while work:
             value, path, normed = work.pop()
             for reader in self._readers(value, seen):
-                if self.regions.classes[reader.id] == "kept":
+                if self._adds(reader):
+                    additions[reader.id] = None
+                    moves |= dict.fromkeys(path)
+                elif self.regions.classes[reader.id] == "kept":
                     norms |= {} if normed else {reader.id: None}
                     moves |= dict.fromkeys(path)
                     work += [(made, (), True) for made in reader.outputs]
                 elif self._is_move(reader):
                     work += [(made, (*path, reader.id), normed) for made in reader.outputs]
-                elif self.context.traits.has(reader.role, "additions") and self._adds(reader):
-                    additions[reader.id] = None
-                    moves |= dict.fromkeys(path)
                 else:
                     branches = True
         return Carried(tuple(additions), tuple(norms), tuple(moves), branches)

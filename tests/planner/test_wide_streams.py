@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,23 @@ def test_a_norm_beside_the_stream_is_of_one_type_where_its_kernel_knows_no_other
     types = element_types(wide(model, dtype="bfloat16"))
     assert types["n0"] == types["n1"] == TensorProto.FLOAT
     assert element_types(wide(model))["n0"] == TensorProto.FLOAT16
+
+
+def test_a_stream_in_operators_that_add_and_normalize() -> None:
+    block = "  ".join(
+        f"b{n} = MatMul (x{n}, w)  x{n + 1} = com.microsoft.SkipLayerNormalization (x{n}, b{n}, scale, shift)"
+        for n in range(3)
+    )
+    model = stream(0, before=f"x0 = MatMul (input, w)  {block}", end="y = MatMul (x3, w)")
+    model.opset_import.add(domain="com.microsoft", version=1)
+    plan = ampgraph.plan(wide(model), "O2")
+    assert {d.dtype for d in plan.decisions if d.kind == "com.microsoft::SkipLayerNormalization"} == {"float32"}
+    assert {d.kind for d in ampgraph.plan(model, "O2").decisions if d.dtype == "float16"} >= {
+        "com.microsoft::SkipLayerNormalization"
+    }
+
+
+def test_the_file_names_one_node_of_each_norm() -> None:
+    made = wide(root_mean_squares(3))
+    (said,) = [json.loads(item.value) for item in made.metadata_props if item.key == "ampgraph.fp32"]
+    assert len(said) == 3 + 3, "additions, and the norms that read them"
