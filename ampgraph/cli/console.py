@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from ..core.spellings import option_words
 from .bash_words import asked_by_bash, complete
 from .terminal import INTERRUPTED, Interrupted, done, fail, prepare_streams
 
@@ -9,6 +12,7 @@ from .terminal import INTERRUPTED, Interrupted, done, fail, prepare_streams
 def main() -> None:
     """Runs the command line."""
     prepare_streams()
+    sys.argv[1:] = option_words(sys.argv[1:])
     try:
         from .app import app
 

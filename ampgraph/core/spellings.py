@@ -10,6 +10,14 @@ LEVELS = ("O0", "O1", "O2", "O3", "auto")
 DTYPES = ("float16", "bfloat16")
 _DTYPES = {"fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16"}
 _PLACES = {"gpu": "cuda", "trt": "tensorrt"}
+_OPTIONS = {
+    f"--{word}": f"--dtype={dtype}"
+    for dtype, words in {
+        "float16": ("fp16", "float16", "half"),
+        "bfloat16": ("bf16", "bfloat16"),
+    }.items()
+    for word in words
+}
 KEEP_IO = "keep_io_types"
 
 
@@ -25,6 +33,11 @@ def dtype_word(value: object) -> str | None:
     text = str(named or value).strip().lower().removeprefix("torch.")
     text = _DTYPES.get(text, text)
     return text if text in DTYPES else None
+
+
+def option_words(words: Iterable[str]) -> list[str]:
+    """Words of a command line: ``--fp16`` and its like, which other tools have, as ``--dtype=float16``."""
+    return [_OPTIONS.get(word, word) for word in words]
 
 
 def place_word(word: str) -> str:

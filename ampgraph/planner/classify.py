@@ -69,16 +69,17 @@ def _first(context: Context) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
     breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
+    broken = context.options.kernels.broken
     for op in context.flow.ops:
-        first += [Tie(units) for units in tied_to_forward(context.flow, op)]
+        if op.follows != NONE:
+            first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            first += [
-                *_ties(context, op),
-                *_broken(context, op, breakable),
-                *_broken_before(context, op),
-                *_broken_type(context, op),
-            ]
-            first += [*broken_mask(context, op), *broken_sum(context, op)]
+            first += _ties(context, op)
+            if op.kind in breakable:
+                first += _broken(context, op, breakable[op.kind])
+            if op.kind in broken:
+                first += [*_broken_before(context, op), *_broken_type(context, op)]
+                first += [*broken_mask(context, op), *broken_sum(context, op)]
             held = op.held or (op.kept if context.options.level.kept != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
@@ -127,10 +128,7 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
 
 
-def _broken(context: Context, op: Op, breakable: dict[str, str]) -> list[Hold]:
-    attribute = breakable.get(op.kind)
-    if not attribute:
-        return []
+def _broken(context: Context, op: Op, attribute: str) -> list[Hold]:
     given = context.flow.attribute(op, attribute)
     kernels, units = context.options.kernels, tuple(op.slots.values())
     version = max(context.flow.units[u].opset for u in units)

@@ -144,11 +144,20 @@ def refused(error: Exception, where: str) -> AmpError:
     hint = "`ampgraph inspect` may name the fault"
     if "bfloat16" in message or "Could not find an implementation" in message or "NOT_IMPLEMENTED" in message:
         hint = "this device has no kernel for it: choose another --device, or --strict, which needs none"
+    hint = older_than_the_model(message) or hint
     if out_of_memory(error):
         return no_memory(f"while opening {where}")
     if "NO_SUCHFILE" in message or "File doesn't exist" in message:
         return AmpError("AMP101", "no such file", where=where, hint="check the path")
     return AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", where=where, hint=hint)
+
+
+def older_than_the_model(message: str) -> str:
+    """A hint where a runtime refuses a model because it is the older of the two; else nothing."""
+    if "Unsupported model IR version" not in message and "No Op registered for" not in message:
+        return ""
+    version = import_onnxruntime().__version__
+    return f"onnxruntime {version} may be older than the model: a newer one, which may need a newer Python, reads it"
 
 
 def stopped(error: Exception, device: str, contradiction: str = "") -> AmpError:

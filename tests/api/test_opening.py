@@ -77,7 +77,7 @@ def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Pa
 
 
 def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
-    paths = [str(tmp_path / name) for name in ("model.onnx", "low.onnx")]
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         onnx.save(parse(f"g ({kind}[4, 4] x) => ({kind}[4, 4] y) {{ y = MatMul (x, x) }}", opset=11), path)
     found = fault(*paths, "cuda")
@@ -86,7 +86,7 @@ def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
 
 def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_another_target(tmp_path: Path) -> None:
     """It writes out what Clip is, with a Where that takes no bfloat16 at this opset."""
-    paths = [str(tmp_path / name) for name in ("model.onnx", "low.onnx")]
+    paths = str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx")
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
         onnx.save(parse(text, opset=14), path)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
+from ampgraph.cli.console import main
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime.devices import choose
 from cli_helpers import MODELS
@@ -18,6 +21,15 @@ def test_words_of_other_tools_mean_ours(amp, tmp_path):
         code, out, err = amp("convert", source, *words, "--check", "off", "-o", tmp_path / f"{name}.onnx")
         assert (code, err) == (0, "") and "level O2, float16, policy ampgraph, target tensorrt" in out
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("--fp16", "float16"), ("--half", "float16"), ("--bf16", "bfloat16")])
+def test_options_of_other_tools_name_the_type(monkeypatch, capsys, word, dtype):
+    words = ["ampgraph", "convert", str(MODELS / "digits_cnn.onnx"), word, "--dry-run"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0 and f"level O2, {dtype}, policy" in capsys.readouterr().out
 
 
 def test_keep_io_types_cannot_change_a_plan(amp):

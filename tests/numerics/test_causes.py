@@ -152,6 +152,29 @@ def test_all_switches_on_are_the_model_and_all_off_the_reference(name: str) -> N
         assert np.abs(nothing[output] - ours[output]).max() <= 1e-5 * np.abs(ours[output]).max()
 
 
+@pytest.mark.parametrize("behind", ["Identity (a)", "Mul (a, factor)"])
+def test_what_became_a_bias_is_as_it_was_where_the_product_is_not_low(behind: str) -> None:
+    """The addition's constant is a bias under another name in the result, and its rounding makes the error; rounding
+    the factor gives a part of it to the bias."""
+    weights = {
+        "w": np.ones((4, 3, 1, 1), np.float32),
+        "c": np.array([500.2, -500.2, 31.26, 7.3], np.float32).reshape(4, 1, 1),
+    }
+    model = parse(
+        f"""g (float[1, 3, 5, 5] x) => (float[1, 4, 5, 5] y) <float factor = {{0.12506}}> {{
+            p = Conv (x, w)  a = Add (p, c)  y = {behind}
+        }}""",
+        weights,
+    )
+    converted = low(model)
+    assert [node.op_type for node in converted.graph.node if node.op_type in ("Conv", "Add")] == ["Conv"]
+    data = [{"x": np.random.default_rng(0).standard_normal((1, 3, 5, 5)).astype(np.float32)}]
+    nothing, given = SwitchedSession(model, converted).run(data[0], ()), StrictSession(model).run(data[0])
+    assert np.abs(nothing["y"] - given["y"]).max() <= 1e-4
+    found = verify(model, converted, data=data, tolerance=1e-4)
+    assert not found.ok and present(found.repair).error <= 1e-4
+
+
 # -- the search -------------------------------------------------------------------------------------------------------
 
 

@@ -223,6 +223,16 @@ def test_what_the_runtime_refuses(tmp_path: Path) -> None:
         ampgraph.run(low, FEEDS)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_runtime_older_than_the_model_is_named(strict: bool) -> None:
+    young = model()
+    young.ir_version = 99
+    with pytest.raises(
+        AmpError, match=r"AMP502.*IR version: 99(.|\n)*hint: onnxruntime .* may be older than the model"
+    ):
+        opened(young, "cpu", strict)
+
+
 def test_a_run_that_stops_is_told() -> None:
     gather = helper.make_graph(
         [helper.make_node("Gather", ["x", "i"], ["y"])],

@@ -17,6 +17,8 @@ from training.models import MAKERS, make
 pytestmark = pytest.mark.slow
 
 NAMES = share([*MAKERS, "BERT/eager"], 2)  # eager: its mask is the least float32 where others have a bool
+POST_NORM = ("BERT", "BERT/eager")
+"""Its norms stand in the residual stream, which O2 rounds at each, as Apex's O2 does and autocast does not."""
 BOTH_TYPES = ("GPT-2", "ResNet", "Swin")
 """Also in bfloat16: ``python -m training.architectures`` measures all."""
 TIED = {
@@ -33,11 +35,12 @@ measured = functools.cache(Measured)
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name):
     """O0: as near to float64 as torch's, for every parameter that trains and batches of several sizes. O1, O2 (one of
-    them, both in a full run): no further than autocast. One test for all, since they share their exports."""
+    them, both in a full run): no further than autocast, or than Apex's O2 where norms are in the stream. One test for
+    all, since they share their exports."""
     found = measured(name)
     assert max(found.ours("O0")) <= 3 * max(found.float32())
     for dtype in turn(name, list(LOW)) if name in BOTH_TYPES else ("float16",):
-        band = found.autocast(dtype)
+        band = [*found.autocast(dtype), *(found.apex(dtype) if name in POST_NORM else ())]
         for level in turn(f"{name} {dtype}", ("O1", "O2")) if "/" not in name else ("O2",):
             assert 1e-5 < np.median(found.ours(level, dtype)) <= max(band), f"{level} {dtype}"
 

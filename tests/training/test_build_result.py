@@ -134,9 +134,6 @@ def test_a_step_is_trained_by_the_trainer(tmp_path):
     assert losses[-1] < losses[0] / 3
 
 
-def test_a_step_and_its_trainer_print_one_line():
-    step = build(regression(), level="O2", loss_scale="dynamic")
-    told = (
-        "TrainingStep(level O2, dtype float16, loss loss, optimizer sgd, loss scale dynamic, 4 parameters, inputs x, t)"
-    )
-    assert repr(step) == told and repr(Trainer(step, "cpu")) == f"Trainer({told}, on cpu)"
+def test_a_step_prints_as_one_line():
+    told = "level O2, dtype float16, loss loss, optimizer sgd, loss scale dynamic, 4 parameters, inputs x, t"
+    assert repr(build(regression(), level="O2", loss_scale="dynamic")) == f"TrainingStep({told})"

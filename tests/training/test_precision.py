@@ -78,3 +78,27 @@ def test_the_ceiling_of_speed_adds_branches_low():
 
 def casts(step: TrainingStep) -> int:
     return sum(node.op_type == "Cast" for node in step.model.graph)
+
+
+def casts_of(blocks: int) -> int:
+    """Of a step of blocks with a norm behind each, norm(x + gelu(x w)), but for those of the update."""
+    lines = [
+        f"p{n} = MatMul (x{n}, w)  a{n} = Gelu (p{n})  r{n} = Add (x{n}, a{n})  "
+        f"x{n + 1} = LayerNormalization (r{n}, scale, bias)"
+        for n in range(blocks)
+    ]
+    text = (
+        f"g (float[8,16] x) => (float[8,16] y) {{ x0 = MatMul (x, w)  {'  '.join(lines)}  y = MatMul (x{blocks}, w) }}"
+    )
+    model = parse(text, opset=20)
+    for name, shape in {"w": (16, 16), "scale": (16,), "bias": (16,)}.items():
+        array = np.random.default_rng(1).standard_normal(shape, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    step = build_training_step(model, loss="mse", optimizer="adamw", level="O2", clip_norm=1.0)
+    names = [present(node.name) for node in step.model.graph if node.op_type == "Cast"]
+    return sum(not name.startswith("step/") for name in names)
+
+
+def test_a_norm_behind_a_block_takes_three_casts():
+    """Its data, and the gradient that comes in, to float32; the gradient that goes out. All else is low."""
+    assert casts_of(4) - casts_of(3) == 3

@@ -133,6 +133,18 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer
     assert changed == {"step/scale", "step/counter"}
 
 
+def test_a_norm_beyond_float32_is_an_overflow():
+    """It would clip every gradient, all of which are finite, to 0."""
+    [batch] = batches(1)
+    batch["t"][3, 1] = 1e25
+    for clip, finite in ((None, True), (1.0, False)):
+        step = build_training_step(
+            regression(), loss="loss", optimizer="sgd", level="O0", loss_scale="dynamic:init=1024", clip_norm=clip
+        )
+        run = Runner(step)
+        assert bool(run(batch)["finite"]) == finite
+
+
 def test_a_scale_that_is_late():
     """MXNet: the step after an overflow still runs at the old scale."""
     scale = "dynamic:rule=mxnet,init=1024"

@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 from ...core.errors import AmpError, first_line
 from ...core.graph import Progress
 from ..checks import model_files
-from . import proto as onnx_proto
 from .bounds import check_tensors
 from .data_files import Mark, check_mark, free_name, locations, own_data, put_mark, take_mark
 from .external import (
@@ -111,10 +110,10 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             hint="export the inference graph, or clear training_info",
         )
     take_mark(proto)
-    said = repair(proto, where)
+    said, held = repair(proto, where)
     annotated = len(proto.graph.quantization_annotation) > 0 or len(getattr(proto, "configuration", ())) > 0
     try:
-        model = from_proto(proto)
+        model = from_proto(proto, held)
     except Exception as error:  # onnx_ir raises many kinds for a damaged proto
         raise AmpError(
             "AMP102",
@@ -126,7 +125,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
     if not annotated:
         know_plain(model)
     outside = False
-    for tensor in onnx_proto.tensors(proto):
+    for tensor in (tensor for holder in held for tensor in holder.tensors()):
         outside |= bool(tensor.external_data)
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both

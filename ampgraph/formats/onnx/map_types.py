@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
-from .proto import drop_unreadable
+from .proto import Holder, drop_unreadable, holders
 from .walk import all_graphs
 
 KEPT = "ampgraph.map_types"
@@ -19,9 +19,10 @@ OVERLOADS = 10  # the version of the file format from which functions hold the t
 Kept = dict[str, bytes]
 
 
-def from_proto(proto: ModelProto) -> ir.Model:
-    """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto."""
-    taken = [_taken(graph) for graph in _graphs(proto)]
+def from_proto(proto: ModelProto, held: Iterable[Holder]) -> ir.Model:
+    """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
+    graphs are ``held``."""
+    taken = [_taken(holder.graph) for holder in held]
     model = ir.from_proto(proto)
     if any(taken):
         for graph, kept in zip(all_graphs(model), taken, strict=True):
@@ -36,8 +37,8 @@ def to_proto(model: ir.Model) -> ModelProto:
     if model.functions and proto.ir_version < OVERLOADS:
         drop_unreadable(proto)
     if holds_maps(model):
-        for graph, written in zip(all_graphs(model), _graphs(proto), strict=True):
-            _give_back(written, graph.meta.get(KEPT, {}))
+        for graph, written in zip(all_graphs(model), holders(proto), strict=True):
+            _give_back(written.graph, graph.meta.get(KEPT, {}))
     return proto
 
 
@@ -60,19 +61,6 @@ def is_map(kind: TypeProto) -> bool:
     while kind.HasField("sequence_type") or kind.HasField("optional_type"):
         kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind.optional_type.elem_type
     return bool(kind.HasField("map_type"))
-
-
-def _graphs(proto: ModelProto) -> Iterator[GraphProto | FunctionProto]:
-    """Every graph of a proto, in the order of `all_graphs`."""
-    waiting: list[GraphProto | FunctionProto] = [proto.graph, *proto.functions]
-    for graph in waiting:
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.type == AttributeProto.GRAPH and not attribute.ref_attr_name:
-                    waiting.append(attribute.g)
-                elif attribute.type == AttributeProto.GRAPHS and not attribute.ref_attr_name:
-                    waiting.extend(attribute.graphs)
 
 
 def _infos(graph: GraphProto | FunctionProto) -> Iterator[ValueInfoProto]:

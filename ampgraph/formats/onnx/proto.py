@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, SparseTe
 from ...core.errors import AmpError
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is written out: more is a damaged file
+HOLDING = (AttributeProto.TENSOR, AttributeProto.SPARSE_TENSOR, AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -33,6 +35,45 @@ def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
                     yield from _tensors(body)
 
 
+@dataclass(frozen=True)
+class Holder:
+    """A graph, and its attributes that hold a tensor or bodies."""
+
+    graph: GraphProto | FunctionProto
+    attributes: list[AttributeProto]
+
+    def tensors(self) -> Iterator[TensorProto]:
+        """The tensors in it, without those of its bodies."""
+        if isinstance(self.graph, GraphProto):
+            yield from self.graph.initializer
+        yield from (attribute.t for attribute in self.attributes if attribute.type == AttributeProto.TENSOR)
+
+
+def holders(proto: ModelProto) -> list[Holder]:
+    """Every graph, in the order of `walk.all_graphs`; of a large model all but a few nodes hold nothing."""
+    waiting: list[GraphProto | FunctionProto] = [proto.graph, *proto.functions]
+    found = []
+    for graph in waiting:
+        held = Holder(graph, list(_holding(graph)))
+        found.append(held)
+        for attribute in held.attributes:
+            if attribute.type == AttributeProto.GRAPH:
+                waiting.append(attribute.g)
+            elif attribute.type == AttributeProto.GRAPHS:
+                waiting.extend(attribute.graphs)
+    return found
+
+
+def _holding(graph: GraphProto | FunctionProto) -> Iterator[AttributeProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            kind = attribute.type
+            if kind not in HOLDING or attribute.ref_attr_name:
+                continue
+            if kind != AttributeProto.SPARSE_TENSOR or node.op_type == "Constant":
+                yield attribute
+
+
 def drop_unreadable(proto: ModelProto) -> None:
     """Drops annotations of values inside functions that onnx_ir writes into the main graph of files before version 10,
     as ``domain::function/value``, and does not read again: where the value's own name has a slash."""
@@ -43,32 +84,27 @@ def drop_unreadable(proto: ModelProto) -> None:
         proto.graph.value_info.extend(kept)
 
 
-def densify(proto: ModelProto, where: str) -> int:
+def densify(held: Iterable[Holder], where: str) -> int:
     """Writes sparse tensors out in place, as ONNX Runtime does when it loads them: onnx_ir has none. Their number.
 
     Raises AmpError AMP102 for one that makes no sense.
     """
-    return sum(_densify(graph, where) for graph in (proto.graph, *proto.functions))
+    return sum(_densify(holder, where) for holder in held)
 
 
-def _densify(graph: GraphProto | FunctionProto, where: str) -> int:
-    count = 0
+def _densify(holder: Holder, where: str) -> int:
+    count, graph = 0, holder.graph
     if isinstance(graph, GraphProto):
         count = len(graph.sparse_initializer)
         graph.initializer.extend(_dense(sparse, where) for sparse in graph.sparse_initializer)
         del graph.sparse_initializer[:]
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.SPARSE_TENSOR and node.op_type == "Constant":
-                dense = _dense(attribute.sparse_tensor, where)
-                attribute.Clear()
-                attribute.name, attribute.type = "value", AttributeProto.TENSOR
-                attribute.t.CopyFrom(dense)
-                count += 1
-            elif attribute.type == AttributeProto.GRAPH:
-                count += _densify(attribute.g, where)
-            elif attribute.type == AttributeProto.GRAPHS:
-                count += sum(_densify(body, where) for body in attribute.graphs)
+    for attribute in holder.attributes:
+        if attribute.type == AttributeProto.SPARSE_TENSOR:
+            dense = _dense(attribute.sparse_tensor, where)
+            attribute.Clear()
+            attribute.name, attribute.type = "value", AttributeProto.TENSOR
+            attribute.t.CopyFrom(dense)
+            count += 1
     return count
 
 

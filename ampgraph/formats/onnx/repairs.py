@@ -8,7 +8,7 @@ from collections.abc import Iterable, MutableSet
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto
 
-from .proto import densify
+from .proto import Holder, densify, holders
 from .slice_bounds import bounds_as_vectors
 
 REPAIRS = "ampgraph.repairs"
@@ -25,15 +25,17 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
     return found
 
 
-def repair(proto: ModelProto, where: str) -> list[str]:
-    """Repairs a proto in place and says what was done. Raises AmpError AMP102 for what makes no sense."""
-    said = _settle_duplicates(proto.graph)
-    count = densify(proto, where)
+def repair(proto: ModelProto, where: str) -> tuple[list[str], list[Holder]]:
+    """Repairs a proto in place; what was done, and its graphs with what they hold. Raises AmpError AMP102 for what
+    makes no sense."""
+    said, held = _settle_duplicates(proto.graph), holders(proto)
+    count = densify(held, where)
     tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
     said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
     slices = bounds_as_vectors(proto.graph)
     several = "Slice has" if slices == 1 else "Slices have"
-    return [*said, f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else said
+    said += [f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else []
+    return said, held
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:

@@ -6,17 +6,19 @@ rounded or what was not, and a stored tensor that is rounded has the reference's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.arrays import Array
 from ...core.dataflow import Dataflow
 from ...core.graph import LOW
 from ...core.names import FreshNames
 from ...core.sites import SWITCHES, Switched
 from ...oplists.traits import has
+from .originals import Originals
 from .schemas import kind_of
 from .types import DTYPES
 from .walk import all_graphs, bodies
@@ -31,11 +33,11 @@ LARGEST = 65504.0  # a number beyond it is a mask that was bounded: it stays so
 @dataclass(frozen=True)
 class LowParts:
     """What a low model holds, asked before it is made strict: the nodes that read or make low values, its Casts, and
-    the names of stored tensors that are low, of Constant nodes as well."""
+    the types of stored tensors that are low by name, of Constant nodes as well."""
 
     nodes: frozenset[ir.Node]
     casts: frozenset[ir.Node]
-    constants: frozenset[str]
+    constants: Mapping[str, ir.DataType]
 
     @staticmethod
     def of(model: ir.Model, flow: Dataflow) -> LowParts:
@@ -43,8 +45,8 @@ class LowParts:
         graphs = list(all_graphs(model))
         low = {value.id for value in flow.values if value.dtype in LOW}
         nodes = frozenset(op.native for op in flow.ops if low.intersection((*op.inputs, *op.outputs)))
-        stored = {v.name or "" for each in graphs for v, tensor in _stored(each) if tensor.dtype in LOW_TYPES}
-        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), frozenset(stored))
+        stored = {v.name or "": t.dtype for each in graphs for v, t in _stored(each) if t.dtype in LOW_TYPES}
+        return LowParts(nodes, frozenset(node for each in graphs for node in each if _casts(node)), stored)
 
 
 def with_switches(strict: ir.Model, reference: ir.Model, parts: LowParts) -> list[Switched]:
@@ -62,7 +64,8 @@ class _Switches:
         self._main, self._parts = strict.graph, parts
         graphs = list(all_graphs(reference))
         self._given = {v.name for graph in graphs for node in graph for v in node.outputs}
-        self._stored = {v.name: tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
+        stored = {v.name or "": tensor for graph in graphs for v, tensor in _stored(graph) if tensor.dtype == FLOAT}
+        self._originals = Originals(stored)
         self._fresh = FreshNames({name for graph in all_graphs(strict) for name in _names(graph)})
         self._nodes: list[ir.Node] = []
         self._inside: dict[ir.Node, tuple[str, ...]] = {}
@@ -82,7 +85,7 @@ class _Switches:
             maker = raw.producer()
             if maker in self._flags:
                 self._switch_all(raw, wide, self._flags[maker])
-        for raw, wide in (*read, *((self._store(tensor), wide) for tensor, wide in constants)):
+        for raw, wide in (*read, *((self._store(name, numbers), wide) for name, numbers, wide in constants)):
             self._switch_readers(raw, wide)
         self._add_input()
         return found
@@ -139,22 +142,22 @@ class _Switches:
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
-    def _constants(self) -> Iterator[tuple[ir.TensorProtocol, ir.Value]]:
-        """(the reference's own, what is read) of stored tensors that are low in the file."""
+    def _constants(self) -> Iterator[tuple[str, Array, ir.Value]]:
+        """(name, the reference's own numbers, what is read) of stored tensors that are low in the file."""
         graphs = dict.fromkeys([self._main, *(node.graph for node in self._nodes)])
         for value, own in (item for graph in graphs if isinstance(graph, ir.Graph) for item in _stored(graph)):
-            tensor = self._stored.get(value.name)
-            if value.name not in self._parts.constants or tensor is None or tuple(tensor.shape) != tuple(own.shape):
-                continue
-            if isinstance(tensor, ir.ExternalTensor) or np.abs(tensor.numpy()).max(initial=0) > LARGEST:
+            name = value.name or ""
+            low = self._parts.constants.get(name)
+            numbers = None if low is None else self._originals.of(name, own, low)
+            if numbers is None or np.abs(numbers).max(initial=0) > LARGEST:
                 continue
             casts = [use.node for use in value.uses() if _casts(use.node)]
-            yield tensor, casts[0].outputs[0] if casts else value
+            yield name, numbers, casts[0].outputs[0] if casts else value
 
-    def _store(self, tensor: ir.TensorProtocol) -> ir.Value:
-        name = self._fresh(f"{tensor.name}@reference")
-        value = ir.Value(name=name, const_value=ir.Tensor(tensor.numpy(), name=name))
-        value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(tensor.shape.numpy())
+    def _store(self, of: str, numbers: Array) -> ir.Value:
+        name = self._fresh(f"{of}@reference")
+        value = ir.Value(name=name, const_value=ir.Tensor(numbers, name=name))
+        value.type, value.shape = ir.TensorType(FLOAT), ir.Shape(numbers.shape)
         self._main.register_initializer(value)
         return value
 

@@ -150,7 +150,7 @@ class Generator:
             return InputFill(port, shape, "integer", "all numbers of its type", int(limit.min), int(limit.max))
         last = PLAIN_INTEGERS - 1
         if not shape and found.equals is not None and found.equals > last:
-            return InputFill(port, shape, "constant", f"{found.equals}, as the model asks for it", *[found.equals] * 2)
+            return InputFill(port, shape, "constant", f"{found.equals}, as the model asks", found.equals, found.equals)
         return InputFill(port, shape, "integer", f"whole numbers from {first} to {first + last}", first, first + last)
 
     # -- and what is fed ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW, Graph
 from ...formats.kinds import Model
 from ...runtime.devices import import_onnxruntime
-from ...runtime.onnxruntime_session import no_memory, out_of_memory, stopped
+from ...runtime.onnxruntime_session import no_memory, older_than_the_model, out_of_memory, stopped
 from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
 from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened_anyhow
@@ -70,8 +70,9 @@ class StrictSession:
         except Exception as error:  # onnxruntime raises kinds of its own for every fault
             if out_of_memory(error):
                 raise no_memory("while opening the model for a strict run") from error
-            hint = "`ampgraph inspect` and onnx.checker.check_model may name the fault"
-            raise AmpError("AMP502", f"ONNX Runtime refuses the model: {first_line(error)}", hint=hint) from error
+            message = first_line(error)
+            hint = older_than_the_model(message) or "`ampgraph inspect` and onnx.checker.check_model may name the fault"
+            raise AmpError("AMP502", f"ONNX Runtime refuses the model: {message}", hint=hint) from error
 
     def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
         """The outputs by name; `outputs` picks some. Raises AmpError AMP503 for what does not fit, AMP504."""

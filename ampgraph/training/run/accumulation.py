@@ -176,9 +176,10 @@ class _Sum:
 
     def run(self, before: float, share: float) -> None:
         """total = total * before + now * share, or total + now."""
-        if self.weighted:
-            for name, number in (("before", before), ("share", share)):
-                self._binding.bind_ortvalue_input(name, device_value(np.array(number, np.float32), self._memory))
+        given = {"before": before, "share": share} if self.weighted else {}
+        held = {name: device_value(np.array(number, np.float32), self._memory) for name, number in given.items()}
+        for name, value in held.items():  # held until the run ends: a binding alone does not keep them
+            self._binding.bind_ortvalue_input(name, value)
         _run(self._session, self._binding, self._memory)
 
 

@@ -101,9 +101,6 @@ class Trainer:
         self._digest = ""
         self._evaluator: Evaluator | None = None
 
-    def __repr__(self) -> str:
-        return f"Trainer({self.training_step!r}, on {self.device})"
-
     def _opened(
         self,
         device: str,

@@ -109,15 +109,16 @@ def test_scalar_bounds_of_a_slice_are_vectors():
     scalars = {"first": np.array(1), "end": np.array(3), "one": np.array(1)}
     model = parse(SLICED, scalars, axis=np.array([0]), around=np.array([1, 0, 1, 0]), w=SHAPE, opset=18)
     done = run(Job(model, Recipe(level="O2"), report=True))
+    converted = proto(done.model())
     text = "1 Slice has scalars for bounds: they are vectors now, as ONNX has them"
     assert {"topic": "repaired", "where": "", "text": text} in notes(done)
     fed = {"x": np.ones((4, 4), np.float32)}
-    session = onnxruntime.InferenceSession(proto(done.model()).SerializeToString())
+    session = onnxruntime.InferenceSession(converted.SerializeToString())
     found, number = session.run(None, fed)
     expected = (fed["x"] + np.pad(fed["x"][1:3], ((1, 1), (0, 0)))) @ numpy_helper.to_array(model.graph.initializer[-1])
     np.testing.assert_allclose(found, expected, rtol=1e-2)
     assert number == 2 and number.shape == ()
-    assert ampgraph.verify(model, done.model(), samples=1).ok
+    assert ampgraph.verify(model, converted, samples=1).ok
 
 
 def test_nothing_is_said_of_a_file_without_repairs():
