@@ -59,7 +59,14 @@ def test_plain_arguments_of_every_verb(verb: Callable[..., object], name: str) -
         assert raised.value.hint and name in str(raised.value)
 
 
-RIGHT = {"level": (3,), "freeze_weights": (True,), "opset": (3,), "range_margin": (3, 2.5), "keep_io_types": (True,)}
+RIGHT = {
+    "level": (3,),
+    "freeze_weights": (True,),
+    "fp32_stream": (True,),
+    "opset": (3,),
+    "range_margin": (3, 2.5),
+    "keep_io_types": (True,),
+}
 
 
 @pytest.mark.parametrize("name", [*OPTIONS, "keep_io_types"])
