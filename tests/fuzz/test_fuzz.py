@@ -12,7 +12,7 @@ from fuzz import checks
 from fuzz.checks import Way, distance, faults, look
 from fuzz.models import random_model
 from fuzz.shrink import kept, shrunk
-from needs import needs_runtime_that_opens
+from needs import OLD, needs_runtime, needs_runtime_that_opens
 from share import FULL
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.onnx"))
@@ -23,7 +23,7 @@ O2 = Way("O2", "float16", "cpu")
 @pytest.mark.slow
 def test_random_models() -> None:
     cases = [case for seed in SEEDS if (case := random_model(seed)) is not None]
-    assert len(cases) > 0.9 * len(SEEDS)
+    assert len(cases) > (0.7 if OLD else 0.9) * len(SEEDS)  # the others are what ONNX Runtime refuses
     assert [str(fault) for case in cases for fault in faults(case, 2)] == []
 
 
@@ -50,6 +50,7 @@ def test_a_body_lists_an_output_once() -> None:
     assert listed and all(len(names) == len(set(names)) for names in listed)
 
 
+@needs_runtime("no bfloat16 values handed out as arrays")
 def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(model: ModelProto, way: Way) -> ModelProto:
         made = ModelProto()

@@ -12,6 +12,7 @@ from ampgraph.core.errors import AmpError
 from ampgraph.numerics.inputs.fitting import changes
 from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.strict.session import StrictSession
+from needs import needs_runtime
 from onnx_text import parse
 
 HEIGHT = "g (float[N, 3, h, w] x) => (float[a, b, c] y) { p = Conv <strides = [8, 8]> (x, k)  y = Squeeze(p, axis) }"
@@ -35,6 +36,7 @@ PADDED = """g (float[b, n] x, float[b, m] s, int64 rate) => (float[b, t] y) {
                else_branch = other () => (float[b, t] q) { q = Add(x, s) }> }"""
 
 
+@needs_runtime("a reflected Pad wider than its input reads what lies beside it")
 def test_a_failure_further_on_in_a_body_is_a_step_forward() -> None:
     """The padding wants more than is guessed, and the addition behind it another size beside it."""
     found = shapes(PADDED, {"sixteen": np.array(16000), "wide": np.array([0, 40, 0, 40])})
