@@ -182,6 +182,16 @@ def test_a_mask_is_ones_with_a_tail_of_zeros_in_every_other_sample() -> None:
     assert any((mask == 0).any() for mask in masks)
 
 
+@pytest.mark.parametrize("hides", [False, True], ids=["one keeps", "one hides"])
+def test_a_mask_that_is_subtracted(hides: bool) -> None:
+    """Numbers up to 9 in its place would be infinite scores, and the model could not be checked."""
+    text = MASKED.replace("attention_mask", "kept").replace("Add(scores", "Sub(scores")
+    text = text.replace("Sub(unit, float)", "Identity(float)") if hides else text
+    found = generated(text, {"one": np.array([1]), "unit": np.float32(1), "lowest": np.float32(3.4e38)}, count=8)
+    masks = [item["kept"] != hides for item in found]
+    assert all(mask[:, 0].all() for mask in masks) and any(not mask.all() for mask in masks)
+
+
 def test_a_mask_that_hides_where_it_is_one() -> None:
     text = """g (float[2, 4] scores, bool[2, 4] key_padding) => (float[2, 4] y) {
         sum = Where(key_padding, lowest, scores)  y = Softmax(sum) }"""

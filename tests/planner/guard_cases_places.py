@@ -189,4 +189,17 @@ STORED = [
         ("O2", "O3"),
         ("weight",),
     ),
+    *(
+        Case(
+            f"a number of {number.dtype} beyond the range, made float32 in the file",
+            WEIGHT,
+            """g (float[1,4] x) => (float[1,4] y) { f = Cast <to = 1> (far)  m = Mul (x, f)  y = Mul (m, small) }""",
+            X4,
+            {"far": number, "small": F(1e-3)},
+            ALL,
+            ("O2", "O3"),
+            ("weight",),
+        )
+        for number in (np.float64(100000), np.int64(100000))
+    ),
 ]

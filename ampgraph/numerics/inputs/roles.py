@@ -168,7 +168,7 @@ class InputReader:
             elif other.size == 1 and at.scale == 1 and at.low == at.high:
                 found.equals = int(low - at.low)
             return []
-        if role == "Mul" and high <= VERY_NEGATIVE:
+        if role == "Mul" and (high <= VERY_NEGATIVE or (low >= -VERY_NEGATIVE and self._is_taken_from_scores(op))):
             found.masks, found.one_masks = True, not at.flipped
         if has(role, "scalings"):
             if low != high or not low or (role == "Div" and index):
@@ -219,6 +219,19 @@ class InputReader:
         if not self.flow.values[source].dtype.startswith(("float", "bfloat")):
             return False
         return self._reaches_softmax(op) and self._are_scores(other, source)
+
+    def _is_taken_from_scores(self, op: Op) -> bool:
+        """Whether what an operator makes is subtracted, moved or not, before a Softmax."""
+        for _ in range(8):
+            uses = [use for value in op.outputs for use in self.flow.uses[value] if use.op != NONE]
+            readers = [self.flow.ops[use.op] for use in uses]
+            if any(reader.role == "Sub" and use.index for reader, use in zip(readers, uses, strict=True)):
+                return any(self._reaches_softmax(reader) for reader in readers if reader.role == "Sub")
+            following = [reader for reader in readers if has(reader.role, "passes_on")]
+            if len(following) != 1:
+                return False
+            op = following[0]
+        return False
 
     def _reaches_softmax(self, op: Op) -> bool:
         for _ in range(8):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
 from ..context import Context
 from ..decisions import HIGH, VALIDITY, Hold, place
@@ -18,6 +19,7 @@ from .masks import is_mask, most_added, reads_low
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
+WIDE = ("float64", "int64", "int32")  # types that a low type cannot hold
 QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it low
 
 
@@ -75,28 +77,44 @@ class _Reader:
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
         flow, extents = self.context.flow, dict[object, Extent]()
-        filled = {op.outputs[0] for op in flow.with_roles(self.context.traits.operators("fills"))}
+        filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.context.traits.operators("fills"))}
+        made = filled | self._converted()
         for value in flow.values:
-            if value.dtype != FLOAT32 or not (value.weight or value.id in filled):
+            if value.dtype != FLOAT32 or not (value.weight or value.id in made):
                 continue
             uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
             if value.weight and all(self._is_high(u.unit) for u in uses) and flow.weights.size(value) > QUICK:
                 continue  # nobody will read it low: not worth reading it here
             key = flow.weights.key(value)
             if key not in extents:
-                extents[key] = _stored(flow, self.context.options, value) if value.weight else self._filled(value)
+                extents[key] = (
+                    _stored(flow, self.context.options, value) if value.weight else self._made(made[value.id])
+                )
             yield value, extents[key]
 
     def _is_high(self, unit: int) -> bool:
         return self.steady.side(unit) == HIGH or self.steady.find(unit) in self.held
 
-    def _filled(self, value: Value) -> Extent:
-        flow, options = self.context.flow, self.context.options
-        fill = flow.attribute(flow.ops[value.producer], "value")
-        number = float(fill.reshape(-1)[0]) if isinstance(fill, np.ndarray) and fill.size else 0.0
-        finite = abs(number) if np.isfinite(number) else 0.0
-        vanishes = 0 < finite < options.smallest_subnormal / 2
-        return Extent(finite, False, float(finite > options.largest), float(vanishes))
+    def _fill(self, op: Op) -> Array:
+        fill = self.context.flow.attribute(op, "value")
+        return fill.reshape(-1)[:1] if isinstance(fill, np.ndarray) else np.zeros(1)
+
+    def _converted(self) -> dict[int, Array]:
+        """What is made float32 of small stored tensors of wider ranges: its numbers."""
+        flow, found = self.context.flow, dict[int, Array]()
+        for op in flow.with_roles(self.context.traits.operators("conversions")):
+            item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
+            array = flow.weights.array(item) if item is not None and item.weight and item.dtype in WIDE else None
+            if array is not None:
+                found[op.outputs[0]] = array
+        return found
+
+    def _made(self, numbers: Array) -> Extent:
+        options, size = self.context.options, np.abs(np.asarray(numbers, np.float64))
+        size = size[np.isfinite(size)]
+        beyond, flushed = size > options.largest, size[size > 0] < options.smallest_subnormal / 2
+        shares = (float(part.mean()) if part.size else 0.0 for part in (beyond, flushed))
+        return Extent(float(size.max(initial=0)), False, *shares)
 
     def hold(self, value: Value, text: str, hazard: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
