@@ -80,7 +80,8 @@ def _is_computed(context: Context, value: int) -> bool:
 def _is_in_range(context: Context, value: int) -> bool:
     """Whether numbers stay low by themselves: larger ones become half the low minimum, or stay float32."""
     array = context.flow.weights.array(context.flow.values[value])
-    return array is not None and bool((np.abs(array) * context.options.range_margin <= context.options.largest).all())
+    limit = context.options.largest / context.options.range_margin
+    return array is not None and bool((np.abs(array) <= limit).all())
 
 
 def _ends_by_rows(context: Context, value: int) -> bool:

@@ -98,3 +98,11 @@ def test_where_the_runtime_fuses_attention_behind_a_norm_it_finds_the_mask_as_it
     body = FORMS["added"].replace("y = MatMul (p, x)", "o = MatMul (p, x)  y = LayerNormalization (o, row)")
     made = ampgraph.convert(model(body), "O2", target=target, check="off")
     assert kinds(made)["ReduceMax"] == count
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_near_the_end_of_float32_are_compared_without_a_warning():
+    made = "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, far)  a = Sub (s, m)"
+    stored = {"one": F(1), "far": np.array([1e4] * 7 + [3e38], F)}
+    source = parse(f"g (float[8, 8] x, int64[1, 8] seen) => (float[8, 8] y) {{ {SCORES}  {made}  {ENDS} }}", stored)
+    assert kinds(ampgraph.convert(source, check="off"))["ReduceMax"] == 0
