@@ -48,8 +48,9 @@ class Regions:
                 ledger.hold(item)
 
 
-def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for."""
+def tie_regions(context: Context, classes: Classes, passing: Passing, streams: Collection[int] = ()) -> Regions:
+    """One decision for each region, by the class of the operator that it stands for. ``streams``: additions that
+    `--fp32-stream` keeps."""
     flow, options = context.flow, context.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
@@ -57,7 +58,7 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
     beside: list[Hold | Tie] = []
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
-    wide_ops = touched(flow, (*options.fp32, *options.pinned))
+    wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
@@ -91,11 +92,10 @@ def tie_regions(context: Context, classes: Classes, passing: Passing) -> Regions
 
 def reads_wide_stream(context: Context, region: Region, held: Collection[int]) -> Why | None:
     """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32. ``held``: those
-    operators that the user, or what the file says of itself, keeps in float32."""
+    operators that the option, the user, or what the file says of itself keeps in float32."""
     flow, additions = context.flow, context.traits.operators("additions")
     readers = {use.op for use in flow.uses[region.source]} - {op.id for op in region.ops} - {NONE}
-    every = context.options.recipe.fp32_stream
-    wide = any(flow.ops[op].role in additions and (every or op in held) for op in readers)
+    wide = any(flow.ops[op].role in additions and op in held for op in readers)
     text = f"in a float32 stream: {region.kind} reads data that others add to, and is no kernel of two types"
     return Why(FP32_STREAM, text) if wide else None
 

@@ -43,6 +43,13 @@ def hold_wide_streams(context: Context, regions: Regions) -> WideStreams:
     return WideStreams(notes=[Note("stream", "", "--fp32-stream: no residual stream is there that norms read")])
 
 
+def stream_additions(context: Context, regions: Regions) -> frozenset[int]:
+    """The additions that the recipe keeps in float32. What ``regions`` says of norms that read them does not matter."""
+    if not context.options.recipe.fp32_stream:
+        return frozenset()
+    return frozenset(op for stream in StreamFinder(context, regions).streams for op in stream)
+
+
 def _ruling(context: Context, found: StreamFinder, stream: Sequence[int]) -> Ruling:
     text = f"--fp32-stream: in a residual stream of {len(stream)} additions"
     wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}

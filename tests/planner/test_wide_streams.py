@@ -178,3 +178,21 @@ def test_the_file_names_one_node_of_each_norm() -> None:
     made = wide(root_mean_squares(3))
     (said,) = [json.loads(item.value) for item in made.metadata_props if item.key == "ampgraph.fp32"]
     assert len(said) == 3 + 3, "additions, and the norms that read them"
+
+
+def test_an_addition_in_no_stream_holds_no_norm() -> None:
+    """What a Cast made of it in the result would hold the norm no more, were it converted again."""
+    lines = (
+        "a = MatMul (x, w)  m = ReduceMean <axes = [-1]> (a)  d = Sub (a, m)  s = Pow (d, two)",
+        "v = ReduceMean <axes = [-1]> (s)  e = Add (v, eps)  r = Sqrt (e)  n = Div (d, r)  p = Mul (n, g)",
+        "q = Add (p, b)  z = Add (a, q)  y = MatMul (z, w)",
+    )
+    weights = {
+        "two": np.array(2, np.float32),
+        "g": np.full(WIDTH, 1.5, np.float32),
+        "b": np.full(WIDTH, 0.1, np.float32),
+    }
+    weights["w"] = np.eye(WIDTH, dtype=np.float32)
+    graph = f"g (float[8,{WIDTH}] x, float eps) => (float[8,{WIDTH}] y) {{ {'  '.join(lines)} }}"
+    for dtype in ("float16", "bfloat16"):
+        wide(parse(graph, weights, opset=17), dtype=dtype)

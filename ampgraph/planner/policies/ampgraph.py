@@ -33,7 +33,7 @@ from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
 from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
-from ..wide_streams import hold_wide_streams
+from ..wide_streams import hold_wide_streams, stream_additions
 from .registry import Policy, register
 
 
@@ -75,6 +75,8 @@ def judge(context: Context) -> Judgement:
     beyond = passing(context)
     classes = classify(context)
     regions = tie_regions(context, classes, beyond)
+    if kept := stream_additions(context, regions):
+        regions = tie_regions(context, classes, beyond, kept)
     tied = Tied(ledger.take(classes, regions))
     wishes = read_overrides(context, regions, tied)
     integers = guard_indices(context, regions)
