@@ -10,6 +10,7 @@ from ..core.arguments import as_annotated
 from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number
 from ..core.json_types import JsonObject
+from ..core.plan import Note
 from ..core.recipe import Recipe, RecipeFields
 from ..formats import adapters
 from ..formats.onnx.graph import OnnxGraph
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 DEFAULT = "default"
+HAZARD = "mask"
+"""The topic of notes about what no check of a step tells: it is not run when it is built."""
 OptimizerLike = str | Optimizer
 OptimizerRow = str | tuple[str, OptimizerLike | None]
 """A group of parameters: ``(pattern, optimizer)``, or the command-line form ``PATTERN=FORM``."""
@@ -117,8 +120,8 @@ def build_training_step(
     with quiet_collector():
         joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups, size)
         joint.differentiate(policy, extra)
-        _lower_precision(joint, options)
-        step = _finished(joint, options, groups, policy, update)
+        notes = _lower_precision(joint, options)
+        step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:
         step.save(output)
     return step
@@ -156,10 +159,10 @@ def _moved(model: Model, recipe: Recipe) -> Any:
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 
-def _lower_precision(joint: JointGraph, options: Options) -> None:
-    """Plans and casts forward and backward together."""
+def _lower_precision(joint: JointGraph, options: Options) -> tuple[Note, ...]:
+    """Plans and casts forward and backward together; the hazards that the plan warns of."""
     if options.level.name == "O0":
-        return
+        return ()
     graph, together = OnnxGraph(joint.model), Together.on(options.target)
     options = replace(options, cast_together=together.longest if together.vectors else 0)
     held = (*joint.parameters, *joint.given) if options.level.name == "O3" else ()
@@ -168,6 +171,7 @@ def _lower_precision(joint: JointGraph, options: Options) -> None:
     plan, flow = pipeline.settled_plan(graph, options, stored)
     pipeline.applied(graph, plan, flow)
     joint.match_types()
+    return tuple(note for note in plan.notes if note.topic == HAZARD)
 
 
 def _policy(given: str | LossScale | None, level: str, dtype: str) -> LossScale | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ class StepReport:
     inputs: list[str]
     nodes: dict[str, dict[str, int]]
     heavy: dict[str, dict[str, int]]
+    notes: list[dict[str, str]] = field(default_factory=list)
 
     def to_dict(self) -> JsonObject:
         return asdict(self)
@@ -74,6 +75,7 @@ def describe_step(step: TrainingStep, model: str, output: str) -> StepReport:
         inputs=list(step.layout.inputs),
         nodes={part: dict(sorted(found.items())) for part, found in nodes.items()},
         heavy={part: dict(sorted(found.items())) for part, found in heavy.items()},
+        notes=[asdict(note) for note in step.notes],
     )
 
 
@@ -110,6 +112,7 @@ def step_lines(report: StepReport) -> list[str]:
     for part in PARTS:
         rows.append((part, _counted(report.nodes[part], report.heavy[part])))
     rows.append(("inputs", ", ".join(report.inputs)))
+    rows += [(note["topic"], f"{note['where']}: {note['text']}") for note in report.notes]
     return in_rows(rows)
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from ampgraph.cli.app import app
 from npz import write_npz
+from onnx_text import parse
 from training.small_steps import batches, regression
 
 
@@ -65,3 +66,20 @@ def test_no_average_to_export(made):
     assert run("train step.onnx --data train.npz --epochs 1 --batch-size 16 --checkpoint run")[0] == 0
     code, _, err = run("export-weights step.onnx run --ema -o average.onnx")
     assert code == 2 and "keeps no running average" in err and "--ema 0.999" in err
+
+
+def test_a_mask_that_may_hide_rows_is_told(tmp_path, monkeypatch):
+    """No check runs a step: what the plan warns of is in the report, and what it names takes the warning away."""
+    monkeypatch.chdir(tmp_path)
+    mask = np.zeros((4, 4), np.float32)
+    mask[1] = -10000
+    nodes = (
+        "s = MatMul (x, w)  m = Add (s, mask)  p = Softmax (m)  y = MatMul (p, v)  loss = ReduceMean <keepdims = 0> (y)"
+    )
+    weights = {"w": np.eye(4, dtype=np.float32), "v": np.full((4, 4), 0.5, np.float32), "mask": mask}
+    onnx.save(parse(f"g (float[4, 4] x) => (float loss) {{ {nodes} }}", weights), "masked.onnx")
+    build = "build-step masked.onnx --loss loss --optimizer sgd --freeze mask -o step.onnx"
+    code, out, err = run(build)
+    assert code == 0, err
+    assert "adds masks of 10,000 in float16: rows hidden whole lose their scores" in out
+    assert "rows hidden whole" not in run(f"{build} --fp32 op:Add --fp32 op:Softmax")[1]

@@ -35,7 +35,7 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
                 found.setdefault(number, []).append(op)
     for number, ops in sorted(found.items()):
         many = f", and {len(ops) - 1} more" if len(ops) > 1 else ""
-        lost = "rows hidden whole lose their scores; give --data if there are such"
+        lost = "rows hidden whole lose their scores; if there are such, hold it and its Softmax with --fp32"
         text = f"adds masks of {number:,.0f} in {context.options.dtype}{many}: {lost}"
         yield Note("mask", describe(context.flow, ops[0]), text)
 

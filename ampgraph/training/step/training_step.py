@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ...core.arrays import Array
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
+from ...core.plan import Note
 from ..forward.class_inputs import ClassInput
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 
@@ -127,10 +128,12 @@ class StepLayout:
 @dataclass(frozen=True)
 class TrainingStep:
     """``model``: the whole step. Inputs are the batch and the state, whose first values are in the model; outputs are
-    the loss, whether all gradients were finite, and the next state."""
+    the loss, whether all gradients were finite, and the next state. ``notes``: what its plan warns of, where it was
+    built and not loaded."""
 
     model: ir.Model
     layout: StepLayout
+    notes: tuple[Note, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         short = {key: value.partition(":")[0] for key, value in self.layout.options.items() if isinstance(value, str)}
