@@ -66,3 +66,18 @@ def test_a_scale_of_a_known_size_stays_float32(level: str) -> None:
     found = decisions(ampgraph.convert(given, level))
     assert "Cast>f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16" in found
     onnx.checker.check_model(ampgraph.convert(given, level), full_check=True)
+
+
+OF_SIZES = """g (float[ROWS,8] x) => (float[ROWS,4] z) { h = MatMul (x, w)  n = Mul (half, two)  r = Reshape (h, n)
+    sizes = Shape (r)  size = Slice (sizes, last, end)  o = ConstantOfShape <value = float[1] {1.0}> (size)
+    e = Equal (o, zero)  f = Where (e, zero, low)  a = Add (h, f)  y = Softmax (a)  z = MatMul (y, v) }"""
+OF_SIZES_STORED = {"w": np.ones((8, 4), np.float32), "v": np.eye(4, dtype=np.float32), "low": np.float32(-100)}
+OF_SIZES_STORED |= {"zero": np.float32(0), "half": np.array([2, 2]), "two": np.array([2, 2])}
+OF_SIZES_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).max])}
+
+
+@pytest.mark.parametrize(("rows", "wide"), [("4", True), ("N", False)])
+def test_a_runtime_knows_sizes_that_inference_here_does_not(rows: str, wide: bool) -> None:
+    """All follow from those of the inputs, by arithmetic that shape inference does not do."""
+    found = decisions(ampgraph.convert(parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18), "O2"))
+    assert ("Where:f32" in found, "Equal:f32" in found) == (wide, wide)
