@@ -71,3 +71,15 @@ def test_a_power_of_two_changes_no_number(body: str, dtype: str) -> None:
 def test_other_levels_decide_as_before() -> None:
     assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
     assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize(("number", "wide"), [(8.0, False), (30.0, False), (8.004, True)])
+def test_the_last_product_takes_its_number_too(number: float, wide: bool, level: str, dtype: str) -> None:
+    """Logits are widened behind it: in front of it a kernel more would scale them."""
+    text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
+    given = parse(text, w=np.ones((8, 4), np.float32), c=np.float32(number), opset=17)
+    assert (dtype_of(converted(given, level, dtype=dtype), "Div") == "f32") == wide
+    assert dtype_of(converted(given, level, dtype=dtype), "Tanh") == "f32"
+    assert dtype_of(converted(given, level, dtype=dtype, target="tensorrt"), "Div") == "f32"
