@@ -1,4 +1,4 @@
-"""Stored numbers that scale what a product reads or makes, which the target takes into the kernel of the product."""
+"""Numbers, stored or of known sizes, that scale what a product reads or makes: its kernel takes them on the target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from .computed_numbers import ComputedNumbers
 from .context import Context
 from .decisions import HIGH, LOW
 from .options import Options
@@ -23,7 +24,7 @@ EXACT = 2.0**-12
 
 @dataclass(frozen=True)
 class Scaling:
-    """An operator and its unit: it multiplies or divides by a stored number beside a low product."""
+    """An operator and its unit: it multiplies or divides by a known number beside a low product."""
 
     op: int
     unit: int
@@ -38,10 +39,11 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
     flow, options = context.flow, context.options
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
+    numbers = ComputedNumbers(flow, context.traits)
     for op in flow.with_roles(context.traits.operators("scalings")):
         if not op.slots or not _is_gray(options, op):
             continue
-        data = _scaled(flow, options, op)
+        data = _scaled(numbers, options, op)
         product = _product(flow, options, op, data) if data != NONE else ""
         if product:
             text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
@@ -53,8 +55,10 @@ def scaled_results(context: Context) -> frozenset[int]:
     flow, options = context.flow, context.options
     if not options.kernels.scaled:
         return frozenset()
+    numbers = ComputedNumbers(flow, context.traits)
     scalings = (op for op in flow.with_roles(context.traits.operators("scalings")) if op.slots)
-    found = ((op, _scaled(flow, options, op)) for op in scalings)
+    behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
+    found = ((op, _scaled(numbers, options, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
 
 
@@ -63,11 +67,12 @@ def _is_gray(options: Options, op: Op) -> bool:
     return listing is not None and listing.cls == "gray"
 
 
-def _scaled(flow: Dataflow, options: Options, op: Op) -> int:
-    """What an operator scales by a stored number that is nearly as good in the low type; none where it does not."""
+def _scaled(numbers: ComputedNumbers, options: Options, op: Op) -> int:
+    """What an operator scales by a known number that is nearly as good in the low type; none where it does not."""
+    flow = numbers.flow
     divides = options.lists.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
-        number, data = flow.scalar(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
+        number, data = numbers.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
         if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
             continue
         factor = abs(1 / number) if divides and number else abs(number)
