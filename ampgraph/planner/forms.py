@@ -27,8 +27,8 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list
     product that may be low.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
-    half * (x * (1 + e)): times a power of two is exact. One by tanh becomes (half * x) * (1 + t), and one of x + c x x x
-    that stays float32, or that the target knows with a power alone, becomes one of x * (1 + c x x).
+    half * (x * (1 + e)): times a power of two is exact. One by tanh becomes (half * x) * (1 + t), and one of
+    x + c x x x that stays float32, or that the target knows with a power alone, becomes one of x * (1 + c x x).
     """
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
@@ -83,7 +83,7 @@ class _FormFinder:
         return self._whole("gelu", kind, region, (region.source,))
 
     def of_squares(self, region: Region) -> Rewrite | None:
-        """A GELU by tanh that the target knows in another form: where it stays float32, and where it has no power of 3."""
+        """A GELU by tanh that the target knows in another form: it stays float32, or has no power of 3."""
         flow, options = self.flow, self.options
         fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
         if other not in fused.wide_variants or region.source == NONE or not is_closed(flow, region):

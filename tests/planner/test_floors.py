@@ -42,9 +42,9 @@ LEFT = {
 
 
 def model(body: str) -> ModelProto:
-    stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "four": F(4), "tiny": F(2.0**-12), "next": np.array(1),
+    stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "next": np.array(1),
               "all": np.full((8, 9), LOWEST, F), "later": F(np.tri(8, 9, 1)), "zero": np.array([0]),
-              "eight": np.array([8]), "axis": np.array([1])}  # fmt: skip
+              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1])}  # fmt: skip
     used = {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", body)}
     text = f"float[8, 8] x, int64[1, 8] seen, float[1, 8] seen_float) => (float[8, 8] y) {{ {SCORES} {body} {ENDS} }}"
     return parse(f"g ({text}", used, opset=17)
