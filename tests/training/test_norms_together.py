@@ -30,7 +30,7 @@ def normed(layers, rows=4):
     arrays |= {f"s{n}": random.random(WIDTH) + 0.5 for n in range(layers)}
     arrays |= {f"b{n}": random.standard_normal(WIDTH) / 4 for n in range(layers)}
     arrays["target"] = random.standard_normal((rows, WIDTH))
-    return parse(text, opset=20, **{name: array.astype(np.float32) for name, array in arrays.items()})
+    return parse(text, {name: array.astype(np.float32) for name, array in arrays.items()}, opset=20)
 
 
 def built(layers, batch=2, level="O2", **options) -> TrainingStep:

@@ -215,7 +215,8 @@ class JointGraph:
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
         moved, parts = moved[: len(self.running)], moved[len(self.running) :]
-        del self.graph.outputs[1 : len(made) + 1 - len(parts)]
+        for value in made[: len(made) - len(parts)]:
+            self.graph.outputs.remove(value)  # a slice that is deleted would still call itself an output
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
         parameters, groups = self.parameters, self.groups
