@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..oplists.kernels import Join, Place
 from .options import Options
 
@@ -16,38 +16,51 @@ ROWS = 2  # axes of what a Gemm makes
 
 @dataclass(frozen=True)
 class Joint:
-    """Two operators with the fusion that joins them, by ``value``, which the first makes and only the second reads."""
+    """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
+    what it is handed on as unchanged."""
 
-    value: int
+    values: tuple[int, ...]
     first: Op
     then: Op
     join: Join
 
-    def other(self, op: Op) -> Op:
-        """The one beside ``op``."""
-        return self.then if op is self.first else self.first
+    @property
+    def value(self) -> int:
+        """What the second reads."""
+        return self.values[-1]
+
+    def units(self, flow: Dataflow) -> tuple[int, int]:
+        """Of the first and of the second, where they meet."""
+        return flow.values[self.values[0]].unit, flow.uses[self.value][0].unit
 
 
 def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     """All that the target would join in float32, in the order of the model."""
     by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs}
     firsts = {first for first, _ in by_pair}
-    found = (joint_at(flow, options, op, by_pair) for op in (flow.with_roles(firsts) if firsts else ()))
+    found = (_joint(flow, options, op, by_pair) for op in (flow.with_roles(firsts) if firsts else ()))
     return [joint for joint in found if joint is not None]
 
 
-def joint_at(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
+def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
     """What an operator is the first of."""
-    value = op.outputs[0]
+    values = [op.outputs[0]] if op.slots and len(op.outputs) == 1 else []
+    then = _reader(flow, op, values[0]) if values else None
+    while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
+        values.append(then.outputs[0])
+        then = _reader(flow, then, values[-1])
+    join = by_pair.get((op.role, then.role)) if then is not None and then.slots else None
+    if join is None or then is None:
+        return None
+    joint = Joint(tuple(values), op, then, join)
+    return joint if NONE not in joint.units(flow) and _WHERE[join.where](flow, options, joint) else None
+
+
+def _reader(flow: Dataflow, op: Op, value: int) -> Op | None:
+    """The one reader of a value that an operator makes."""
     uses = flow.uses[value]
-    if not op.slots or len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope or len(op.outputs) != 1:
-        return None
-    then = flow.ops[uses[0].op]
-    join = by_pair.get((op.role, then.role))
-    if join is None or not then.slots or flow.values[value].unit == NONE or uses[0].unit == NONE:
-        return None
-    joint = Joint(value, op, then, join)
-    return joint if _WHERE[join.where](flow, options, joint) else None
+    alone = len(uses) == 1 and uses[0].op != NONE and uses[0].scope == op.scope
+    return flow.ops[uses[0].op] if alone else None
 
 
 def _beside(op: Op, value: int) -> Iterator[int]:
@@ -56,16 +69,17 @@ def _beside(op: Op, value: int) -> Iterator[int]:
 
 
 def _over_last_axis(flow: Dataflow, options: Options, joint: Joint) -> bool:
-    axes, shape = flow.integers(joint.then, "axis"), flow.shape(joint.value)
+    """Of what has the shape of its input."""
+    axes, shape = flow.integers(joint.then, "axis"), flow.shape(joint.value) or flow.shape(joint.then.outputs[0])
     axis = axes[0] if axes else -1
-    return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, joint)
+    return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, joint, shape)
 
 
-def _goes_to_product(flow: Dataflow, options: Options, joint: Joint) -> bool:
+def _goes_to_product(flow: Dataflow, options: Options, joint: Joint, shape: Shape) -> bool:
     """Whether the first adds what is stored to a product that takes it before: to rows, or to what has known sizes."""
     computed = [v for v in joint.first.inputs if not flow.values[v].weight]
-    writer, shape = flow.writer(computed[0]), flow.shape(computed[0])
-    if len(computed) != 1 or writer is None or not options.lists.traits.has(writer.role, "products") or shape is None:
+    writer = flow.writer(computed[0]) if len(computed) == 1 else None
+    if writer is None or not options.lists.traits.has(writer.role, "products"):
         return False
     return len(shape) == ROWS or all(isinstance(size, int) for size in shape)
 
@@ -83,7 +97,7 @@ def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
     traits = options.lists.traits
     op = joint.first if traits.has(joint.first.role, "scalings") else joint.then
     places = traits.positions(op.role, "divides") or range(len(op.inputs))
-    numbers = (op.inputs[place] for place in places if op.inputs[place] != joint.value)
+    numbers = (op.inputs[place] for place in places if op.inputs[place] not in joint.values)
     return any(flow.scalar(number) is not None for number in numbers)
 
 

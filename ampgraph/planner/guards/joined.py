@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...core.dataflow import Dataflow, Op
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import LOW, Decisions, describe
@@ -27,17 +26,17 @@ def release_joined(context: Context, regions: Regions, joints: Sequence[Joint], 
 
     A product is never left to the cut, nor is anything at a level that makes all low. ``loose``: what is held by now.
     """
-    flow, low = context.flow, context.options.dtype
+    low = context.options.dtype
     released: dict[int, Why] = {}
     wide: dict[int, Why] = {}
     priced: set[int] = set()
     for joint in joints if context.guards_hold else ():
-        held = [op for op in (joint.first, joint.then) if loose.is_high(_unit(flow, joint, op))]
-        if held or low in joint.join.low:
-            priced.add(joint.value)
-        if len(held) == 1:
-            op = joint.other(held[0])
-            root, why = loose.find(_unit(flow, joint, op)), _why(context, joint, held[0])
+        units = joint.units(context.flow)
+        held = [loose.is_high(unit) for unit in units]
+        if any(held) or low in joint.join.low:
+            priced.update(joint.values)
+        if held.count(True) == 1:
+            root, why = loose.find(units[held.index(False)]), _why(context, joint, held[0])
             wide[root] = why
             if loose.sides[root] == LOW and may_be_free(loose, root):
                 released[root] = why
@@ -46,12 +45,8 @@ def release_joined(context: Context, regions: Regions, joints: Sequence[Joint], 
     return Joined(released, {}, wide, frozenset(priced))
 
 
-def _unit(flow: Dataflow, joint: Joint, op: Op) -> int:
-    return flow.values[joint.value].unit if op is joint.first else flow.uses[joint.value][0].unit
-
-
-def _why(context: Context, joint: Joint, held: Op) -> Why:
-    name, target = describe(context.flow, held), context.options.target
+def _why(context: Context, joint: Joint, first: bool) -> Why:
+    name, target = describe(context.flow, joint.first if first else joint.then), context.options.target
     return Why("joined", f"with '{name}', which is float32: both are one kernel on {target}, {joint.join.makes}")
 
 
