@@ -118,6 +118,10 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
+    normalized: Mapping[str, str] = field(default_factory=dict)
+    """Product -> the fusion that takes stored statistics behind it into its weights."""
+    shifted: Mapping[str, str] = field(default_factory=dict)
+    """Softmax -> the fusion that takes into its kernel what is added to its data."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -142,6 +146,13 @@ class Kernels:
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
+
+    def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
+        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        other = self.fallback
+        if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
+            return False
+        return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
         """Whether there is a kernel of the low type itself, without casts of the runtime's."""
@@ -218,6 +229,8 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
+        normalized=MappingProxyType(dict(data.get("normalized", {}))),
+        shifted=MappingProxyType(dict(data.get("shifted", {}))),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -97,6 +97,8 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "scaled": {"MatMul": "MatMulScaleFusion"},
+        "normalized": {"Conv": "ConvBNFusion", "ConvTranspose": "ConvBNFusion"},
+        "shifted": {"Softmax": "BiasSoftmaxFusion"},
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
@@ -135,6 +137,8 @@ COMMENTS = {
 # and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
 # FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
+# [normalized]: a product = the fusion that takes stored statistics behind it into its weights. [shifted]: a softmax =
+# the fusion that takes into its kernel what is added to its data.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -277,7 +281,11 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in [name for name in ("float32_inside", "tied", "broken", "fuses", "scaled") if name in head]:
+    for section in [
+        name
+        for name in ("float32_inside", "tied", "broken", "fuses", "scaled", "normalized", "shifted")
+        if name in head
+    ]:
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]
