@@ -118,8 +118,8 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
-    normalized: Mapping[str, str] = field(default_factory=dict)
-    """Product -> the fusion that takes stored statistics behind it into its weights."""
+    taken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Product -> operators behind it -> the fusion that takes their stored numbers into its weights."""
     shifted: Mapping[str, str] = field(default_factory=dict)
     """Softmax -> the fusion that takes into its kernel what is added to its data."""
     wraps: frozenset[str] = frozenset()
@@ -229,7 +229,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
-        normalized=MappingProxyType(dict(data.get("normalized", {}))),
+        taken=MappingProxyType(dict(data.get("taken", {}))),
         shifted=MappingProxyType(dict(data.get("shifted", {}))),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),

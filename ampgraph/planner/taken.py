@@ -8,22 +8,40 @@ from .options import Options
 
 
 def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
-    """By which fusion a product takes the stored statistics behind it into its weights, where the level would make the
-    product low alone; or an empty string."""
-    if options.level.gray != "float32" or not options.lists.traits.has(op.role, "stored_statistics"):
+    """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
+    of its channels, where the level would make the product low alone; or an empty string."""
+    if options.level.gray != "float32" or not any(op.kind in kinds for kinds in options.kernels.taken.values()):
         return ""
-    kernels = options.kernels
-    writer = flow.writer(op.inputs[0])
-    if (
-        writer is None
-        or writer.kind not in kernels.normalized
-        or writer.scope != op.scope
-        or not _is_white(flow, options, writer)
-    ):
+    stored = [place for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].weight]
+    places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
+    if len(places) != 1 or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
         return ""
-    stored = all(flow.values[v].weight for v in op.inputs[1:] if v != NONE)
-    alone = len(flow.uses[op.inputs[0]]) == 1 and len(op.outputs) == 1
-    return kernels.normalized[writer.kind] if stored and alone and not flow.attribute(op, "training_mode") else ""
+    data = op.inputs[places[0]]
+    statistics = options.lists.traits.has(op.role, "stored_statistics")
+    product = _product(flow, options, op, data)
+    if product is None or len(flow.uses[data]) != 1 or not (statistics or _by_channel(flow, op.inputs[stored[0]])):
+        return ""
+    return options.kernels.taken[product.kind].get(op.kind, "")
+
+
+def _product(flow: Dataflow, options: Options, op: Op, data: int) -> Op | None:
+    """The product that makes data, by way of others that it takes."""
+    writer = flow.writer(data)
+    if writer is None or writer.scope != op.scope:
+        return None
+    if writer.kind in options.kernels.taken:
+        return writer if _is_white(options, flow, writer) else None
+    before = next((v for v in writer.inputs if v != NONE and not flow.values[v].weight), NONE)
+    return _product(flow, options, writer, before) if taken_by_product(flow, options, writer) else None
+
+
+def _by_channel(flow: Dataflow, value: int) -> bool:
+    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
+    shape = flow.shape(value)
+    if shape is None:
+        return False
+    others = shape[:-3] + shape[-2:] if len(shape) > 2 else shape
+    return all(size == 1 for size in others)
 
 
 def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
@@ -39,6 +57,6 @@ def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
     return reader is not None and reader.kind in options.kernels.shifted and reader.scope == region.result.scope
 
 
-def _is_white(flow: Dataflow, options: Options, op: Op) -> bool:
+def _is_white(options: Options, flow: Dataflow, op: Op) -> bool:
     listing = options.lists.listing(flow, op)
     return listing is not None and listing.cls == "white"

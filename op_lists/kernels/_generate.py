@@ -97,7 +97,10 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "scaled": {"MatMul": "MatMulScaleFusion"},
-        "normalized": {"Conv": "ConvBNFusion", "ConvTranspose": "ConvBNFusion"},
+        "taken": {
+            "Conv": {"Add": "ConvAddFusion", "BatchNormalization": "ConvBNFusion", "Mul": "ConvMulFusion"},
+            "ConvTranspose": {"BatchNormalization": "ConvBNFusion"},
+        },
         "shifted": {"Softmax": "BiasSoftmaxFusion"},
     },
     "cpu": {
@@ -137,8 +140,8 @@ COMMENTS = {
 # and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
 # FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
-# [normalized]: a product = the fusion that takes stored statistics behind it into its weights. [shifted]: a softmax =
-# the fusion that takes into its kernel what is added to its data.
+# [taken]: a product = operators behind it whose stored numbers go into its weights, with the fusion. [shifted]: a
+# softmax = the fusion that takes into its kernel what is added to its data.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -282,9 +285,7 @@ def render(target: str, registry: Registry) -> str:
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
     for section in [
-        name
-        for name in ("float32_inside", "tied", "broken", "fuses", "scaled", "normalized", "shifted")
-        if name in head
+        name for name in ("float32_inside", "tied", "broken", "fuses", "scaled", "taken", "shifted") if name in head
     ]:
         entries = head[section]
         assert isinstance(entries, dict)

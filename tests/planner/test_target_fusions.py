@@ -33,6 +33,19 @@ def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
     assert decisions(converted(given, "O1")) == "Cast>f16 Conv:f16 BatchNormalization:f16 Relu:f16 Conv:f16 Cast>f32"
 
 
+AFFINE = "p = Conv (x, w)  s = Mul (p, k)  n = Add (k2, s)  r = Relu (n)  y = Conv (r, v)"
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((4, 1, 1), "f16"), ((1, 4, 1, 1), "f16"), ((1, 4, 6, 6), "f32")])
+def test_so_do_a_scale_and_a_shift_of_each_channel(shape: tuple[int, ...], kind: str) -> None:
+    stored = {"k": RNG.uniform(0.5, 2, shape), "k2": RNG.standard_normal(shape)}
+    stored |= {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((4, 4, 3, 3))}
+    text = f"g (float[1,3,8,8] x) => (float[1,4,B,C] y) {{ {AFFINE} }}"
+    given = parse(text, {name: array.astype(np.float32) for name, array in stored.items()}, opset=17)
+    result = converted(given, "O1", rewrite=["none"])
+    assert dtype_of(result, "Mul") == dtype_of(result, "Add") == kind
+
+
 def test_explain_names_the_fusion() -> None:
     assert "ConvBNFusion" in str(ampgraph.explain(normed(BLOCK), "n", level="O1"))
     assert "ConvBNFusion" not in str(ampgraph.explain(normed(BLOCK), "n", level="O2"))
