@@ -12,7 +12,18 @@ from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import BY_SQUARES, FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, SAME_RESULT, Rewrite
+from ..core.plan import (
+    BY_SQUARES,
+    FOLDS,
+    GELU,
+    GELU_BY_TANH,
+    HALF_FIRST,
+    HALF_LAST,
+    MAX_AND_MIN,
+    QUOTIENT,
+    SAME_RESULT,
+    Rewrite,
+)
 
 
 @dataclass(frozen=True)
@@ -104,16 +115,15 @@ def _write_gelu(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, GELU, item.inputs, {"approximate": approximate})
 
 
-def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
-    """The inner product reads x where it read the half, the outer one the half where it read x."""
+def _exchange(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """The inner product reads what the outer one read, and the other way round."""
     reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
     for (index, _), (place, _), (_, value) in zip(_pairs(item), reads, reversed(reads), strict=True):
         editor.give(flow.values[value], [(item.scope, index, place)])
     inner = editor.op(item.scope, item.nodes[0])
     if inner is not None:
-        editor.rename(
-            flow.values[inner.outputs[0]], "doubled"
-        )  # whoever compares values by name compares what they hold
+        # whoever compares values by name compares what they hold
+        editor.rename(flow.values[inner.outputs[0]], "doubled" if item.kind == HALF_LAST else "halved")
 
 
 def _write_squares(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -146,7 +156,8 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
-    HALF_LAST: _halve_last,
+    HALF_LAST: _exchange,
+    HALF_FIRST: _exchange,
     BY_SQUARES: _write_squares,
     "pad": _drop,
     GELU: _write_gelu,

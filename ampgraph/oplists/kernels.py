@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
@@ -91,12 +91,30 @@ class Fused:
     """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
     half_last: bool = False
     """We write a factor of a half last."""
+    half_first: frozenset[str] = frozenset()
+    """Of its pattern: the forms in which we write the factor of a half first, on the data."""
     quotient: bool = False
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
     """Low types in which it is not known, so that it costs less in float32 between Casts."""
     wide_variants: frozenset[str] = frozenset()
     """Of its pattern: the forms in which it is known there."""
+
+
+Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike"]
+"""Where a fusion of two operators is made."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """A fusion of two operators, of which the second alone reads what the first makes."""
+
+    name: str
+    makes: str
+    pairs: frozenset[tuple[str, str]]
+    where: Place
+    low: frozenset[str]
+    """Low types in which it is made, beside float32."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +134,12 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
+    taken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Product -> operators behind it -> the fusion that takes their stored numbers into its weights."""
+    shifted: Mapping[str, str] = field(default_factory=dict)
+    """Softmax -> the fusion that takes into its kernel what is added to its data."""
+    joined: tuple[Join, ...] = ()
+    """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -140,6 +164,13 @@ class Kernels:
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
+
+    def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
+        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        other = self.fallback
+        if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
+            return False
+        return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
         """Whether there is a kernel of the low type itself, without casts of the runtime's."""
@@ -183,8 +214,15 @@ def _trait(name: object) -> Trait | None:
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
     half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_variants"))
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient, alone, wide)
+    names = ("half_first", "float32_alone", "wide_variants")
+    first, alone, wide = (frozenset(entry.get(name, ())) for name in names)
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, first, quotient, alone, wide)
+
+
+def _join(name: str, entry: Mapping[str, Any]) -> Join:
+    where = next(place for place in get_args(Place) if place == entry["where"])
+    pairs = frozenset((first, then) for first, then in entry["pairs"])
+    return Join(name, entry["makes"], pairs, where, frozenset(entry["low"]))
 
 
 @cache
@@ -215,6 +253,9 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
+        taken=MappingProxyType(dict(data.get("taken", {}))),
+        shifted=MappingProxyType(dict(data.get("shifted", {}))),
+        joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

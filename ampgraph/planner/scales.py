@@ -50,6 +50,18 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
+def scaled_results(context: Context) -> frozenset[int]:
+    """Operators that scale what a product makes, before anybody else reads it."""
+    flow, options = context.flow, context.options
+    if not options.kernels.scaled:
+        return frozenset()
+    numbers = ComputedNumbers(flow, context.traits)
+    scalings = (op for op in flow.with_roles(context.traits.operators("scalings")) if op.slots)
+    behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
+    found = ((op, _scaled(numbers, options, op)) for op in behind)
+    return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
+
+
 def _is_gray(options: Options, op: Op) -> bool:
     listing = options.lists.of(op.role)
     return listing is not None and listing.cls == "gray"
@@ -80,8 +92,13 @@ def _product(flow: Dataflow, options: Options, op: Op, data: int) -> str:
     """The kind of the products that alone read what an operator makes, or of the one that makes what it alone reads."""
     scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
     readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
-    writer = flow.writer(data)
     if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
         return kind
+    return _writing(flow, options, op, data)
+
+
+def _writing(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of the product that makes what an operator alone reads."""
+    writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
-    return writer.kind if alone and writer is not None and writer.kind in scaled else ""
+    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""

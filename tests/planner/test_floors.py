@@ -31,10 +31,14 @@ FORMS = {
         c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (t, n)  a = Add (s, m)""",
     "filled, alone": """m = ConstantOfShape <value = float[1] {-3.4028235e38}> (sizes)  t = Trilu <upper = 1> (m, next)
         a = Add (s, t)""",
+    "shrunk with the scores": """c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (s, m)
+        a = Div (b, four)""",
     "of stored numbers": """t = Trilu <upper = 1> (all, next)  m1 = Mul (t, later)  m2 = Slice (m1, zero, eight, axis)
         a = Add (s, m2)""",
 }
 LEFT = {
+    "shrunk to nothing": """c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (s, m)
+        a = Mul (b, tiny)""",
     "of parts": "c = Softmax <axis = -1> (seen_float)  n = Sub (one, c)  m = Mul (n, lowest)  a = Add (s, m)",
     "of given floats": "n = Sub (one, seen_float)  m = Mul (n, lowest)  a = Add (s, m)",
     "of scores": "n = Sub (one, s)  m = Mul (n, lowest)  a = Add (s, m)",
@@ -45,7 +49,8 @@ LEFT = {
 def model(body: str) -> ModelProto:
     stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "next": np.array(1),
               "all": np.full((8, 9), LOWEST, F), "later": F(np.tri(8, 9, 1)), "zero": np.array([0]),
-              "eight": np.array([8]), "axis": np.array([1]), "sizes": np.array([8, 8])}  # fmt: skip
+              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1]),
+              "sizes": np.array([8, 8])}  # fmt: skip
     used = {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", body)}
     text = f"float[8, 8] x, int64[1, 8] seen, float[1, 8] seen_float) => (float[8, 8] y) {{ {SCORES} {body} {ENDS} }}"
     return parse(f"g ({text}", used, opset=17)

@@ -21,7 +21,7 @@ from ...formats.onnx.weights import stored_tensor
 from ...oplists.traits import Trait, has
 
 HUGE = 1e18  # beyond it a value is a mask, not a number; its square still fits float32
-ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "multiplies")  # operators between a mask's constant and its Softmax
+ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")  # operators between a mask's constant and its Softmax
 OWN_LIMIT = 1 << 20  # bytes: a stored tensor of the low model up to this is taken as it is, a larger one rounded here
 FLOATS = frozenset(DTYPES[name] for name in (FLOAT32, *LOW))
 Compared = tuple[str, ir.Value, ir.Value]  # a value of the reference, the norms of its error and of itself

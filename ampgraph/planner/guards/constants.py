@@ -7,7 +7,7 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
@@ -17,6 +17,7 @@ from ..findings import Findings, Ruling
 from ..regions import Regions
 
 LARGE = 1 << 18  # elements
+PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
 
 
 def guard_constants(context: Context, regions: Regions) -> Findings:
@@ -33,6 +34,7 @@ def guard_constants(context: Context, regions: Regions) -> Findings:
 def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
     flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
     holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
+    read: list[Op] = []
     for op in flow.ops:
         if _tells_known_shape(context, op, fixed):
             known.update(op.outputs)
@@ -41,9 +43,18 @@ def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
         if not inputs or op.id in holders or context.traits.has(op.role, "random") or not known.issuperset(inputs):
             continue
         known.update(op.outputs)
-        small = all(_size(context, value, fixed) <= LARGE for value in (*inputs, *op.outputs) if value != NONE)
-        if small and op.slots and regions.classes[op.id] != "white" and not _is_folded_low(context, op):
+        read.append(op)
+    for op in read:
+        limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
+        small = all(_size(context, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
+        if small and op.slots and not _is_folded_low(context, op):
             yield op
+
+
+def _is_read_beside(flow: Dataflow, op: Op, known: Collection[int]) -> bool:
+    """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
+    uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
+    return any(use.op == NONE or not known.issuperset(flow.ops[use.op].outputs[:1]) for use in uses)
 
 
 def _has_fixed_inputs(flow: Dataflow) -> bool:

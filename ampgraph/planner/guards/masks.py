@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ...core.graph import LOW
 from ...core.plan import Why
 from ...oplists.traits import Trait
 from ..context import Context
-from ..decisions import VALIDITY, Hold
+from ..decisions import ACCURACY, VALIDITY, Hold
 from ..stages import Settled
 
 ALL = (FLOAT32, *LOW)
@@ -19,13 +19,15 @@ WHOLE = ("int", "uint", "bool")
 """How the names of types begin that hold whole numbers alone."""
 KEEPS_WHOLE: tuple[Trait, ...] = ("additions", "subtracts", "multiplies", "mask_path")
 """Traits of operators that make whole numbers of whole numbers."""
-ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "multiplies")
+ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
 """Traits of operators between a mask's constant and its Softmax."""
+SHRINKS = 1 / 64
+"""How much a stored number may shrink a masked score: what was half the low minimum still hides it."""
 
 
 def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,), multiplied: bool = False) -> bool:
-    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, and through
-    conversions to some types. ``multiplied``: or through products with whole numbers."""
+    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, through
+    conversions to some types, and scaled with the scores. ``multiplied``: or through products with whole numbers."""
     flow, traits = context.flow, context.traits
     work, seen, ended = [value], set[int](), False
     while work:
@@ -40,11 +42,21 @@ def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,), m
             moved = traits.at(op.role, "mask_path", use.index) and _stays(context, op, types)
             if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
                 ended = True
-            elif moved or (multiplied and _hides_by_whole(context, op, use.index)):
+            elif moved or _shrinks(context, op, use.index) or (multiplied and _hides_by_whole(context, op, use.index)):
                 work += op.outputs
             else:
                 return False
     return ended
+
+
+def _shrinks(context: Context, op: Op, place: int) -> bool:
+    """Whether an operator makes an operand smaller by a stored number, and by no more than that."""
+    if not context.traits.has(op.role, "scalings") or len(op.inputs) != 2:
+        return False
+    divides, number = context.traits.positions(op.role, "divides"), context.flow.scalar(op.inputs[1 - place])
+    if not number or place in divides:
+        return False
+    return SHRINKS <= (1 / number if divides else number) <= 1
 
 
 def _hides_by_whole(context: Context, op: Op, place: int) -> bool:
@@ -93,7 +105,23 @@ def broken_mask(context: Context, op: Op) -> list[Hold]:
         return []
     if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
         return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    held = [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    return held + ([] if context.options.level.kept == "low" else list(_made_for(context, op)))
+
+
+def _made_for(context: Context, op: Op) -> Iterator[Hold]:
+    """Holds the arithmetic on whole numbers in front of a float32 mask, which else would be cast once more."""
+    flow, why = context.flow, Why("mask", "whole numbers of which alone a float32 mask is made")
+    work = [v for v in op.inputs if v != NONE]
+    while work:
+        value = work.pop()
+        writer = flow.writer(value)
+        alone = writer is not None and len(flow.uses[value]) == 1 and writer.scope == op.scope
+        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not is_whole(context, value):
+            continue
+        if writer.slots:
+            yield Hold(tuple(writer.slots.values()), ACCURACY, why)
+        work += [v for v in writer.inputs if v != NONE]
 
 
 def most_added(context: Context, masks: Iterable[int]) -> int:
