@@ -1,8 +1,8 @@
 """The ten architectures as other exporters write them: by TorchScript, and by whichever transformers is installed.
 
-    python benchmarks/cuda_placement/other_exports.py OUT [NAME ...] [--exporter torchscript|dynamo] [--opset 17]
+    python benchmarks/cuda_placement/other_exports.py OUT [NAME ...] [--more] [--exporter torchscript|dynamo] [--opset 17]
 
-Writes OUT/NAME.onnx. Needs what ../export_models.py needs; `nodes.py --check` then says whether they lose a fusion.
+`--more`: small models of some sixty other architectures, those of `more_models.py`. Writes OUT/NAME.onnx. Needs what ../export_models.py needs; `nodes.py --check` then says whether they lose a fusion.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import sys
 import warnings
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from export_models import EXAMPLES  # noqa: E402
+from export_models import EXAMPLES, Example  # noqa: E402
+from more_models import MODELS, build  # noqa: E402
 
 
 def export(name: str, folder: Path, exporter: str, opset: int) -> str:
@@ -24,7 +25,7 @@ def export(name: str, folder: Path, exporter: str, opset: int) -> str:
     torch.manual_seed(0)
     path = folder / f"{name}.onnx"
     try:
-        made = EXAMPLES[name]()
+        made = EXAMPLES[name]() if name in EXAMPLES else Example(*build(MODELS[name]))
         words = {"input_names": list(made.feeds), "output_names": ["out"], "opset_version": opset}
         values, dynamo = tuple(made.feeds.values()), exporter == "dynamo"
         if dynamo:
@@ -42,13 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--more", action="store_true", help="those of more_models.py where no name is given")
     parser.add_argument("--exporter", choices=["torchscript", "dynamo"], default="torchscript")
     parser.add_argument("--opset", type=int, default=17)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.exporter}", flush=True)
-    for name in args.names or EXAMPLES:
+    for name in args.names or (MODELS if args.more else EXAMPLES):
         print(export(name, args.out, args.exporter, args.opset), flush=True)
 
 
