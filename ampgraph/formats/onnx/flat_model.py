@@ -91,32 +91,36 @@ class _Nodes:
             except KeyError:
                 return None
             outputs = [ir.Value(name=name) for name in proto.output]
-            if not all(map(self._declare, outputs)):
+            if not self._are_new(outputs):
                 return None
             nodes.append(self._node(proto, inputs, outputs))
         return nodes
 
-    def _declare(self, value: ir.Value) -> bool:
-        """Whether a result is new, which has a type and a shape where the file says them."""
-        name = value.name
-        if name:
-            if self._values.setdefault(name, value) is not value:
+    def _are_new(self, results: Iterable[ir.Value]) -> bool:
+        """Takes a node's results in, which have types and shapes where the file says them; False for a known one."""
+        values, infos = self._values, self._infos
+        for value in results:
+            name = value.name
+            if not name:
+                continue
+            if values.setdefault(name, value) is not value:
                 return False
-            if name in self._infos:
-                ir.serde.deserialize_value_info_proto(self._infos[name], value)
+            if name in infos:
+                ir.serde.deserialize_value_info_proto(infos[name], value)
         return True
 
     def _node(self, proto: NodeProto, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Node:
+        props = proto.metadata_props
         return ir.Node(
             sys.intern(proto.domain),
             sys.intern(proto.op_type),
             inputs,
             [self._attribute(attribute) for attribute in proto.attribute],
-            overload=proto.overload if proto.HasField("overload") else "",
+            overload=proto.overload,
             outputs=outputs,
             name=proto.name,
-            doc_string=proto.doc_string if proto.HasField("doc_string") else None,
-            metadata_props=ir.serde.deserialize_metadata_props(proto.metadata_props),
+            doc_string=proto.doc_string or None,
+            metadata_props=ir.serde.deserialize_metadata_props(props) if props else None,
         )
 
     def _attribute(self, proto: AttributeProto) -> ir.Attr:

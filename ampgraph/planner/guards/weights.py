@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -167,7 +168,7 @@ def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
         magnitude = np.abs(part)
         total += magnitude.size
         top = float(magnitude.max(initial=0))
-        if not np.isfinite(top):
+        if not math.isfinite(top):
             magnitude = magnitude[np.isfinite(magnitude)]
             top = float(magnitude.max(initial=0))
         largest = max(largest, top)
