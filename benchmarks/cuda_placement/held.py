@@ -103,7 +103,7 @@ def neighbourhoods(form: Form, held: str) -> Iterator[tuple[str, ...]]:
     yield ()
     if held:
         at = form.inner.index(held)
-        yield from (form.inner[first:last + 1] for first in range(at + 1) for last in range(at, len(form.inner)))
+        yield from (form.inner[first : last + 1] for first in range(at + 1) for last in range(at, len(form.inner)))
 
 
 def cases(form: Form, kitchen: Kitchen, levels: Sequence[str], dtypes: Sequence[str]) -> Iterator[Case]:
@@ -140,7 +140,9 @@ def converted(form: Form, way: Way, more: Sequence[str], known: Ranges) -> onnx.
 
 def products(graph: Optimized) -> int:
     """How many products are low."""
-    return sum(node.dtype in LOW and (row := LISTS.of(node.kind)) is not None and row.cls == "white" for node in graph.nodes)
+    return sum(
+        node.dtype in LOW and (row := LISTS.of(node.kind)) is not None and row.cls == "white" for node in graph.nodes
+    )
 
 
 def better(found: Sequence[Case], graphs: Mapping[str, Optimized]) -> Iterator[tuple[Case, Case]]:
