@@ -16,9 +16,11 @@ from .context import Context
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
+from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
+from .taken import taken_by_softmax
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,11 @@ class Regions:
                 ledger.hold(item)
 
 
-def tie_regions(context: Context, classes: Classes, passing: Passing, streams: Collection[int] = ()) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for. ``streams``: additions that
-    `--fp32-stream` keeps."""
+def tie_regions(
+    context: Context, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
+) -> Regions:
+    """One decision for each region, by the class of the operator that it stands for. A bias that is one kernel with
+    what reads it, by ``joints``, is none of its product's. ``streams``: additions that `--fp32-stream` keeps."""
     flow, options = context.flow, context.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
@@ -59,11 +63,15 @@ def tie_regions(context: Context, classes: Classes, passing: Passing, streams: C
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
+    joined = {joint.first.id for joint in joints}
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        if region.kind == "Bias" and (not _in_range(context, region) or _passes_alone(passing, region)):
+        own = region.kind == "Bias" and (region.result.id in joined or not _in_range(context, region))
+        if own or (region.kind == "Bias" and _passes_alone(passing, region)):
+            continue
+        if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:
@@ -230,6 +238,8 @@ def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
     shape, axes = flow.shape(region.source), region.axes
-    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
+    if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
-    return axes[0] if axes[0] < 0 else axes[0] - len(shape)
+    if axes[0] < 0:
+        return axes[0]
+    return None if shape is None else axes[0] - len(shape)
