@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .core import light_imports
 from .core.version import __version__ as __version__
 
 __all__ = [
@@ -51,6 +52,8 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+light_imports.install()
 
 if TYPE_CHECKING:
     from .api.build_step import build_training_step

@@ -5,14 +5,25 @@ weights and bias; products in the order that the target's runtime makes one kern
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
 from ..core.pass_ import Change, foreign
-from ..core.plan import BY_SQUARES, FOLDS, GELU, GELU_BY_TANH, HALF_LAST, MAX_AND_MIN, QUOTIENT, SAME_RESULT, Rewrite
+from ..core.plan import (
+    BY_SQUARES,
+    FOLDS,
+    GELU,
+    GELU_BY_TANH,
+    HALF_FIRST,
+    HALF_LAST,
+    MAX_AND_MIN,
+    QUOTIENT,
+    SAME_RESULT,
+    Rewrite,
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,39 @@ def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
         if not editor.write_anew(name, item.scope, item.nodes):
             raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
         return
-    attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
-    editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+    _write_norm(item, editor, flow)
+
+
+def _write_norm(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """A norm over the last axis becomes its operator, whose scale and bias are rows; over another one, the same between
+    Transposes."""
+    attributes: dict[str, Attribute] = {"axis": -1, "epsilon": float(item.epsilon), "stash_type": 1}
+    ops = [op for index in item.nodes if (op := editor.op(item.scope, index)) is not None]
+    read = {flow.values[v].name: flow.values[v] for op in ops for v in op.inputs if v != NONE}
+    by_name = {name: _as_row(read[name], ops, editor, flow) for name in dict.fromkeys(item.inputs[1:])}
+    rows = [by_name[name] for name in item.inputs[1:]]
+    if item.axis == -1:
+        editor.replace(item.scope, item.nodes, item.kind, (item.inputs[0], *(row.name for row in rows)), attributes)
+        return
+    data = read[item.inputs[0]]
+    places = range(len(flow.shape(data.id) or ()))
+    order = sorted(places, key=lambda place: place == len(places) + item.axis)
+    (moved,) = editor.add("Transpose", [data], [FLOAT32], {"perm": order}, scope=ops[-1].scope)
+    (normal,) = editor.add(item.kind, [moved, *rows], [FLOAT32], attributes, scope=ops[-1].scope)
+    editor.give(normal, [(item.scope, item.nodes[-1], 0)])
+    back = {"perm": [order.index(place) for place in places]}
+    editor.replace(item.scope, item.nodes, "Transpose", (normal.name,), back)
+
+
+def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataflow) -> Value:
+    """A stored tensor without its dimensions of one number, which these operators read in its place."""
+    if len(flow.shape(value.id) or ()) == 1:
+        return value
+    (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])
+    path = flow.scopes[readers[-1].scope].path
+    uses = [(path, op.index, place) for op in readers for place, v in enumerate(op.inputs) if v == value.id]
+    editor.give(row, uses)
+    return row
 
 
 def _drop(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -73,16 +115,15 @@ def _write_gelu(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, GELU, item.inputs, {"approximate": approximate})
 
 
-def _halve_last(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
-    """The inner product reads x where it read the half, the outer one the half where it read x."""
+def _exchange(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """The inner product reads what the outer one read, and the other way round."""
     reads = [_operand(editor.op(item.scope, index), name, flow) for index, name in _pairs(item)]
     for (index, _), (place, _), (_, value) in zip(_pairs(item), reads, reversed(reads), strict=True):
         editor.give(flow.values[value], [(item.scope, index, place)])
     inner = editor.op(item.scope, item.nodes[0])
     if inner is not None:
-        editor.rename(
-            flow.values[inner.outputs[0]], "doubled"
-        )  # whoever compares values by name compares what they hold
+        # whoever compares values by name compares what they hold
+        editor.rename(flow.values[inner.outputs[0]], "doubled" if item.kind == HALF_LAST else "halved")
 
 
 def _write_squares(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -115,7 +156,8 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     QUOTIENT: _write_quotient,
-    HALF_LAST: _halve_last,
+    HALF_LAST: _exchange,
+    HALF_FIRST: _exchange,
     BY_SQUARES: _write_squares,
     "pad": _drop,
     GELU: _write_gelu,

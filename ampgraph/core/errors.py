@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numbers
+import re
+
+_SOURCE = re.compile(r"/\S+/(\w+\.(?:cc|cpp|cu|h):\d+) ")  # where C++ says that it failed; its function follows
 
 
 class AmpError(Exception):
@@ -50,5 +53,26 @@ def is_whole(value: object) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its kind where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(": ")
+    """What an error says, in one line and without the C++ function that said it; its kind where it says nothing."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _without_function(line).rstrip(": ")
+
+
+def _without_function(line: str) -> str:
+    """``... /long/path/file.cc:12 bool f(int (*)(), T) [with T = float] words`` as ``... file.cc:12: words``."""
+    found = _SOURCE.search(line)
+    end = None if found is None else _closed(line, line.find("(", found.end()))
+    if found is None or end is None:
+        return line
+    words = re.sub(r"^ (const )?(\[with [^]]*\] )?", "", line[end:])
+    return f"{line[: found.start()]}{found[1]}: {words}"
+
+
+def _closed(line: str, start: int) -> int | None:
+    """Behind the bracket that closes the one at ``start``; None where there is none."""
+    depth = 0
+    for place in range(max(start, 0), len(line)) if start >= 0 else ():
+        depth += (line[place] == "(") - (line[place] == ")")
+        if depth == 0:
+            return place + 1
+    return None

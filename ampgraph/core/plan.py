@@ -68,11 +68,15 @@ QUOTIENT = "Div"
 MASK_BY_ROWS = "Mask by rows"
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
+HALF_FIRST = "x * y, halved first"
+"""x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
+REORDERED = (HALF_LAST, HALF_FIRST)
+"""Rewrites of two products that exchange an operand."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
 BY_SQUARES = "Gelu by tanh, of squares"
 """A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
-SAME_RESULT = (HALF_LAST, BY_SQUARES)
+SAME_RESULT = (*REORDERED, BY_SQUARES)
 """Rewrites that leave their last node, which reads other values."""
 
 DROPPED = ("cast", "pad")
@@ -98,7 +102,7 @@ class Rewrite:
     @property
     def gone(self) -> tuple[int, ...]:
         """The nodes that leave no other in their place."""
-        if self.kind == HALF_LAST:
+        if self.kind in REORDERED:
             return ()
         return self.nodes if self.name in DROPPED else self.nodes[:-1]
 

@@ -91,6 +91,8 @@ class Fused:
     """What the region may consist of; Casts around it and a stored scale behind it are taken in."""
     half_last: bool = False
     """We write a factor of a half last."""
+    half_first: frozenset[str] = frozenset()
+    """Of its pattern: the forms in which we write the factor of a half first, on the data."""
     quotient: bool = False
     """We write a product with an inverse as a quotient; Casts then cost nothing where the kernel has float32 inside."""
     float32_alone: frozenset[str] = frozenset()
@@ -201,8 +203,9 @@ def _trait(name: object) -> Trait | None:
 
 def _fused(entry: Mapping[str, Any]) -> Fused:
     half_last, quotient = (bool(entry.get(name)) for name in ("half_last", "quotient"))
-    alone, wide = (frozenset(entry.get(name, ())) for name in ("float32_alone", "wide_variants"))
-    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, quotient, alone, wide)
+    names = ("half_first", "float32_alone", "wide_variants")
+    first, alone, wide = (frozenset(entry.get(name, ())) for name in names)
+    return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, first, quotient, alone, wide)
 
 
 def _join(name: str, entry: Mapping[str, Any]) -> Join:

@@ -104,6 +104,7 @@ Trait = Literal[
     "shapes",
     "shares",
     "sizes",
+    "slices",
     "softmaxes",
     "spectral",
     "squares",

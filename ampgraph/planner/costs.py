@@ -113,19 +113,20 @@ def build_problem(task: CutTask, costs: Costs, settle: bool = True) -> Problem:
             if unit is not None and unit not in undecided:
                 problem.fixed[unit] = decisions.sides[unit]
     problem.extra = dict.fromkeys(sorted(remaining), 0)
-    for op in flow.ops if remaining else ():
-        add_extra(task, op, costs, problem)
+    owners = {unit.op for unit in flow.units if decisions.roots[unit.id] in remaining} if remaining else set[int]()
+    for op in sorted(owners - {NONE}):
+        add_extra(task, flow.ops[op], costs, problem)
     return problem
 
 
 def _around(task: CutTask, undecided: set[int]) -> list[int]:
     """Values that an undecided unit writes or reads, in their order."""
-    flow, roots = task.flow, task.decisions.roots
+    roots = task.decisions.roots
+    free = {unit.id for unit in task.flow.units if roots[unit.id] in undecided}
     return [
         item.id
-        for item, uses in zip(flow.values, flow.uses, strict=True)
-        if (item.unit != NONE and roots[item.unit] in undecided)
-        or any(use.unit != NONE and roots[use.unit] in undecided for use in uses)
+        for item, uses in zip(task.flow.values, task.flow.uses, strict=True)
+        if item.unit in free or any(use.unit in free for use in uses)
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .decisions import FREE, HIGH, LOW
 from .max_flow import ENDLESS, FlowNetwork
@@ -66,6 +67,26 @@ def solve(problem: Problem) -> dict[int, int]:
     return {unit: tally.side[unit] for unit in tally.by_unit}
 
 
+OWN, STORED = -1, -2
+"""Beside the sides of a writer: it is the unit that is asked for, or there is none."""
+
+
+@lru_cache(maxsize=1 << 14)  # of a large model most nets are alike
+def _delta(up: int, down: int, writer: int, free: int, high: bool, low: bool) -> tuple[int, int]:
+    """`Tally.delta` by what it depends on. ``free``: other free readers, 2 for more; ``high``, ``low``: whether some
+    reader is."""
+    others = [(high, low)] if not free else [(True, low), (high, True)] + ([(True, True)] if free > 1 else [])
+    if writer == OWN:
+        deltas = [up * h - down * w for h, w in others]
+    elif writer == STORED:
+        deltas = [up * (h - 1) + down * (1 - w) for h, w in others]
+    else:
+        deltas = [up * (h - 1) for h, _ in others] if writer != HIGH else []
+        if writer != LOW:
+            deltas += [down * (1 - w) for _, w in others]
+    return min(deltas), max(deltas)
+
+
 class Tally:
     """Who is low, float32 or free around every net, kept up to date: nets can have thousands of readers."""
 
@@ -100,18 +121,8 @@ class Tally:
         """The least and the most that choosing low instead of float32 for a free unit adds to the cost of a net."""
         net, (free, lows, highs) = self.nets[number], self.counts[number]
         free -= unit in net.readers
-        high, low = int(highs > 0), int(lows > 0)
-        others = [(high, low)] if not free else [(1, low), (high, 1)] + ([(1, 1)] if free > 1 else [])
-        if net.writer == unit:
-            deltas = [net.up * h - net.down * w for h, w in others]
-        elif net.writer is None:
-            deltas = [net.up * (h - 1) + net.down * (1 - w) for h, w in others]
-        else:
-            writer = self.side.get(net.writer, FREE)
-            deltas = [net.up * (h - 1) for h, _ in others] if writer != HIGH else []
-            if writer != LOW:
-                deltas += [net.down * (1 - w) for _, w in others]
-        return min(deltas), max(deltas)
+        writer = STORED if net.writer is None else OWN if net.writer == unit else self.side.get(net.writer, FREE)
+        return _delta(net.up, net.down, writer, min(free, 2), highs > 0, lows > 0)
 
     def neighbours(self, unit: int, most: int = 64) -> Iterator[int]:
         """Free units that share a net with ``unit``; nets with more readers than ``most`` are passed over."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..core.plan import BY_SQUARES, GELU, GELU_BY_TANH, HALF_LAST, QUOTIENT, Rewrite
+from ..core.plan import BY_SQUARES, GELU, GELU_BY_TANH, HALF_FIRST, HALF_LAST, QUOTIENT, Rewrite
 from ..oplists.patterns import Region, find_regions
 from .fusions import is_closed, is_split
 from .options import Options
@@ -17,6 +17,7 @@ WRITTEN = {"erf": GELU, "tanh": GELU_BY_TANH, "tanh of squares": GELU_BY_TANH}
 """What variants of a pattern are written as."""
 CUBED = {"tanh": "tanh of squares"}
 """Variants of a pattern that can be written as another one, which has the same numbers."""
+CUBE = 3
 NUMBERS = (0.044715, 0.7978845608, 1.0, 0.5)
 """Of a GELU by tanh: the cube's factor, the sum's, one and half."""
 
@@ -26,8 +27,9 @@ def find_forms(flow: Dataflow, options: Options, names: Collection[str], beyond:
     product that may be low. ``beyond``: values that were measured to leave the low range.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
-    half * (x * (1 + e)): times a power of two is exact. A GELU of x + c x x x that stays float32, that reads what the
-    user keeps float32, or that would overflow becomes one of x * (1 + c x x).
+    half * (x * (1 + e)): times a power of two is exact. One by tanh becomes (half * x) * (1 + t), and one of
+    x + c x x x that stays float32, that reads what the user keeps float32, that would overflow or that the target knows
+    with a power alone becomes one of x * (1 + c x x).
     """
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
@@ -71,6 +73,8 @@ class _FormFinder:
             yield from self.quotient(region)
         elif fused.half_last and "half" in names and {op.role for op in region.ops if op.slots} <= fused.operators:
             yield from self.half_last(region)
+        elif region.variant in fused.half_first and self.options.dtype not in fused.float32_alone and "half" in names:
+            yield from self.half_first(region)
 
     def one_operator(self, region: Region) -> Rewrite | None:
         """A GELU that the target does not know in the low type is written as its operator."""
@@ -84,7 +88,7 @@ class _FormFinder:
         return self._whole("gelu", kind, region, (region.source,))
 
     def of_squares(self, region: Region) -> Rewrite | None:
-        """A GELU by tanh that stays float32, and that the target knows there in another form."""
+        """A GELU by tanh that the target knows in another form: it stays float32, or has no power of 3."""
         flow, options = self.flow, self.options
         fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
         if other not in fused.wide_variants or region.source == NONE or not is_closed(flow, region):
@@ -92,7 +96,9 @@ class _FormFinder:
         listing = options.lists.of(region.kind)
         wide = listing is not None and options.level.of(listing.cls) == "float32"
         wide = wide or any(v in self.wide for op in region.ops for v in (*op.inputs, *op.outputs))
-        if not wide and not (is_split(flow, options, region) and options.level.kept != "low"):
+        split = is_split(flow, options, region)
+        known = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)
+        if not wide and known and not (split and options.level.kept != "low"):
             return None
         numbers = [self._number(region, number) for number in NUMBERS]
         if NONE in numbers or len({op.scope for op in region.ops}) > 1:
@@ -127,6 +133,19 @@ class _FormFinder:
             if self._sum(next((v for v in inner.inputs if v != half), NONE)):
                 names = (self.flow.values[half].name, self.flow.values[data].name)
                 yield self._rewrite("half", HALF_LAST, (inner, outer), names)
+                return
+
+    def half_first(self, region: Region) -> Iterator[Rewrite]:
+        """A GELU multiplies its sum by half the data."""
+        outer = region.result
+        for place in (0, 1) if self._multiplies(outer) else ():
+            inner, other = self._only_for(outer.inputs[place], outer), outer.inputs[1 - place]
+            if inner is None or not self._multiplies(inner) or other == NONE:
+                continue
+            sums = [v for v in inner.inputs if self._sum(v)]
+            if len(sums) == 1:
+                names = (self.flow.values[sums[0]].name, self.flow.values[other].name)
+                yield self._rewrite("half", HALF_FIRST, (inner, outer), names)
                 return
 
     def _multiplies(self, op: Op) -> bool:

@@ -1,4 +1,4 @@
-"""Stored numbers that scale what a product reads or makes, which the target takes into the kernel of the product."""
+"""Numbers, stored or of known sizes, that scale what a product reads or makes: its kernel takes them on the target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from .computed_numbers import ComputedNumbers
 from .context import Context
 from .decisions import HIGH, LOW
 from .options import Options
@@ -23,7 +24,7 @@ EXACT = 2.0**-12
 
 @dataclass(frozen=True)
 class Scaling:
-    """An operator and its unit: it multiplies or divides by a stored number beside a low product."""
+    """An operator and its unit: it multiplies or divides by a known number beside a low product."""
 
     op: int
     unit: int
@@ -38,14 +39,27 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
     flow, options = context.flow, context.options
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
+    numbers = ComputedNumbers(flow, context.traits)
     for op in flow.with_roles(context.traits.operators("scalings")):
         if not op.slots or not _is_gray(options, op):
             continue
-        data = _scaled(flow, options, op)
+        data = _scaled(numbers, options, op)
         product = _product(flow, options, op, data) if data != NONE else ""
         if product:
             text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
+
+
+def scaled_results(context: Context) -> frozenset[int]:
+    """Operators that scale what a product makes, before anybody else reads it."""
+    flow, options = context.flow, context.options
+    if not options.kernels.scaled:
+        return frozenset()
+    numbers = ComputedNumbers(flow, context.traits)
+    scalings = (op for op in flow.with_roles(context.traits.operators("scalings")) if op.slots)
+    behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
+    found = ((op, _scaled(numbers, options, op)) for op in behind)
+    return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
 
 
 def _is_gray(options: Options, op: Op) -> bool:
@@ -53,11 +67,12 @@ def _is_gray(options: Options, op: Op) -> bool:
     return listing is not None and listing.cls == "gray"
 
 
-def _scaled(flow: Dataflow, options: Options, op: Op) -> int:
-    """What an operator scales by a stored number that is nearly as good in the low type; none where it does not."""
+def _scaled(numbers: ComputedNumbers, options: Options, op: Op) -> int:
+    """What an operator scales by a known number that is nearly as good in the low type; none where it does not."""
+    flow = numbers.flow
     divides = options.lists.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
-        number, data = flow.scalar(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
+        number, data = numbers.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
         if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
             continue
         factor = abs(1 / number) if divides and number else abs(number)
@@ -77,8 +92,13 @@ def _product(flow: Dataflow, options: Options, op: Op, data: int) -> str:
     """The kind of the products that alone read what an operator makes, or of the one that makes what it alone reads."""
     scaled, uses = options.kernels.scaled, flow.uses[op.outputs[0]]
     readers = {flow.ops[use.op].kind if use.op != NONE and use.scope == op.scope else "" for use in uses}
-    writer = flow.writer(data)
     if len(readers) == 1 and (kind := next(iter(readers))) in scaled:
         return kind
+    return _writing(flow, options, op, data)
+
+
+def _writing(flow: Dataflow, options: Options, op: Op, data: int) -> str:
+    """The kind of the product that makes what an operator alone reads."""
+    writer = flow.writer(data)
     alone = writer is not None and writer.scope == op.scope and len(flow.uses[data]) == 1
-    return writer.kind if alone and writer is not None and writer.kind in scaled else ""
+    return writer.kind if alone and writer is not None and writer.kind in options.kernels.scaled else ""

@@ -44,7 +44,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
-    norms = find_norms(flow, options) if "norm" in names else []
+    norms = find_norms(flow, options, names)
     gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
     beyond = passing(Context(flow, options))
     forms = [form for form in find_forms(flow, options, names, beyond) if (form.scope, form.nodes[0]) not in gone]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import DROPPED, HALF_LAST, Rewrite
+from ..core.plan import DROPPED, REORDERED, Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -161,7 +161,7 @@ def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
             op = ops[scope, index]
             place = f"{rewrite.scope}/{index}:{op.kind}"
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, place if rewrite.kind == HALF_LAST else result
+                names[name] = rewrite.what, place if rewrite.kind in REORDERED else result
     return names
 
 
@@ -173,7 +173,7 @@ def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None
 
 def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     flow, options = decided.flow, decided.options
-    written = kind if kind.startswith(HALF_LAST) else f"one {kind}"
+    written = kind if kind.startswith(REORDERED) else f"one {kind}"
     region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
     if any(kind.endswith(f"({name})") for name in DROPPED):
         region = f"reads what a {kind} read, which did nothing and is taken away"

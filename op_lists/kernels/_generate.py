@@ -78,9 +78,10 @@ HEADS: dict[str, dict[str, Any]] = {
         },
         "fuses": {
             "Gelu": {
-                "why": "GeluFusion: Erf, the half first or last",
+                "why": "GeluFusion: Erf, the half first or last; FastGeluFusion: Tanh, the half first",
                 "operators": ["Add", "Div", "Erf", "Mul"],
                 "half_last": True,
+                "half_first": ["tanh", "tanh of squares"],
                 "float32_alone": ["bfloat16"],
                 "wide_variants": ["erf", "tanh of squares"],
             },
@@ -164,10 +165,11 @@ COMMENTS = {
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`: written so by us. In the types of `float32_alone` it matches no constants
-# (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
-# and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
-# FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
+# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of
+# `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and
+# double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
+# those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
+# multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
 # [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
 # condition of ampgraph/planner/joints.py), and the low types in which it does.

@@ -45,7 +45,7 @@ def layer_norm(opset: int = 16) -> ModelProto:
     return model(f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  y = Add (s, g)", opset)
 
 
-def attention() -> ModelProto:
+def attention(lowest: float = -10000) -> ModelProto:
     """What ONNX Runtime makes one Attention of, with a mask of -10000, at an opset at which it does."""
     heads = "  ".join(
         f"{x}0 = MatMul (n, w)  {x}1 = Add ({x}0, b)  {x}2 = Reshape ({x}1, split)  "
@@ -59,7 +59,7 @@ def attention() -> ModelProto:
         s0 = MatMul (q, k)  s1 = Div (s0, root)  s2 = Add (s1, m)  s = Softmax <axis = 3> (s2)  c0 = MatMul (s, v)
         c1 = Transpose <perm = [0, 2, 1, 3]> (c0)  c = Reshape (c1, joined)  o = MatMul (c, w)  o1 = Add (o, b)
         r = Add (o1, n)  y = LayerNormalization <axis = -1> (r, b, b) }}"""
-    numbers = {"one": 1, "lowest": -10000, "root": 2.828427}
+    numbers = {"one": 1, "lowest": lowest, "root": 2.828427}
     stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
     shapes = {"split": np.array([0, 0, 2, 8]), "joined": np.array([0, 0, 16])}
     w = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)

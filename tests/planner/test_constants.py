@@ -66,3 +66,46 @@ def test_a_scale_of_a_known_size_stays_float32(level: str) -> None:
     found = decisions(ampgraph.convert(given, level))
     assert "Cast>f32 Sqrt:f32 Div:f32 Cast>f16 Mul:f16" in found
     onnx.checker.check_model(ampgraph.convert(given, level), full_check=True)
+
+
+OF_SIZES = """g (float[ROWS,8] x) => (float[ROWS,4] z) { h = MatMul (x, w)  n = Mul (half, two)  r = Reshape (h, n)
+    sizes = Shape (r)  size = Slice (sizes, last, end)  o = ConstantOfShape <value = float[1] {1.0}> (size)
+    e = Equal (o, zero)  f = Where (e, zero, low)  a = Add (h, f)  y = Softmax (a)  z = MatMul (y, v) }"""
+OF_SIZES_STORED = {"w": np.ones((8, 4), np.float32), "v": np.eye(4, dtype=np.float32), "low": np.float32(-100)}
+OF_SIZES_STORED |= {"zero": np.float32(0), "half": np.array([2, 2]), "two": np.array([2, 2])}
+OF_SIZES_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).max])}
+
+
+@pytest.mark.parametrize(("rows", "wide"), [("4", True), ("N", False)])
+def test_a_runtime_knows_sizes_that_inference_here_does_not(rows: str, wide: bool) -> None:
+    """All follow from those of the inputs, by arithmetic that shape inference does not do."""
+    found = decisions(ampgraph.convert(parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18), "O2"))
+    assert ("Where:f32" in found, "Equal:f32" in found) == (wide, wide)
+
+
+PLACES = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  p = Gemm (places, u, b)  n = Slice (p, first, rows)
+    a = Add (h, n)  z = MatMul (a, v) OTHER }"""
+
+
+def _places(other: str = "", size: int = 8) -> ModelProto:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (8, 4), "v": (4, 4), "places": (9, size), "u": (size, 4), "b": (4,)}
+    stored = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return parse(PLACES.replace("OTHER", other), {**stored, "first": np.array([0]), "rows": np.array([4])}, opset=18)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_product_of_constants_is_folded_in_float32(level: str) -> None:
+    """As exporters write what positions are projected to: nothing of it runs."""
+    found = decisions(ampgraph.convert(_places(), level))
+    assert "Gemm:f32" in found and found.count("MatMul:f16") == 2
+    assert "Gemm:f16" in decisions(ampgraph.convert(_places(), "O3"))
+
+
+def test_a_large_weight_is_not_stored_in_both_types_for_it() -> None:
+    assert "Gemm:f32" in decisions(ampgraph.convert(_places(size=(1 << 16) + 1), "O2"))
+    shared = "  t = MatMul (y, u)"
+    given = _places(shared, (1 << 16) + 1)
+    given.graph.input.append(onnx.helper.make_tensor_value_info("y", 1, [4, (1 << 16) + 1]))
+    given.graph.output.append(onnx.helper.make_tensor_value_info("t", 1, [4, 4]))
+    assert "Gemm:f16" in decisions(ampgraph.convert(given, "O2"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,59 @@ def test_a_power_of_two_changes_no_number(body: str, dtype: str) -> None:
 def test_other_levels_decide_as_before() -> None:
     assert "f32" not in decisions(converted(scores(BEHIND, 0.125061), "O2")).split("Cast>f32")[0]
     assert dtype_of(converted(scores(BEHIND, 0.125061), "auto"), "MatMul") == "f16"
+
+
+SIZE = "sizes = Shape (q)  size = Gather (sizes, last)  count = Cast <to = 1> (size)"
+COMPUTED = {
+    "the root of a size": f"{SIZE}  c = Sqrt (count)",
+    "by a slice": """sizes = Shape (q)  size = Slice (sizes, last1, end)  count = Cast <to = 1> (size)
+        root = Sqrt (count)  c1 = Div (one, root)  c = Reciprocal (c1)""",
+    "of stored numbers": """none = Constant <value = int64[0] {}> ()  o = ConstantOfShape (none)  r = Pow (four, half)
+        c = Add (o, r)""",
+    "by products": f"""{SIZE}  u = Unsqueeze (count, zero)  d = Sub (u, one)  f = Add (d, one)  g = Mul (f, half)
+        c = Identity (g)""",
+}
+OPEN = {
+    "of an open size": "sizes = Shape (x)  size = Gather (sizes, first)  d = Cast <to = 1> (size)  c = Sqrt (d)",
+    "of a table": "c = Gather (table, first)",
+    "cut off": f"{SIZE}  h = Mul (count, third)  i = Cast <to = 7> (h)  c = Cast <to = 1> (i)",
+    "no number": f"{SIZE}  n = Sub (count, five)  c = Sqrt (n)",
+    "of an input": "c = ReduceMax <keepdims = 0> (x)",
+}
+
+
+def computed(body: str) -> ModelProto:
+    numbers = {"one": 1, "four": 4, "half": 0.5, "five": 5, "third": 0.4}
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
+    stored |= {"last": np.array(-1), "first": np.array(0), "last1": np.array([-1]), "end": np.array([2**62])}
+    stored |= {"zero": np.array([0]), "table": np.full((2, 4), 2, np.float32)}
+    rng = np.random.default_rng(0)
+    stored |= {name: rng.standard_normal((8, 4)).astype(np.float32) for name in ("w", "w2")}
+    text = f"""g (float[N,4,8] x) => (float[N,4,A] y) {{ q = MatMul (x, w)  k1 = MatMul (x, w2)
+        k = Transpose <perm = [0, 2, 1]> (k1)  {body}  t = MatMul (q, k)  s = Div (t, c)  p = Softmax (s)
+        y = MatMul (p, k1) }}"""
+    return parse(text, {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", text)}, opset=17)
+
+
+@pytest.mark.parametrize("body", COMPUTED.values(), ids=COMPUTED)
+def test_a_number_that_follows_from_the_file_is_known(body: str) -> None:
+    made = ampgraph.convert(computed(body), "O1")
+    assert decisions(made).endswith("MatMul:f16 Div:f16 Cast>f32 Softmax:f32 Cast>f16 MatMul:f16 Cast>f32")
+    assert ampgraph.convert(made, "O1") == made
+
+
+@pytest.mark.parametrize("body", OPEN.values(), ids=OPEN)
+def test_what_is_not_known_stays_float32(body: str) -> None:
+    assert "MatMul:f16 Cast>f32 Div:f32" in decisions(ampgraph.convert(computed(body), "O1", check="off"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+@pytest.mark.parametrize(("number", "wide"), [(8.0, False), (30.0, False), (8.004, True)])
+def test_the_last_product_takes_its_number_too(number: float, wide: bool, level: str, dtype: str) -> None:
+    """Logits are widened behind it: in front of it a kernel more would scale them."""
+    text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
+    given = parse(text, w=np.ones((8, 4), np.float32), c=np.float32(number), opset=17)
+    assert (dtype_of(converted(given, level, dtype=dtype), "Div") == "f32") == wide
+    assert dtype_of(converted(given, level, dtype=dtype), "Tanh") == "f32"
+    assert dtype_of(converted(given, level, dtype=dtype, target="tensorrt"), "Div") == "f32"

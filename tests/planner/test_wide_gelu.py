@@ -117,3 +117,36 @@ def test_it_is_no_less_right(model, opset: int) -> None:
         expected = run_strict(given, feeds)["z"]
         errors += [float(np.linalg.norm(run_strict(one, feeds)["z"] - expected)) for one in made]
     assert errors[0] <= errors[1]
+
+
+BOTH = "s = Mul (i, factor)  t = Tanh (s)  o = Add (t, one)"
+POWER = f"c = Pow (x, three)  m = Mul (c, cubic)  i = Add (x, m)  {BOTH}"
+PRODUCTS = f"q = Mul (x, x)  c = Mul (q, x)  m = Mul (c, cubic)  i = Add (x, m)  {BOTH}"
+SQUARES = "a = Mul (x, cubic)  q = Mul (a, x)  i = Add (q, one)  f1 = Mul (x, factor)  s = Mul (f1, i)  t = Tanh (s)"
+ENDS = ["h = Mul (o, half)  y = Mul (x, h)", "h = Mul (x, o)  y = Mul (half, h)"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cube", [POWER, PRODUCTS, f"{SQUARES}  o = Add (t, one)"])
+def test_low_its_half_is_first(cube: str, end: str) -> None:
+    """CUDA's ONNX Runtime knows the half beside the data, and a cube by Pow alone: no constant is computed anew."""
+    given = by_tanh(body=f"{cube}  {end}")
+    result = converted(given)
+    made = {name: node for node in result.graph.node for name in node.output}
+    outer = [made[name].op_type for name in made["y"].input]
+    (inner,) = (made[name] for name in made["y"].input if made[name].op_type == "Mul")
+    assert sorted(outer) == ["Add", "Mul"] and "half" in " ".join(inner.input)
+    assert "Pow" in kinds(result) or kinds(result).count("Mul") == 6
+    assert converted(result).SerializeToString() == result.SerializeToString()
+    feeds = {"f": np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32) * 3}
+    plain = converted(given, rewrite="none")
+    assert np.allclose(run_strict(result, feeds)["z"], run_strict(plain, feeds)["z"], rtol=4e-3, atol=1e-4)
+
+
+def test_what_is_fused_as_it_is_stays() -> None:
+    assert converted(by_tanh()).SerializeToString() == converted(by_tanh(), rewrite="none").SerializeToString()
+    given = by_tanh(body=f"{POWER}  {ENDS[0]}")
+    others: list[dict[str, Any]] = [{"target": "tensorrt"}, {"rewrite": "no-half"}]
+    for options in others:
+        assert any("o" in node.input and "h" in node.output for node in converted(given, **options).graph.node)
+    assert ampgraph.explain(given, "h").region == "its region is written as x * y, halved first (half)"

@@ -19,6 +19,10 @@ STEPS = 300
 POLICIES = [
     *(DynamicLossScale.preset(rule, interval=4) for rule in RULES),
     DynamicLossScale(init=2.0**100, interval=1),
+    DynamicLossScale(init=3 * 2.0**100, interval=1),
+    DynamicLossScale(init=2.0**120, interval=1, growth=4),
+    DynamicLossScale(init=2.0**-120, interval=9),
+    DynamicLossScale(interval=9000),
     DynamicLossScale(init=8, interval=3, floor=2, cap=64),
     DynamicLossScale(interval=5, hysteresis=3),
     DynamicLossScale(interval=5, hysteresis=2, refill="finite"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -14,9 +16,14 @@ from . import proto as onnx_proto
 
 def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
     """Refuses tensors whose bytes are missing, too many, or outside the model's folder."""
+    check_each(onnx_proto.tensors(proto), folder, where)
+
+
+def check_each(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) -> None:
+    """The same of some tensors."""
     sizes: dict[str, int] = {}
     root = os.path.realpath(folder)
-    for tensor in onnx_proto.tensors(proto):
+    for tensor in tensors:
         expected = _expected_bytes(tensor, where)
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
@@ -63,13 +70,12 @@ def _external_size(location: str, folder: Path, root: str, where: str, name: str
 
 
 def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    if count < 0 or count > 1 << 50 or any(dim < 0 for dim in tensor.dims):
+    dims = list(tensor.dims)
+    count = math.prod(dims)
+    if count > 1 << 50 or min(dims, default=0) < 0:
         raise AmpError(
             "AMP102",
-            f"tensor '{tensor.name}' has an absurd shape {list(tensor.dims)}",
+            f"tensor '{tensor.name}' has an absurd shape {dims}",
             where=where,
             hint="the file is damaged: export it again",
         )

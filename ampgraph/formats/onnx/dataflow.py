@@ -89,7 +89,8 @@ class _OnnxReader:
                 inputs = [NONE if native is None else table[native] for native in node.inputs]
             op = values.op(kind_of(node.domain, node.op_type), scope.id, index, node.name or "", inputs, node)
             notes = node.metadata_props
-            op.held, op.kept, op.adds_branches = notes.get(HELD, ""), notes.get(KEPT, ""), BRANCHES in notes
+            if notes:
+                op.held, op.kept, op.adds_branches = notes.get(HELD, ""), notes.get(KEPT, ""), BRANCHES in notes
             if not control.read(op, node, scope, env) and operators.read(op, node, scope, env):
                 control.opaque_bodies(op, node, scope, env)
             if len(ops) > MAX_OPS:

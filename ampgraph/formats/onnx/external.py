@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.graph import Progress
 from .data_files import Mark
 from .walk import stored
-from .weights import nbytes, tensor_chunks
+from .weights import InFile, nbytes, tensor_chunks
 
 Holder = ir.Value | ir.Node
 """What holds a stored tensor: an initializer, or a Constant."""
@@ -30,7 +30,7 @@ def external_of(holders: Iterable[Holder]) -> Iterator[ir.ExternalTensor]:
     """Those of some holders."""
     for holder in holders:
         source = _source(tensor_of(holder))
-        if isinstance(source, ir.ExternalTensor):
+        if type(source) is not InFile and isinstance(source, ir.ExternalTensor):
             yield source
 
 
@@ -53,7 +53,8 @@ def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(_source(tensor), ir.ExternalTensor)
+    source = _source(tensor)
+    return type(source) is not InFile and isinstance(source, ir.ExternalTensor)
 
 
 def external_holders(stored: Iterable[Holder]) -> list[Holder]:

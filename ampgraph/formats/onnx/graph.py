@@ -16,6 +16,7 @@ from ...core.graph import Census, Progress, is_mindir
 from . import io as onnx_io
 from .census import census
 from .dataflow import read_dataflow
+from .flat_model import SORTED
 from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
@@ -43,7 +44,9 @@ class OnnxGraph(RunnableOnnx):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
-        return OnnxGraph(onnx_io.load(path))
+        graph = OnnxGraph(onnx_io.load(path))
+        graph._sorted = graph.model.graph.meta.pop(SORTED, False)
+        return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
         """An editor over the newest dataflow. ``signature``: what was decided in each function scope."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from ...core.dataflow import Dataflow, Op, Shape, Use, Value
@@ -70,14 +72,21 @@ class Handles:
 
 def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
     """Every value and node name of every scope, and of functions that nothing calls."""
-    names: set[str] = set()
-    graphs = {id(g): g for g in (getattr(scope.native, "graph", scope.native) for scope in flow.scopes)}
-    graphs |= {id(f.graph): f.graph for f in model.functions.values()}
-    for graph in graphs.values():
-        names.update(v.name for v in graph.inputs if v.name)
+    names = {value.name for value in flow.values} | {op.name for op in flow.ops}
+    read = {id(graph): graph for scope in flow.scopes for graph in (getattr(scope.native, "graph", scope.native),)}
+    for graph in read.values():
         names.update(graph.initializers)
-        for node in graph:
-            if node.name:
-                names.add(node.name)
-            names.update(v.name for v in node.outputs if v.name)
+    for function in model.functions.values():
+        if id(function.graph) not in read:
+            names.update(_names(function.graph))
+    names.discard("")
     return names
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    """The names in a graph that no dataflow has."""
+    yield from (value.name or "" for value in graph.inputs)
+    yield from graph.initializers
+    for node in graph:
+        yield node.name or ""
+        yield from (value.name or "" for value in node.outputs)

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from ...core.errors import AmpError, first_line
 from ...core.graph import Progress
 from ..checks import model_files
-from .bounds import check_tensors
+from .bounds import check_each, check_tensors
 from .data_files import Mark, check_mark, free_name, locations, own_data, put_mark, take_mark
 from .external import (
     INLINE_LIMIT,
@@ -32,6 +32,7 @@ from .external import (
 )
 from .map_types import from_proto, holds_maps, to_proto
 from .model_file import know_plain, model_file
+from .proto import Holder, holders
 from .repairs import remember, repair
 from .walk import all_graphs, stored
 
@@ -56,11 +57,16 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    return deserialize(read_proto(path), path.parent.absolute(), str(path))
+    return _native(*_checked(path), path.parent.absolute(), str(path))
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """The model as it is in the file, its tensors checked. Raises AmpError as `load` does."""
+    return _checked(path)[0]
+
+
+def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder]]:
+    """The same with its graphs, which take a walk to find."""
     proto = onnx.ModelProto()
     try:
         with _mapped(path) as data:
@@ -74,9 +80,10 @@ def read_proto(path: Path) -> onnx.ModelProto:
         ) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
-    check_tensors(proto, path.parent, str(path))
+    held = holders(proto)
+    check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
     check_mark(proto, path.parent, str(path))
-    return proto
+    return proto, held
 
 
 @contextlib.contextmanager
@@ -102,6 +109,10 @@ def _mapped(path: Path) -> Iterator[memoryview | bytes]:
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
+    return _native(proto, holders(proto), folder, where)
+
+
+def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
     if proto.training_info:
         raise AmpError(
             "AMP107",
@@ -110,7 +121,7 @@ def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model
             hint="export the inference graph, or clear training_info",
         )
     take_mark(proto)
-    said, held = repair(proto, where)
+    said, held = repair(proto, held, where)
     annotated = len(proto.graph.quantization_annotation) > 0 or len(getattr(proto, "configuration", ())) > 0
     try:
         model = from_proto(proto, held)

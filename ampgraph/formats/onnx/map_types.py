@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
 from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
 
+from .flat_model import flat_model
 from .proto import Holder, drop_unreadable, holders
 from .walk import all_graphs
 
@@ -19,11 +20,11 @@ OVERLOADS = 10  # the version of the file format from which functions hold the t
 Kept = dict[str, bytes]
 
 
-def from_proto(proto: ModelProto, held: Iterable[Holder]) -> ir.Model:
+def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
     """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
     graphs are ``held``."""
     taken = [_taken(holder.graph) for holder in held]
-    model = ir.from_proto(proto)
+    model = (flat_model(proto) if len(held) == 1 else None) or ir.from_proto(proto)
     if any(taken):
         for graph, kept in zip(all_graphs(model), taken, strict=True):
             if kept or graph is model.graph:

@@ -11,16 +11,16 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from .map_types import holds_maps, to_proto
 from .weights import RoundedTensor, dims
 from .wire import GRAPH, NodeWriter, number_bytes, text_bytes
+from .wire_types import VALUE_INFO, InfoWriter
 
 PLAIN = "ampgraph.plain"
 """Where the main graph of onnx_ir remembers it."""
 
-VALUE_INFO, INFO_NAME, INFO_TYPE = b"\x6a", b"\x0a", b"\x12"
 INITIALIZER, TENSOR_NAME, RAW_DATA = b"\x2a", b"\x42", b"\x4a"
 BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
 BEFORE_TENSORS = ("name",)
@@ -49,14 +49,14 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos, tensors, nodes = _Infos(), _Tensors(), list(model.graph)
+    infos, tensors, nodes = InfoWriter(), _Tensors(), list(model.graph)
     stored, inputs = model.graph.initializers.values(), {value.name for value in model.graph.inputs}
     pieces = list(NodeWriter(metadata=True).written(nodes))
     pieces.append(first.SerializeToString())
     pieces += (tensors.of(value) for value in stored if value.const_value is not None)
     pieces.append(outline.graph.SerializeToString(deterministic=True))
-    pieces += (infos.of(value) for value in stored if value.name not in inputs)
-    pieces += (infos.of(value) for node in nodes for value in node.outputs if not value.is_graph_output())
+    pieces += (_said(value, infos) for value in stored if value.name not in inputs)
+    pieces += (_said(value, infos) for node in nodes for value in node.outputs if not value.is_graph_output())
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
     yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
@@ -115,42 +115,17 @@ class _Tensors:
         return self._heads[key]
 
 
-class _Infos:
-    """What a file says of values."""
-
-    def __init__(self) -> None:
-        self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}
-
-    def of(self, value: ir.Value) -> bytes:
-        """The entry of a value, empty where there is none."""
-        kind, shape, said = value.type, value.shape, value.metadata_props or value.doc_string
-        if not value.name or (kind is None and shape is None and not said):
-            return b""
-        if type(kind) is ir.TensorType and not said and (shape is None or _is_plain(shape)):
-            content = text_bytes(INFO_NAME, value.name) + self._type(kind, shape)
-        else:
-            content = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
-        return VALUE_INFO + number_bytes(len(content)) + content
-
-    def _type(self, kind: ir.TensorType, shape: ir.Shape | None) -> bytes:
-        """The bytes of a type, which many values have."""
-        if kind.denotation:
-            return _written(kind, shape)
-        key = kind.dtype, None if shape is None else shape.numpy()
-        if key not in self._types:
-            self._types[key] = _written(kind, shape)
-        return self._types[key]
+def _said(value: ir.Value, infos: InfoWriter) -> bytes:
+    """What the file says of a value, empty where it is nothing."""
+    kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
+    if not value.name or (kind is None and shape is None and not more):
+        return b""
+    if type(kind) is ir.TensorType and not (more or kind.denotation) and (shape is None or _is_plain(shape)):
+        return infos.of(VALUE_INFO, value.name, kind.dtype, None if shape is None else shape.numpy())
+    content = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
+    return VALUE_INFO + number_bytes(len(content)) + content
 
 
 def _is_plain(shape: ir.Shape) -> bool:
     """Whether a shape is of numbers alone, of which nothing more is said."""
     return shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
-
-
-def _written(kind: ir.TensorType, shape: ir.Shape | None) -> bytes:
-    proto = TypeProto()
-    ir.serde.serialize_type_into(proto, kind)
-    if shape is not None:
-        ir.serde.serialize_shape_into(proto, shape)
-    content: bytes = proto.SerializeToString()
-    return INFO_TYPE + number_bytes(len(content)) + content

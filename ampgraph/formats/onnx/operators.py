@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32, NONE, Op, Scope
+from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use
 from ...core.graph import LOW
 from .inference import inferred_types
 from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
@@ -37,8 +37,9 @@ class OnnxOperators:
 
     def read(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> bool:
         """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""
-        opset = env.opsets.get(node.domain, self._flow.opset or 1)
-        found = slots_of(node.domain, node.op_type, opset, len(op.inputs), len(node.outputs))
+        domain, outputs = node.domain, node.outputs
+        opset = env.opsets.get(domain, self._flow.opset or 1)
+        found = slots_of(domain, node.op_type, opset, len(op.inputs), len(outputs))
         if found is None:
             self._flow.unknown_kinds.add(op.kind)
             self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
@@ -49,7 +50,7 @@ class OnnxOperators:
         if _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
-        for native in node.outputs:
+        for native in outputs:
             op.outputs.append(self._values.make(native, scope.id, env, "", producer=op.id).id)
         for slot in found.slots:
             self._slot(op, node, slot, found.version, opset)
@@ -87,10 +88,15 @@ class OnnxOperators:
 
     def _reads(self, op: Op, slot: NodeSlot, dtype: str, unit: int) -> None:
         """The inputs of a slot of type ``dtype``; notes those that have another."""
+        values, uses = self._flow.values, self._flow.uses
         for position in slot.inputs:
-            if op.inputs[position] == NONE:
+            number = op.inputs[position]
+            if number == NONE:
                 continue
-            value = self._flow.values[op.inputs[position]]
+            value = values[number]
+            if value.dtype == dtype and not value.container:  # as nearly all are
+                uses[number].append(Use(number, op.id, position, unit, op.scope))
+                continue
             if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
                 value.dtype = FLOAT32
                 value.unit = self._values.fixed_unit(value.name, "its operator is unknown")

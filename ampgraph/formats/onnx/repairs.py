@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, MutableSet
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from .proto import Holder, densify, holders
 from .slice_bounds import bounds_as_vectors
@@ -25,14 +25,15 @@ def doubted_shapes(model: ir.Model) -> MutableSet[str]:
     return found
 
 
-def repair(proto: ModelProto, where: str) -> tuple[list[str], list[Holder]]:
-    """Repairs a proto in place; what was done, and its graphs with what they hold. Raises AmpError AMP102 for what
-    makes no sense."""
-    said, held = _settle_duplicates(proto.graph), holders(proto)
+def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str], list[Holder]]:
+    """Repairs a proto in place, whose graphs are ``held``; what was done, and these as they are now. Raises AmpError
+    AMP102 for what makes no sense."""
+    said = _settle_duplicates(proto.graph, held[0].standard("Constant"))
+    held = holders(proto) if said else held
     count = densify(held, where)
     tensors = "sparse tensor is" if count == 1 else "sparse tensors are"
     said += [f"{count} {tensors} stored dense, as ONNX Runtime holds them"] if count else []
-    slices = bounds_as_vectors(proto.graph)
+    slices = bounds_as_vectors(proto.graph, held[0].standard("Slice"))
     several = "Slice has" if slices == 1 else "Slices have"
     said += [f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else []
     return said, held
@@ -49,10 +50,9 @@ def repairs_of(model: ir.Model) -> list[str]:
     return list(model.graph.meta.get(REPAIRS, ()))
 
 
-def _settle_duplicates(graph: GraphProto) -> list[str]:
+def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[str]:
     """One definition for each constant: the one that ONNX Runtime uses, which reads initializers, then Constant nodes,
     then sparse initializers, and lets the last one win."""
-    constants = [node for node in graph.node if node.op_type == "Constant" and node.domain in ("", "ai.onnx")]
     names = [
         *(tensor.name for tensor in graph.initializer),
         *(node.output[0] for node in constants if node.output),

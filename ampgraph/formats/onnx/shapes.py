@@ -13,6 +13,7 @@ from .map_types import value_info
 from .types import DTYPES
 from .weights import dims, nbytes, size, stored_tensor
 from .wire import with_nodes
+from .wire_types import INPUT, InfoWriter
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 KEEP_FLOATS = 64  # elements: a factor for each dimension at most
@@ -58,8 +59,10 @@ def contradicted(model: ir.Model) -> list[tuple[ir.Value, Shape]]:
 
     None for a model of more than ``MOST_NODES``: it takes a tenth of a millisecond a node, and in functions without
     end."""
+    if model.functions or model.graph.num_nodes() > MOST_NODES:
+        return []
     annotated = [value for node in model.graph for value in node.outputs if value.shape is not None]
-    if not annotated or model.functions or model.graph.num_nodes() > MOST_NODES:
+    if not annotated:
         return []
     known = infer(model, doubted=True)
     pairs = [(value, _shape(known[value.name])) for value in annotated if value.name in known]
@@ -84,7 +87,7 @@ def infer(
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(with_nodes(proto, model.graph), strict_mode=False)
+        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model), strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}
@@ -103,33 +106,42 @@ def _shape(info: onnx.ValueInfoProto) -> Shape | None:
 
 def weightless(model: ir.Model) -> bytes:
     """The file of a model without its large stored tensors, which are inputs instead."""
-    return with_nodes(_outline(model), model.graph)
+    return _without_weights(_outline(model), model)
+
+
+def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
+    """The same with what an outline says."""
+    listed, infos = {value.name for value in model.graph.inputs}, InfoWriter()
+    large = []
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if _is_small(tensor):
+            ir.serde.serialize_tensor_into(outline.graph.initializer.add(), tensor)
+        elif value.name not in listed:
+            large.append(infos.of(INPUT, value.name or "", tensor.dtype, dims(tensor)))
+    return with_nodes(outline, model.graph, large)
+
+
+def _is_small(tensor: ir.TensorProtocol) -> bool:
+    """Whether arithmetic on shapes may read it."""
+    few = not tensor.dtype.is_floating_point() or size(tensor) <= KEEP_FLOATS
+    return few and nbytes(tensor) <= KEEP_DATA
 
 
 def _outline(model: ir.Model) -> onnx.ModelProto:
-    """The same without nodes."""
+    """A model without nodes and stored tensors."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version or 8, 4))
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     proto.graph.name = "shapes"
-    listed = {value.name for value in model.graph.inputs}
     for value in model.graph.inputs:
         info = proto.graph.input.add()
         info.CopyFrom(value_info(value))
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
             if dim.dim_value < 0:  # an unknown one, on which onnx's rules fail
                 dim.ClearField("dim_value")
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        if nbytes(tensor) <= KEEP_DATA and (size(tensor) <= KEEP_FLOATS or not tensor.dtype.is_floating_point()):
-            ir.serde.serialize_tensor_into(proto.graph.initializer.add(), tensor)
-        elif value.name not in listed:
-            info = proto.graph.input.add(name=value.name or "")
-            info.type.tensor_type.elem_type = tensor.dtype.value
-            for count in dims(tensor):
-                info.type.tensor_type.shape.dim.add(dim_value=count)
     proto.graph.output.extend(value_info(value) for value in model.graph.outputs)
     proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
     return proto

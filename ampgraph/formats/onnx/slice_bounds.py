@@ -13,13 +13,12 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-def bounds_as_vectors(graph: GraphProto) -> int:
-    """Makes vectors of one element of the scalars that Slices of a graph read, in place; the number of such Slices.
+def bounds_as_vectors(graph: GraphProto, slices: list[NodeProto]) -> int:
+    """Makes vectors of one element of the scalars that the Slices of a graph read, in place; the number of such Slices.
 
     A scalar that others read too stays beside its vector."""
-    wrong = [node for node in graph.node if node.op_type == "Slice" and node.domain in ("", "ai.onnx")]
-    scalars = _scalars(graph) if any(len(node.input) > 1 for node in wrong) else {}
-    wrong = [node for node in wrong if not scalars.keys().isdisjoint(node.input[1:])]
+    scalars = _scalars(graph) if any(len(node.input) > 1 for node in slices) else {}
+    wrong = [node for node in slices if not scalars.keys().isdisjoint(node.input[1:])]
     if not wrong:
         return 0
     read = Counter(name for node in wrong for name in node.input[1:])

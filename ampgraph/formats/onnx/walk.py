@@ -15,7 +15,8 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in waiting:
         yield graph
         for node in graph:
-            waiting += bodies(node)
+            if node.attributes.data:
+                waiting += bodies(node)
 
 
 def stored(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
@@ -27,7 +28,9 @@ def stored(model: ir.Model) -> Iterator[ir.Value | ir.Node]:
         yield from (value for value in graph.initializers.values() if value.const_value is not None)
         for node in graph:
             given = node.attributes.data
-            if given and node.op_type == "Constant" and "value" in given and not given["value"].is_ref():
+            if not given:
+                continue
+            if node.op_type == "Constant" and "value" in given and not given["value"].is_ref():
                 yield node
             waiting += bodies(node)
 

@@ -43,7 +43,7 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
 
 def dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """The shape, without the object that onnx_ir makes of it at every look."""
-    return tuple(tensor.raw.dims if isinstance(tensor, InFile) else tensor.shape.numpy())
+    return tuple(tensor.raw.dims if type(tensor) is InFile else tensor.shape.numpy())
 
 
 def size(tensor: ir.TensorProtocol) -> int:
@@ -58,7 +58,7 @@ def nbytes(tensor: ir.TensorProtocol) -> int:
 
 def flat(tensor: ir.TensorProtocol) -> Array:
     """The elements in one dimension; a view where the tensor is mapped or raw."""
-    if isinstance(tensor, InFile) and tensor.raw.data_type == FLOAT and tensor.raw.HasField("raw_data"):
+    if type(tensor) is InFile and tensor.raw.data_type == FLOAT and tensor.raw.HasField("raw_data"):
         return np.frombuffer(tensor.raw.raw_data, "<f4")
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 

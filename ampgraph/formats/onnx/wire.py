@@ -6,7 +6,7 @@ The encoding is protobuf's: a tag, which is the field's number and a kind, then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto
@@ -44,9 +44,10 @@ def graph_file(
     return b"".join((model.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
-def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node]) -> bytes:
-    """The file of a model and of nodes of its graph, without metadata: who reads it merges the two parts."""
-    body = list(NodeWriter().written(nodes))
+def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[bytes] = ()) -> bytes:
+    """The file of a model, and of nodes of its graph, without metadata, and ``more`` of its fields: who reads it merges
+    the two parts."""
+    body = [*NodeWriter().written(nodes), *more]
     return b"".join((outline.SerializeToString(), GRAPH, number_bytes(sum(map(len, body))), *body))
 
 
@@ -57,25 +58,28 @@ class NodeWriter:
 
     def __init__(self, metadata: bool = False) -> None:
         self._metadata = metadata
-        self._attributes: dict[tuple[str, object, ir.AttributeType, str | None], bytes] = {}
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
         self._notes: dict[tuple[tuple[str, str], ...], bytes] = {}
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        texts = _Texts()
+        texts, kinds = _Texts(), self._kinds
+        reads, attributes = _Reads(texts), _Attributes()
         for node in nodes:
             content = b""
             for value in node.inputs:
-                content += INPUT + texts[(value.name or "") if value is not None else ""]
-            for name in _written_outputs(node):
-                content += OUTPUT + texts[name]
+                content += reads[value]
+            for value in _written_outputs(node):
+                text = texts[value.name or ""]
+                content += OUTPUT + text
+                reads[value] = INPUT + text
             if node.name:
                 content += NAME + texts[node.name]
-            before, behind = self._kind(node.domain, node.op_type, node.overload)
+            key = node.domain, node.op_type, node.overload
+            before, behind = kinds.get(key) or self._kind(key)
             content += before
             for attribute in node.attributes.data.values():
-                content += self._attribute(attribute)
+                content += attributes.get(id(attribute)) or attributes.of(attribute)
             content += self._said(node, behind) if self._metadata else behind
             yield NODE + number_bytes(len(content)) + content
 
@@ -91,28 +95,12 @@ class NodeWriter:
             self._notes[notes] = b"".join(METADATA + number_bytes(len(entry)) + entry for entry in entries)
         return behind + self._notes[notes]
 
-    def _kind(self, domain: str, op_type: str, overload: str) -> tuple[bytes, bytes]:
+    def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
         """What stands before the attributes, and behind them."""
-        key = domain, op_type, overload
-        if key not in self._kinds:
-            behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
-            self._kinds[key] = text_bytes(KIND, op_type), behind
-        return self._kinds[key]
-
-    def _attribute(self, attribute: ir.Attr) -> bytes:
-        """Whole numbers once each, for many operators have the same."""
-        kind = attribute.type
-        whole = kind == ir.AttributeType.INT and not attribute.is_ref()
-        key = attribute.name, attribute.value if whole else id(attribute), kind, attribute.doc_string
-        if key not in self._attributes:
-            proto = AttributeProto()
-            if attribute.is_ref():
-                ir.serde.serialize_reference_attribute_into(proto, attribute)
-            else:
-                ir.serde.serialize_attribute_into(proto, attribute)
-            content = proto.SerializeToString()
-            self._attributes[key] = ATTRIBUTE + number_bytes(len(content)) + content
-        return self._attributes[key]
+        domain, op_type, overload = key
+        behind = b"".join(text_bytes(tag, text) for tag, text in ((DOMAIN, domain), (OVERLOAD, overload)) if text)
+        found = self._kinds[key] = text_bytes(KIND, op_type), behind
+        return found
 
 
 class _Texts(dict[str, bytes]):
@@ -123,12 +111,51 @@ class _Texts(dict[str, bytes]):
         return text
 
 
-def _written_outputs(node: ir.Node) -> list[str]:
-    """Names, without empty ones at the end."""
-    names = [value.name or "" for value in node.outputs]
-    while names and not names[-1]:
-        names.pop()
-    return names
+class _Reads(dict[ir.Value | None, bytes]):
+    """Values as inputs of nodes."""
+
+    def __init__(self, texts: _Texts) -> None:
+        self._texts = texts
+
+    def __missing__(self, value: ir.Value | None) -> bytes:
+        text = self[value] = INPUT + self._texts[(value.name or "") if value is not None else ""]
+        return text
+
+
+class _Attributes(dict[int, bytes]):
+    """Attributes by identity, for many nodes may have one; whole numbers once each, for many are alike."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, object, str | None], bytes] = {}
+
+    def of(self, attribute: ir.Attr) -> bytes:
+        """The entry of an attribute that is met for the first time."""
+        if attribute.type != ir.AttributeType.INT or attribute.is_ref():
+            found = self[id(attribute)] = _attribute_bytes(attribute)
+            return found
+        key = attribute.name, attribute.value, attribute.doc_string
+        if key not in self._numbers:
+            self._numbers[key] = _attribute_bytes(attribute)
+        found = self[id(attribute)] = self._numbers[key]
+        return found
+
+
+def _attribute_bytes(attribute: ir.Attr) -> bytes:
+    proto = AttributeProto()
+    if attribute.is_ref():
+        ir.serde.serialize_reference_attribute_into(proto, attribute)
+    else:
+        ir.serde.serialize_attribute_into(proto, attribute)
+    content = proto.SerializeToString()
+    return ATTRIBUTE + number_bytes(len(content)) + content
+
+
+def _written_outputs(node: ir.Node) -> Sequence[ir.Value]:
+    """Without those at the end that have no name."""
+    outputs = node.outputs
+    while outputs and not outputs[-1].name:
+        outputs = outputs[:-1]
+    return outputs
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
@@ -140,6 +167,8 @@ def number_bytes(number: int) -> bytes:
     """Seven bits a byte, the lowest first; all but the last byte are marked."""
     if number < 0x80:
         return _SMALL[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     parts = bytearray()
     while number >= 0x80:
         parts.append(number & 0x7F | 0x80)

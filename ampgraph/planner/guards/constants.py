@@ -6,9 +6,10 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 
-from ...core.dataflow import NONE, Op
+from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
 from ..context import Context
 from ..decisions import ACCURACY, Hold
@@ -16,6 +17,7 @@ from ..findings import Findings, Ruling
 from ..regions import Regions
 
 LARGE = 1 << 18  # elements
+PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
 
 
 def guard_constants(context: Context, regions: Regions) -> Findings:
@@ -31,26 +33,45 @@ def guard_constants(context: Context, regions: Regions) -> Findings:
 
 def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
     flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
-    holders = {scope.op for scope in flow.scopes}
+    holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
+    read: list[Op] = []
     for op in flow.ops:
-        if _tells_known_shape(context, op):
+        if _tells_known_shape(context, op, fixed):
             known.update(op.outputs)
             continue
         inputs = [value for value in op.inputs if value != NONE]
         if not inputs or op.id in holders or context.traits.has(op.role, "random") or not known.issuperset(inputs):
             continue
         known.update(op.outputs)
-        small = all(_size(context, value) <= LARGE for value in (*inputs, *op.outputs) if value != NONE)
-        if small and op.slots and regions.classes[op.id] != "white" and not _is_folded_low(context, op):
+        read.append(op)
+    for op in read:
+        limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
+        small = all(_size(context, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
+        if small and op.slots and not _is_folded_low(context, op):
             yield op
 
 
-def _tells_known_shape(context: Context, op: Op) -> bool:
-    """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file.
+def _is_read_beside(flow: Dataflow, op: Op, known: Collection[int]) -> bool:
+    """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
+    uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
+    return any(use.op == NONE or not known.issuperset(flow.ops[use.op].outputs[:1]) for use in uses)
+
+
+def _has_fixed_inputs(flow: Dataflow) -> bool:
+    """Whether the file says every size of its inputs: the runtime then knows sizes that shape inference lost."""
+    shapes = [flow.shape(value) for value in flow.scopes[0].inputs]
+    return all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes)
+
+
+def _tells_known_shape(context: Context, op: Op, fixed: bool) -> bool:
+    """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file, or any
+    where those of the inputs are (``fixed``).
 
     Where others are not, and the runtime cannot fold what is computed of them, that takes a Cast of one number more."""
     if not context.traits.has(op.role, "shapes") or not op.inputs or op.inputs[0] == NONE:
         return False
+    if fixed:
+        return True
     shape = context.flow.shape(op.inputs[0])
     return shape is not None and all(isinstance(size, int) for size in shape[-1:])
 
@@ -62,8 +83,10 @@ def _is_folded_low(context: Context, op: Op) -> bool:
     return all(kernels.computes(op.kind, context.flow.opset, slot.split("@")[0], low) for slot in op.slots)
 
 
-def _size(context: Context, value: int) -> int:
-    """Elements; more than any where that is not known."""
+def _size(context: Context, value: int, fixed: bool) -> int:
+    """Elements, guessed where the runtime alone knows them; else more than any where that is not known."""
+    if fixed:
+        return math.prod(context.flow.dims(value))
     shape, count = context.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
         count *= size if isinstance(size, int) else LARGE + 1

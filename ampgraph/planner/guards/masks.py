@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Why
+from ...oplists.traits import Trait
 from ..context import Context
-from ..decisions import VALIDITY, Hold
+from ..decisions import ACCURACY, VALIDITY, Hold
 from ..stages import Settled
 
 ALL = (FLOAT32, *LOW)
+WHOLE = ("int", "uint", "bool")
+"""How the names of types begin that hold whole numbers alone."""
+KEEPS_WHOLE: tuple[Trait, ...] = ("additions", "subtracts", "multiplies", "mask_path")
+"""Traits of operators that make whole numbers of whole numbers."""
+ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
+"""Traits of operators between a mask's constant and its Softmax."""
+SHRINKS = 1 / 64
+"""How much a stored number may shrink a masked score: what was half the low minimum still hides it."""
 
 
-def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,)) -> bool:
-    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, and through
-    conversions to some types."""
+def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,), multiplied: bool = False) -> bool:
+    """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, through
+    conversions to some types, and scaled with the scores. ``multiplied``: or through products with whole numbers."""
     flow, traits = context.flow, context.traits
     work, seen, ended = [value], set[int](), False
     while work:
@@ -28,13 +39,53 @@ def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,)) -
             if use.op == NONE:
                 return False
             op = flow.ops[use.op]
+            moved = traits.at(op.role, "mask_path", use.index) and _stays(context, op, types)
             if traits.has(op.role, "softmaxes") or traits.at(op.role, "attention_bias", use.index):
                 ended = True
-            elif traits.at(op.role, "mask_path", use.index) and _stays(context, op, types):
+            elif moved or _shrinks(context, op, use.index) or (multiplied and _hides_by_whole(context, op, use.index)):
                 work += op.outputs
             else:
                 return False
     return ended
+
+
+def _shrinks(context: Context, op: Op, place: int) -> bool:
+    """Whether an operator makes an operand smaller by a stored number, and by no more than that."""
+    if not context.traits.has(op.role, "scalings") or len(op.inputs) != 2:
+        return False
+    divides, number = context.traits.positions(op.role, "divides"), context.flow.scalar(op.inputs[1 - place])
+    if not number or place in divides:
+        return False
+    return SHRINKS <= (1 / number if divides else number) <= 1
+
+
+def _hides_by_whole(context: Context, op: Op, place: int) -> bool:
+    """Whether an operator multiplies an operand by whole numbers, as 1 - mask is: 0 stays 0, and another one hides."""
+    if not context.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
+        return False
+    return is_whole(context, op.inputs[1 - place])
+
+
+def is_whole(context: Context, value: int) -> bool:
+    """Whether a value is made of integers and truths, stored whole numbers among them, by sums, products and moves."""
+    flow, traits, seen, work = context.flow, context.traits, set[int](), [value]
+    while work:
+        current = work.pop()
+        if current == NONE or current in seen:
+            continue
+        seen.add(current)
+        item, writer = flow.values[current], flow.writer(current)
+        if item.dtype.startswith(WHOLE):
+            continue
+        if item.weight:
+            array = flow.weights.array(item)
+            if array is None or not (np.isfinite(array) & (np.rint(array) == array)).all():
+                return False
+        elif writer is not None and any(traits.has(writer.role, trait) for trait in KEEPS_WHOLE):
+            work += writer.inputs
+        else:
+            return False
+    return True
 
 
 def _stays(context: Context, op: Op, types: tuple[str, ...]) -> bool:
@@ -50,12 +101,27 @@ def broken_mask(context: Context, op: Op) -> list[Hold]:
     if broken is None or reason is None:
         return []
     numbers = [number for v in op.inputs if v != NONE and (number := context.flow.scalar(v)) is not None]
-    limit = -context.options.largest  # beyond it the product is float32 for its constant's sake
-    if not any(limit <= number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0], ALL):
+    if not any(number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0], ALL):
         return []
     if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
         return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    held = [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    return held + ([] if context.options.level.kept == "low" else list(_made_for(context, op)))
+
+
+def _made_for(context: Context, op: Op) -> Iterator[Hold]:
+    """Holds the arithmetic on whole numbers in front of a float32 mask, which else would be cast once more."""
+    flow, why = context.flow, Why("mask", "whole numbers of which alone a float32 mask is made")
+    work = [v for v in op.inputs if v != NONE]
+    while work:
+        value = work.pop()
+        writer = flow.writer(value)
+        alone = writer is not None and len(flow.uses[value]) == 1 and writer.scope == op.scope
+        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not is_whole(context, value):
+            continue
+        if writer.slots:
+            yield Hold(tuple(writer.slots.values()), ACCURACY, why)
+        work += [v for v in writer.inputs if v != NONE]
 
 
 def most_added(context: Context, masks: Iterable[int]) -> int:
@@ -64,7 +130,7 @@ def most_added(context: Context, masks: Iterable[int]) -> int:
     traits = context.traits
     for op in context.flow.ops if count else ():
         found = [count[v] for v in op.inputs if v in count]
-        if found and traits.has(op.role, "mask_path"):
+        if found and any(traits.has(op.role, trait) for trait in ON_THE_WAY):
             total = sum(found) if traits.has(op.role, "additions") else max(found)
             count.update(dict.fromkeys(op.outputs, total))
             most = max(most, total)
@@ -82,6 +148,7 @@ def reads_low(context: Context, settled: Settled, value: int) -> bool:
         for use in flow.uses[current]:
             if settled.is_low(use.unit):
                 return True
-            if use.op != NONE and context.traits.has(flow.ops[use.op].role, "mask_path"):
-                work += flow.ops[use.op].outputs
+            op = flow.ops[use.op] if use.op != NONE else None
+            if op is not None and any(context.traits.has(op.role, trait) for trait in ON_THE_WAY):
+                work += op.outputs
     return False

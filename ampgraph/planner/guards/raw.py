@@ -41,8 +41,7 @@ def raw(context: Context, regions: Regions) -> Raw:
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
     def known(value: int, among: Collection[int]) -> bool:
-        sources = borders.before.get(value)
-        return value in among or (bool(sources) and all(v in among for v in sources or ()))
+        return value in among or (bool(sources := borders.before.get(value)) and all(v in among for v in sources))
 
     for op in flow.ops:
         inputs = [v for v in op.inputs if v != NONE]
@@ -75,8 +74,9 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
     if context.options.level.accuracy_guards == "off":
         return Unscaled()
     found = raw(context, regions)
-    behind = _before_products(context, regions)
-    sinks = [op for op in context.flow.ops if op.id in found.ops & behind and _spoils(context, regions, op)]
+    sinks = [op for op in map(context.flow.ops.__getitem__, sorted(found.ops)) if _spoils(context, regions, op)]
+    behind = _before_products(context, regions) if sinks else set[int]()
+    sinks = [op for op in sinks if op.id in behind]
     if not sinks:
         return Unscaled()
     rule, dtype = "raw", context.options.dtype

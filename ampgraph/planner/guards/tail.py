@@ -10,6 +10,7 @@ from ...core.plan import Why
 from ..context import Context
 from ..decisions import FREE, LIST, LOW, REGION, Decisions, Ledger
 from ..regions import Regions
+from ..scales import scaled_results
 from ..stages import Guarded, Loose
 
 WORTH: Mapping[str, int] = {"gray": -1, "black": -1, "neutral": 0}
@@ -45,14 +46,16 @@ def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
     """Lets the cut decide where results are widened that no further product reads, and prefer float32 there.
 
     What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and saves
-    its rounding. A level that makes gray operators low would cast at the very end.
+    its rounding. A level that makes gray operators low would cast at the very end. A number that the target takes into
+    the kernel of the product in front is no arithmetic of its own.
     """
     if not context.guards_hold:
         return Tail()
     read, made = _read_by_products(context, regions, guarded), _made_by_products(context, regions, guarded)
+    apart = read | scaled_results(context)
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
     for op in context.flow.ops:
-        cls = regions.classes[op.id] if op.id in made and op.id not in read else ""
+        cls = regions.classes[op.id] if op.id in made and op.id not in apart else ""
         own = WORTH.get(cls, 1)
         for root in guarded.units_of(op):
             factors[root] = max(factors.get(root, -1), own)

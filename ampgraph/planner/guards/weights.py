@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -46,11 +47,12 @@ class Unstorable(Findings):
 def guard_weights(context: Context, steady: Steady) -> Unstorable:
     """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
     options, reader = context.options, _Reader(context, steady)
+    multiplied = "floor" in options.rewrites
     masks: list[int] = []
     flushing: dict[int, float] = {}
     for value, extent in reader.extents():
         if extent.largest > options.largest:
-            if value.weight and extent.below and is_mask(context, value.id):
+            if value.weight and extent.below and is_mask(context, value.id, multiplied=multiplied):
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
@@ -147,6 +149,8 @@ def floors_read_low(context: Context, unstorable: Unstorable, settled: Settled) 
 def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Note]:
     for value, floor in sorted(floors.items()):
         text = f"elements below the {context.options.dtype} minimum become {floor:g}: it only feeds Softmax"
+        if not is_mask(context, value):
+            text += ", times whole numbers; a row that it hides whole may follow its scores"
         yield Note("mask", context.flow.values[value].name, text)
 
 
@@ -164,7 +168,7 @@ def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
         magnitude = np.abs(part)
         total += magnitude.size
         top = float(magnitude.max(initial=0))
-        if not np.isfinite(top):
+        if not math.isfinite(top):
             magnitude = magnitude[np.isfinite(magnitude)]
             top = float(magnitude.max(initial=0))
         largest = max(largest, top)

@@ -14,6 +14,9 @@ from .loss_scale_rules import RULES
 
 Value = ir.Value
 TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
+LONGEST = 1 << 12  # an interval up to here has tables: 8 or 12 bytes in the file for each step of it
+GREATEST = {"float32": 2.0**127, "float64": 2.0**1023}
+"""The greatest power of two of a type."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: V
     """What follows from the scale of ``state``. A patience of one overflow is never spent, and stays; overflows
     in a row are counted where somebody loses patience."""
     one, zero = _int(b, 1), _int(b, 0)
+    spent = state.overflows
+    if policy.patience is not None:
+        spent = b.op("Where", finite, zero, b.op("Add", state.overflows, one))
+    if _is_one_product(policy) and policy.interval <= LONGEST:
+        scale, counter = _looked_up(b, policy, state, finite)
+        return ScaleValues(scale, counter, state.credit, spent)
     counted = b.op("Add", state.counter, one)
     stays = b.op("Less", counted, _int(b, policy.interval))
     holds, credit = b.op("And", finite, stays), state.credit
@@ -52,14 +61,30 @@ def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: V
         scale = _multiplied(b, policy, state.scale, holds, finite)
     else:
         scale, credit = _chosen(b, policy, state, stays, finite)
-    return ScaleValues(
-        scale=scale,
-        counter=b.op("Where", holds, counted, zero),
-        credit=credit,
-        overflows=state.overflows
-        if policy.patience is None
-        else b.op("Where", finite, zero, b.op("Add", state.overflows, one)),
-    )
+    return ScaleValues(scale, b.op("Where", holds, counted, zero), credit, spent)
+
+
+def _looked_up(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> tuple[Value, Value]:
+    """The next scale and counter, from a row for each counter from 0 and a last one for an overflow."""
+    length = policy.interval
+    factors = np.ones(length + 1, RULES[policy.rule].number)
+    factors[-2:] = policy.growth, policy.backoff
+    counters = np.append(np.arange(1, length + 1, dtype=np.int32), np.int32(0))
+    counters[length - 1] = 0
+    row = b.op("Where", finite, state.counter, _int(b, length))
+    made = b.op("Mul", state.scale, b.op("Gather", b.constant(factors), row, axis=0))
+    counter = b.op("Gather", b.constant(counters), row, axis=0)
+    return _within_range(b, policy, state.scale, made), counter
+
+
+def _within_range(b: Builder, policy: DynamicLossScale, scale: Value, made: Value) -> Value:
+    """A scale multiplied, or as it was where that is infinite, under a rule that looks. Powers of two, doubled, end at
+    the greatest of them."""
+    if not RULES[policy.rule].finite_only:
+        return made
+    if policy.growth == 2 and all(math.frexp(number)[0] == 0.5 for number in (policy.init, policy.backoff)):
+        return b.op("Min", made, _number(b, RULES[policy.rule].number, GREATEST[RULES[policy.rule].number]))
+    return b.op("Where", b.op("IsInf", made), scale, made)
 
 
 def _is_one_product(policy: DynamicLossScale) -> bool:
@@ -75,7 +100,7 @@ def _multiplied(b: Builder, policy: DynamicLossScale, scale: Value, holds: Value
     rule = RULES[policy.rule]
     one, growth, backoff = (_number(b, rule.number, factor) for factor in (1, policy.growth, policy.backoff))
     made = b.op("Mul", scale, b.op("Where", holds, one, b.op("Where", finite, growth, backoff)))
-    return b.op("Where", b.op("IsInf", made), scale, made) if rule.finite_only else made
+    return _within_range(b, policy, scale, made)
 
 
 def _chosen(

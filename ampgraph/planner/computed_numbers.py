@@ -1,0 +1,107 @@
+"""Numbers that follow from the file alone: stored ones, sizes that it says, and arithmetic on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..oplists.traits import Trait, Traits
+
+STEPS = 32  # operators looked back
+FEW = 16  # elements: sizes of a tensor, and numbers beside them
+ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
+    {
+        "additions": np.add,
+        "subtracts": np.subtract,
+        "multiplies": np.multiply,
+        "divides": np.divide,
+        "powers": np.power,
+    }
+)
+
+
+class ComputedNumbers:
+    """The numbers of a model that are known before it runs, as float32 has them."""
+
+    def __init__(self, flow: Dataflow, traits: Traits) -> None:
+        self.flow, self.traits = flow, traits
+
+    def number(self, value: int) -> float | None:
+        """The number in a tensor of one element, None where it is not known."""
+        found = self._row(value, STEPS)
+        return float(found[0]) if found is not None and found.size == 1 and np.isfinite(found[0]) else None
+
+    def _row(self, value: int, steps: int) -> Array | None:
+        """The numbers of a tensor of few in their order; NaN for a size that is open."""
+        item = self.flow.values[value] if value != NONE else None
+        if item is None or item.weight:
+            few = item is not None and self.flow.weights.size(item) <= FEW
+            array = self.flow.weights.array(item) if item is not None and few else None
+            return None if array is None or array.dtype.kind not in "fiu" else array.reshape(-1)
+        op = self.flow.writer(value)
+        if op is None or not op.inputs or not steps:
+            return None
+        if self.traits.has(op.role, "shapes"):
+            return self._sizes(op)
+        if self.traits.has(op.role, "fills"):
+            return self._fill(op)
+        return self._made(op, steps - 1)
+
+    def _sizes(self, op: Op) -> Array | None:
+        shape, ends = self.flow.shape(op.inputs[0]), [self.flow.attribute(op, name) for name in ("start", "end")]
+        if shape is None or ends != [None, None] or self.flow.shape(op.outputs[0]) != (len(shape),):
+            return None
+        return np.array([size if isinstance(size, int) else np.nan for size in shape])
+
+    def _fill(self, op: Op) -> Array | None:
+        fill = self.flow.attribute(op, "value")
+        one = self.flow.shape(op.outputs[0]) in ((), (1,))
+        return (fill.reshape(-1)[:1] if isinstance(fill, np.ndarray) else np.zeros(1)) if one else None
+
+    def _made(self, op: Op, steps: int) -> Array | None:
+        """What an operator makes of numbers that are known."""
+        first = self._row(op.inputs[0], steps)
+        if first is None:
+            return None
+        if any(self.traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
+            return self._converted(op, first)
+        others = [self._row(value, steps) for value in op.inputs[1:] if value != NONE]
+        known = [row for row in others if row is not None]
+        if len(known) < len(others):
+            return None
+        if self.flow.values[op.outputs[0]].dtype == FLOAT32:
+            return self._computed(op, [first, *known])
+        shape = self.flow.shape(op.inputs[0])
+        return self._picked(op, first, known) if shape is not None and len(shape) == 1 else None
+
+    def _converted(self, op: Op, row: Array) -> Array | None:
+        """Whole numbers, and float32 of any: other types round."""
+        wide = self.flow.values[op.outputs[0]].dtype == FLOAT32
+        return row if wide or np.array_equal(np.rint(row), row, equal_nan=True) else None
+
+    def _picked(self, op: Op, row: Array, where: list[Array]) -> Array | None:
+        """One or more of a row of sizes: by their places, or from one place to another."""
+        if self.traits.has(op.role, "lookups") and len(where) == 1:
+            inside = (where[0] >= -row.size) & (where[0] < row.size)
+            return row[where[0].astype(np.int64)] if inside.all() else None
+        if not self.traits.has(op.role, "slices") or len(where) < 2 or any(part.size != 1 for part in where):
+            return None
+        first, last = int(where[0][0]), int(where[1][0])
+        return row[first:last] if len(where) < 4 or where[3][0] == 1 else None
+
+    def _computed(self, op: Op, rows: list[Array]) -> Array | None:
+        """Arithmetic on single numbers, in float32."""
+        if any(row.size != 1 for row in rows):
+            return None
+        numbers = [row.astype(np.float32) for row in rows]
+        kind = next((trait for trait in ARITHMETIC if self.traits.has(op.role, trait)), None)
+        with np.errstate(all="ignore"):
+            if len(numbers) == 1 and self.traits.has(op.role, "roots"):
+                return np.asarray(np.sqrt(numbers[0]))
+            if len(numbers) == 1 and kind == "divides":
+                return np.asarray(np.float32(1) / numbers[0])
+            return np.asarray(ARITHMETIC[kind](*numbers)) if kind is not None and len(numbers) == 2 else None

@@ -1,0 +1,91 @@
+"""Numbers like -3.4e38 that whole numbers multiply to a mask: half the low minimum, as in a stored mask."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import ampgraph
+from ampgraph.numerics.metrics.agreement import apart
+from ampgraph.numerics.strict.session import StrictSession
+from onnx_text import parse
+from planner.form_models import attention
+from planner.support import decisions
+
+pytest.importorskip("onnxruntime")
+
+F = np.float32
+LOWEST = float(np.finfo(F).min)
+SCORES = "k = Transpose <perm = [1, 0]> (x)  s = MatMul (x, k)"
+ENDS = "p = Softmax <axis = -1> (a)  y = MatMul (p, x)"
+FORMS = {
+    "of an input": "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  a = Add (s, m)",
+    "with a bias": "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (bias, m)  a = Add (s, b)",
+    "of a comparison": """g = Greater (seen, hidden)  u = Not (g)  c = Cast <to = 1> (u)  m = Mul (lowest, c)
+        a = Add (s, m)""",
+    "shrunk with the scores": """c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (s, m)
+        a = Div (b, four)""",
+    "of stored numbers": """t = Trilu <upper = 1> (all, next)  m1 = Mul (t, later)  m2 = Slice (m1, zero, eight, axis)
+        a = Add (s, m2)""",
+}
+LEFT = {
+    "shrunk to nothing": """c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (s, m)
+        a = Mul (b, tiny)""",
+    "of parts": "c = Softmax <axis = -1> (seen_float)  n = Sub (one, c)  m = Mul (n, lowest)  a = Add (s, m)",
+    "of given floats": "n = Sub (one, seen_float)  m = Mul (n, lowest)  a = Add (s, m)",
+    "of scores": "n = Sub (one, s)  m = Mul (n, lowest)  a = Add (s, m)",
+    "over a sum": "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  a1 = Mul (s, m)  a = Add (s, a1)",
+}
+
+
+def model(body: str) -> ModelProto:
+    stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "next": np.array(1),
+              "all": np.full((8, 9), LOWEST, F), "later": F(np.tri(8, 9, 1)), "zero": np.array([0]),
+              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1])}  # fmt: skip
+    used = {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", body)}
+    text = f"float[8, 8] x, int64[1, 8] seen, float[1, 8] seen_float) => (float[8, 8] y) {{ {SCORES} {body} {ENDS} }}"
+    return parse(f"g ({text}", used, opset=17)
+
+
+def feeds(seen: list[int]) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal((8, 8)).astype(F)
+    return {"x": x, "seen": np.array([seen]), "seen_float": np.array([seen], F)}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_it_becomes_half_the_low_minimum(form: str, dtype: str) -> None:
+    source = model(FORMS[form])
+    made = ampgraph.convert(source, "O2", dtype=dtype, check="off")
+    assert not {"Softmax:f32", "Add:f32"} & set(decisions(made).split())
+    stored = [numpy_helper.to_array(one) for one in made.graph.initializer if one.name.startswith(("lowest", "all"))]
+    low = -32752.0 if dtype == "float16" else LOWEST
+    assert stored and all(low <= array.astype(F).min() < low / 2.1 for array in stored)
+    run, given = StrictSession(made), feeds([1, 1, 0, 0, 1, 0, 0, 0])
+    error = apart(StrictSession(source).run(given)["y"], run.run(given)["y"]).error
+    assert error < (5e-3 if dtype == "float16" else 3e-2)
+    assert np.isfinite(run.run(feeds([0] * 8))["y"]).all()
+    assert ampgraph.convert(made, "O2", dtype=dtype, check="off") == made
+
+
+def test_it_is_said_and_can_be_switched_off() -> None:
+    plan = ampgraph.plan(model(FORMS["of an input"]), "O2")
+    assert ["-32752" in note.text and "a row that it hides whole" in note.text for note in plan.notes] == [True]
+    found = decisions(ampgraph.convert(model(FORMS["of an input"]), "O2", rewrite="no-floor", check="off"))
+    assert "Mul:f32" in found and "Softmax:f32" in found
+
+
+@pytest.mark.parametrize("form", LEFT)
+def test_what_is_left_alone(form: str) -> None:
+    made = ampgraph.convert(model(LEFT[form]), "O2", check="off")
+    assert "Mul:f32" in decisions(made)
+    assert numpy_helper.to_array(made.graph.initializer[1]).min() == LOWEST
+
+
+def test_where_the_runtime_fuses_attention_its_product_stays_float32() -> None:
+    """Whose fusion fails on a low number that makes a mask."""
+    made = ampgraph.convert(attention(LOWEST), "O2", check="off")
+    assert "Mul:f32" in decisions(made) and "Softmax:f32" not in decisions(made)
