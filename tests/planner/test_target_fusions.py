@@ -46,6 +46,12 @@ def test_so_do_a_scale_and_a_shift_of_each_channel(shape: tuple[int, ...], kind:
     assert dtype_of(result, "Mul") == dtype_of(result, "Add") == kind
 
 
+def test_what_is_computed_of_stored_numbers_counts_as_stored() -> None:
+    """As exporters write frozen statistics, or tensors that are equal."""
+    body = BLOCK.replace("n = B", "e = Identity (d)  n = B").replace("c, d)", "c, e)")
+    assert dtype_of(converted(normed(body.replace("(d)", "(a)")), "O1"), "BatchNormalization") == "f16"
+
+
 def test_explain_names_the_fusion() -> None:
     assert "ConvBNFusion" in str(ampgraph.explain(normed(BLOCK), "n", level="O1"))
     assert "ConvBNFusion" not in str(ampgraph.explain(normed(BLOCK), "n", level="O2"))
