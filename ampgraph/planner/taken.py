@@ -16,9 +16,9 @@ def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
         return ""
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and _is_constant(flow, v)]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
-    if len(places) != 1 or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
-        return ""
-    data = op.inputs[places[0]]
+    if places != [0] or not stored or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
+        return ""  # the fusions look for what is stored behind the data
+    data = op.inputs[0]
     statistics = options.lists.traits.has(op.role, "stored_statistics")
     product = _product(flow, options, op, data)
     if product is None or len(flow.uses[data]) != 1 or not (statistics or _by_channel(flow, op.inputs[stored[0]])):
