@@ -6,7 +6,6 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
@@ -84,10 +83,8 @@ def _is_folded_low(context: Context, op: Op) -> bool:
 
 
 def _size(context: Context, value: int, fixed: bool) -> int:
-    """Elements, guessed where the runtime alone knows them; else more than any where that is not known."""
-    if fixed:
-        return math.prod(context.flow.dims(value))
+    """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
     shape, count = context.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
-        count *= size if isinstance(size, int) else LARGE + 1
+        count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1
     return count
