@@ -7,7 +7,7 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
@@ -51,7 +51,7 @@ def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
             yield op
 
 
-def _is_read_beside(flow: Dataflow, op: Op, known: Collection[int]) -> bool:
+def _is_read_beside(flow: Dataflow, op: Op, known: set[int]) -> bool:
     """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
     uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
     return any(use.op == NONE or not known.issuperset(flow.ops[use.op].outputs[:1]) for use in uses)
