@@ -5,7 +5,7 @@ weights and bias; products in the order that the target's runtime makes one kern
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
@@ -63,8 +63,39 @@ def _write(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
         if not editor.write_anew(name, item.scope, item.nodes):
             raise foreign(f"writes nodes {list(item.nodes)} of scope '{item.scope}' as {item.what}")
         return
-    attributes: dict[str, Attribute] = {"axis": item.axis, "epsilon": float(item.epsilon), "stash_type": 1}
-    editor.replace(item.scope, item.nodes, item.kind, item.inputs, attributes)
+    _write_norm(item, editor, flow)
+
+
+def _write_norm(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    """A norm over the last axis becomes its operator, whose scale and bias are rows; over another one, the same between
+    Transposes."""
+    attributes: dict[str, Attribute] = {"axis": -1, "epsilon": float(item.epsilon), "stash_type": 1}
+    ops = [op for index in item.nodes if (op := editor.op(item.scope, index)) is not None]
+    read = {flow.values[v].name: flow.values[v] for op in ops for v in op.inputs if v != NONE}
+    by_name = {name: _as_row(read[name], ops, editor, flow) for name in dict.fromkeys(item.inputs[1:])}
+    rows = [by_name[name] for name in item.inputs[1:]]
+    if item.axis == -1:
+        editor.replace(item.scope, item.nodes, item.kind, (item.inputs[0], *(row.name for row in rows)), attributes)
+        return
+    data = read[item.inputs[0]]
+    places = range(len(flow.shape(data.id) or ()))
+    order = sorted(places, key=lambda place: place == len(places) + item.axis)
+    (moved,) = editor.add("Transpose", [data], [FLOAT32], {"perm": order}, scope=ops[-1].scope)
+    (normal,) = editor.add(item.kind, [moved, *rows], [FLOAT32], attributes, scope=ops[-1].scope)
+    editor.give(normal, [(item.scope, item.nodes[-1], 0)])
+    back = {"perm": [order.index(place) for place in places]}
+    editor.replace(item.scope, item.nodes, "Transpose", (normal.name,), back)
+
+
+def _as_row(value: Value, readers: Sequence[Op], editor: NodeEditor, flow: Dataflow) -> Value:
+    """A stored tensor without its dimensions of one number, which these operators read in its place."""
+    if len(flow.shape(value.id) or ()) == 1:
+        return value
+    (row,) = editor.add("Squeeze", [value], [FLOAT32], scope=readers[-1].scope, behind=readers[0])
+    path = flow.scopes[readers[-1].scope].path
+    uses = [(path, op.index, place) for op in readers for place, v in enumerate(op.inputs) if v == value.id]
+    editor.give(row, uses)
+    return row
 
 
 def _drop(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:

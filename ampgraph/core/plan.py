@@ -69,7 +69,7 @@ MASK_BY_ROWS = "Mask by rows"
 HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 HALF_FIRST = "x * y, halved first"
-"""x * (half * y) or half * (x * y) as (half * x) * y: the inner and the outer product; y and what the outer one reads."""
+"""x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
 REORDERED = (HALF_LAST, HALF_FIRST)
 """Rewrites of two products that exchange an operand."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"

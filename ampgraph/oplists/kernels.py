@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
@@ -101,6 +101,22 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
+Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike"]
+"""Where a fusion of two operators is made."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """A fusion of two operators, of which the second alone reads what the first makes."""
+
+    name: str
+    makes: str
+    pairs: frozenset[tuple[str, str]]
+    where: Place
+    low: frozenset[str]
+    """Low types in which it is made, beside float32."""
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
@@ -118,6 +134,12 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
+    taken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Product -> operators behind it -> the fusion that takes their stored numbers into its weights."""
+    shifted: Mapping[str, str] = field(default_factory=dict)
+    """Softmax -> the fusion that takes into its kernel what is added to its data."""
+    joined: tuple[Join, ...] = ()
+    """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
     fallback: Kernels | None = None
@@ -142,6 +164,13 @@ class Kernels:
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
+
+    def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
+        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        other = self.fallback
+        if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
+            return False
+        return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
         """Whether there is a kernel of the low type itself, without casts of the runtime's."""
@@ -190,6 +219,12 @@ def _fused(entry: Mapping[str, Any]) -> Fused:
     return Fused(str(entry["why"]), frozenset(entry["operators"]), half_last, first, quotient, alone, wide)
 
 
+def _join(name: str, entry: Mapping[str, Any]) -> Join:
+    where = next(place for place in get_args(Place) if place == entry["where"])
+    pairs = frozenset((first, then) for first, then in entry["pairs"])
+    return Join(name, entry["makes"], pairs, where, frozenset(entry["low"]))
+
+
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
     """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
@@ -218,6 +253,9 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
+        taken=MappingProxyType(dict(data.get("taken", {}))),
+        shifted=MappingProxyType(dict(data.get("shifted", {}))),
+        joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,

@@ -22,7 +22,8 @@ STORED_TWICE_LIMIT = 1 << 20  # bytes of float32: a larger tensor is never store
 class CutTask:
     """What the cut is asked: a model with decisions. ``worth``: by free unit, what a byte saved there is worth, 1 where
     none is given; ``counted``: float values that hold integers, which are never rounded and widened again; ``fused``:
-    float32 operators that the target's runtime takes into one kernel with the Casts around them."""
+    float32 operators that the target's runtime takes into one kernel with the Casts around them; ``joined``: values
+    whose writer and reader it makes one kernel of, while both have one type."""
 
     flow: Dataflow
     options: Options
@@ -30,6 +31,7 @@ class CutTask:
     worth: Mapping[int, int] = field(default_factory=dict)
     counted: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
+    joined: Collection[int] = frozenset()
 
     @property
     def costs(self) -> Costs:
@@ -144,6 +146,8 @@ def net_of(task: CutTask, value: int, costs: Costs | None, undecided: set[int]) 
         up, down = _weight_costs(flow, value, costs, byte)
         return Net(None, frozenset(readers), up, down)
     price = costs.cast(value) if costs else 1
+    if value in task.joined:  # two kernels for one: another start, and the value is written and read in 2 or 4 bytes
+        price *= 2
     up = INFINITE if value in task.counted else price  # integers made float are never rounded and widened again
     return Net(writer, frozenset(readers), up, price)
 

@@ -20,7 +20,7 @@ class DecidedModel:
         settled: side, right and reason of every unit.
         region_of: operators of a region, with the operator that it stands for.
         seeded: whether anything is low by right, so that the model changes at all.
-        worth, counted, fused: as for `CutTask`.
+        worth, counted, fused, joined: as for `CutTask`.
         floors: mask constants, by value, with what replaces their lowest elements.
         roundings: float32 values that some readers get rounded.
         numbers: stored tensors that are numbers of the program's and no parameters, whatever the file calls them.
@@ -34,6 +34,7 @@ class DecidedModel:
     worth: Mapping[int, int] = field(default_factory=dict)
     counted: Collection[int] = frozenset()
     fused: Collection[int] = frozenset()
+    joined: Collection[int] = frozenset()
     floors: Mapping[int, float] = field(default_factory=dict)
     roundings: Sequence[Rounding] = ()
     numbers: Collection[int] = frozenset()
@@ -42,4 +43,5 @@ class DecidedModel:
     @property
     def task(self) -> CutTask:
         """What the cut would be asked to change a decision: the prices of a change of mind."""
-        return CutTask(self.flow, self.options, self.settled, self.worth, self.counted, self.fused)
+        sets = self.counted, self.fused, self.joined
+        return CutTask(self.flow, self.options, self.settled, self.worth, *sets)

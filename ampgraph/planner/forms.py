@@ -22,24 +22,28 @@ NUMBERS = (0.044715, 0.7978845608, 1.0, 0.5)
 """Of a GELU by tanh: the cube's factor, the sum's, one and half."""
 
 
-def find_forms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
+def find_forms(flow: Dataflow, options: Options, names: Collection[str], beyond: Collection[int] = ()) -> list[Rewrite]:
     """What is rewritten, by rewrites of these names, in regions that the target fuses; nothing in a model without a
-    product that may be low.
+    product that may be low. ``beyond``: values that were measured to leave the low range.
 
     x * (1 / root) becomes x / root, which is rounded once instead of twice, and x * ((1 + e) * half) becomes
-    half * (x * (1 + e)): times a power of two is exact. One by tanh becomes (half * x) * (1 + t), and one of x + c x x x
-    that stays float32, or that the target knows with a power alone, becomes one of x * (1 + c x x).
+    half * (x * (1 + e)): times a power of two is exact. One by tanh becomes (half * x) * (1 + t), and one of
+    x + c x x x that stays float32, that reads what the user keeps float32, that would overflow or that the target knows
+    with a power alone becomes one of x * (1 + c x x).
     """
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
         return []
     named = touched(flow, options.named)  # the user speaks of these nodes: they stay
+    wide = touched(flow, (*options.fp32, *options.pinned))
+    wide_values = {*beyond, *(value for op in wide for value in flow.ops[op].outputs)}
     found: list[Rewrite] = []
     for region in find_regions(flow):
         scope = flow.scopes[region.result.scope]
         if region.kind not in fuses or scope.kind == "function" or any(op.id in named for op in region.ops):
             continue
-        writer = _FormFinder(flow, options, frozenset(op.id for op in region.ops if op.scope == scope.id))
+        inside = frozenset(op.id for op in region.ops if op.scope == scope.id)
+        writer = _FormFinder(flow, options, inside, wide_values)
         found += writer.written(region, names)
     return found
 
@@ -51,11 +55,12 @@ def _is_product(options: Options, op: Op) -> bool:
 
 @dataclass(frozen=True)
 class _FormFinder:
-    """Rewrites of one region. ``inside``: its operators."""
+    """Rewrites of one region. ``inside``: its operators; ``wide``: values that are float32, be they read or made."""
 
     flow: Dataflow
     options: Options
     inside: frozenset[int]
+    wide: Collection[int]
 
     def written(self, region: Region, names: Collection[str]) -> Iterator[Rewrite]:
         """What a region is written as, by rewrites of these names."""
@@ -83,13 +88,14 @@ class _FormFinder:
         return self._whole("gelu", kind, region, (region.source,))
 
     def of_squares(self, region: Region) -> Rewrite | None:
-        """A GELU by tanh that the target knows in another form: where it stays float32, and where it has no power of 3."""
+        """A GELU by tanh that the target knows in another form: it stays float32, or has no power of 3."""
         flow, options = self.flow, self.options
         fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
         if other not in fused.wide_variants or region.source == NONE or not is_closed(flow, region):
             return None
         listing = options.lists.of(region.kind)
         wide = listing is not None and options.level.of(listing.cls) == "float32"
+        wide = wide or any(v in self.wide for op in region.ops for v in (*op.inputs, *op.outputs))
         split = is_split(flow, options, region)
         known = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)
         if not wide and known and not (split and options.level.kept != "low"):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from ..core.dataflow import NONE, Dataflow, Op
+from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..core.plan import Rewrite, Why
 from ..oplists.kernels import Fused
 from ..oplists.pattern_files import oldest_rewrite
@@ -16,9 +16,11 @@ from .context import Context
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
 from .guards.measured import Passing
+from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
+from .taken import taken_by_softmax
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,11 @@ class Regions:
                 ledger.hold(item)
 
 
-def tie_regions(context: Context, classes: Classes, passing: Passing, streams: Collection[int] = ()) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for. ``streams``: additions that
-    `--fp32-stream` keeps."""
+def tie_regions(
+    context: Context, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
+) -> Regions:
+    """One decision for each region, by the class of the operator that it stands for. A bias that is one kernel with
+    what reads it, by ``joints``, is none of its product's. ``streams``: additions that `--fp32-stream` keeps."""
     flow, options = context.flow, context.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
@@ -59,11 +63,15 @@ def tie_regions(context: Context, classes: Classes, passing: Passing, streams: C
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
+    joined = {joint.first.id for joint in joints}
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        if region.kind == "Bias" and (not _in_range(context, region) or _passes_alone(passing, region)):
+        own = region.kind == "Bias" and (region.result.id in joined or not _in_range(context, region))
+        if own or (region.kind == "Bias" and _passes_alone(passing, region)):
+            continue
+        if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:
@@ -174,14 +182,14 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
 
 
-def find_norms(flow: Dataflow, options: Options) -> list[Rewrite]:
+def find_norms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
     """Decomposed norms that would be low, or that a runtime would fuse with a cast: as the standard operator they keep
-    float32 inside, and casts stay where they are."""
+    float32 inside, and casts stay where they are. ``names``: of the rewrites that are asked for."""
     if flow.opset < oldest_rewrite():
         return []
     named = touched(flow, options.named)  # the user speaks of these nodes: they stay
     regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
-    return [r for region in regions if (r := _rewrite(flow, options, region)) is not None]
+    return [r for region in regions if (r := _rewrite(flow, options, region)) is not None and r.name in names]
 
 
 def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
@@ -198,33 +206,40 @@ def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None
     ):
         return None
     takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
-    if not (takes_low or dear) or _axis(flow, region) != -1:
+    axis = _axis(flow, region)
+    if not (takes_low or dear) or axis is None:
         return None
     scope = flow.scopes[region.result.scope]
     ids = {op.id for op in region.ops}
     private = all(
         use.op in ids for op in region.ops if op is not region.result for v in op.outputs for use in flow.uses[v]
     )
-    shape = flow.shape(region.source)
-    width = flow.weights.size(flow.values[region.scale])
+    shape, stored = flow.shape(region.source), [v for v in (region.scale, region.bias) if v != NONE]
     if (
         scope.kind == "function"
         or not private
         or any(op.scope != scope.id for op in region.ops)
         or not shape
-        or shape[-1] != width
+        or not all(_is_along(flow, value, axis, shape) for value in stored)
     ):
         return None
-    if any(flow.shape(v) != (width,) for v in (region.scale, region.bias) if v != NONE):
-        return None
-    inputs = tuple(flow.values[v].name for v in (region.source, region.scale, region.bias) if v != NONE)
+    inputs = tuple(flow.values[v].name for v in (region.source, *stored))
     nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    return Rewrite(scope.path, region.kind, nodes, inputs, -1, region.epsilon, "norm")
+    name = "norm" if axis == -1 else "channels"
+    return Rewrite(scope.path, region.kind, nodes, inputs, axis, region.epsilon, name)
+
+
+def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
+    """Whether a stored tensor has a number for each place of an axis, counted from the end, and one for all others."""
+    own = flow.shape(value) or ()
+    return -axis <= len(own) <= len(shape) and own[axis] == shape[axis] == flow.weights.size(flow.values[value])
 
 
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
     shape, axes = flow.shape(region.source), region.axes
-    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
+    if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
-    return axes[0] if axes[0] < 0 else axes[0] - len(shape)
+    if axes[0] < 0:
+        return axes[0]
+    return None if shape is None else axes[0] - len(shape)

@@ -13,6 +13,7 @@ from .folds import find_folds
 from .forms import find_forms
 from .given_casts import find_given_casts
 from .given_pads import find_given_pads
+from .guards.measured import passing
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -43,9 +44,10 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     names = options.rewrites
     clips = possible_clips(flow, options) if "clip" in names else []
     folds = find_folds(flow, options, names)
-    norms = find_norms(flow, options) if "norm" in names else []
+    norms = find_norms(flow, options, names)
     gone = {(norm.scope, index) for norm in norms for index in norm.nodes}
-    forms = [form for form in find_forms(flow, options, names) if (form.scope, form.nodes[0]) not in gone]
+    beyond = passing(Context(flow, options))
+    forms = [form for form in find_forms(flow, options, names, beyond) if (form.scope, form.nodes[0]) not in gone]
     found = [*norms, *forms]
     idle = find_given_casts(Context(flow, options)) if "cast" in names else []
     idle += find_given_pads(Context(flow, options)) if "pad" in names else []

@@ -97,6 +97,46 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "scaled": {"MatMul": "MatMulScaleFusion"},
+        "taken": {
+            "Conv": {"Add": "ConvAddFusion", "BatchNormalization": "ConvBNFusion", "Mul": "ConvMulFusion"},
+            "ConvTranspose": {"BatchNormalization": "ConvBNFusion"},
+        },
+        "shifted": {"Softmax": "BiasSoftmaxFusion"},
+        "joined": {
+            "BiasSoftmaxFusion": {
+                "makes": "BiasSoftmax",
+                "pairs": [["Add", "Softmax"]],
+                "where": "last_axis",
+                "low": ["float16"],
+            },
+            "ConvBNFusion": {
+                "makes": "Conv",
+                "pairs": [["Conv", "BatchNormalization"]],
+                "where": "stored",
+                "low": list(LOW),
+            },
+            "ConvMulFusion": {"makes": "Conv", "pairs": [["Conv", "Mul"]], "where": "stored", "low": list(LOW)},
+            "DivMulFusion": {"makes": "Div", "pairs": [["Div", "Mul"]], "where": "inverse", "low": ["float16"]},
+            "MatMulScaleFusion": {
+                "makes": "FusedMatMul",
+                "pairs": [["Div", "MatMul"], ["Mul", "MatMul"], ["MatMul", "Div"], ["MatMul", "Mul"]],
+                "where": "number",
+                "low": list(LOW),
+            },
+            "QuickGeluFusion": {
+                "makes": "QuickGelu",
+                "pairs": [["Sigmoid", "Mul"]],
+                "where": "same_source",
+                "low": list(LOW),
+            },
+            "ReluClipFusion": {"makes": "Clip", "pairs": [["Relu", "Clip"]], "where": "stored", "low": ["float16"]},
+            "SkipLayerNormFusion": {
+                "makes": "SkipLayerNormalization",
+                "pairs": [["Add", "LayerNormalization"]],
+                "where": "alike",
+                "low": list(LOW),
+            },
+        },
     },
     "cpu": {
         "provider": "CPUExecutionProvider",
@@ -130,11 +170,16 @@ COMMENTS = {
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
 # the trait `beside`; those that read an operand of the type `reads`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
-# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of `float32_alone` it matches no constants
-# (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and double), so that only what stays float32
-# and is one of its pattern's `wide_variants` becomes one kernel. Of GELUs by tanh those of squares are: behind a Cast
-# FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be multiplied low, and reads that half.
+# the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of
+# `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and
+# double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
+# those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
+# multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
+# [taken]: a product = operators behind it whose stored numbers go into its weights, with the fusion. [shifted]: a
+# softmax = the fusion that takes into its kernel what is added to its data.
+# [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
+# condition of ampgraph/planner/joints.py), and the low types in which it does.
 # An operator without an entry at an opset runs on the fallback provider in either type.
 """,
     "cpu": """
@@ -277,7 +322,8 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in [name for name in ("float32_inside", "tied", "broken", "fuses", "scaled") if name in head]:
+    sections = ("float32_inside", "tied", "broken", "fuses", "scaled", "taken", "shifted", "joined")
+    for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]

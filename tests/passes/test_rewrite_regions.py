@@ -80,3 +80,56 @@ def test_a_second_run_finds_nothing() -> None:
     graph = OnnxGraph(ir.from_proto(given))
     assert RewriteRegions(tuple(plan.rewrites))(graph).count == 1
     assert not ampgraph.plan(ir.to_proto(graph.model), "O3", target="cuda").rewrites
+
+
+CHANNELS = NORM.replace("[-1]", "[1]")
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1)])
+def test_over_channels_it_stands_between_transposes(shape: tuple[int, ...]) -> None:
+    given = parse(
+        f"""g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{
+        h = Conv (x, w)  {CHANNELS}  i = Identity (scale)  k = Mul (i, n)  m = Add (k, b)  y = Conv (m, w) }}""",
+        w=(3, 3, 1, 1),
+        b=np.linspace(-1, 1, 3, dtype=np.float32).reshape(shape),
+        scale=np.linspace(0.5, 1.5, 3, dtype=np.float32).reshape(shape),
+    )
+    result = convert_everywhere(given, {"x": x(2, 3, 4, 4)}, target="cuda", low=["Conv"], tolerance=NEAR)
+    for level in ("O2", "O3", "auto"):
+        found = [kind for kind in kinds(result[level]) if kind not in ("Cast", "Identity", "Squeeze")]
+        assert found == ["Conv", "Transpose", "LayerNormalization", "Transpose", "Conv"]
+        assert ampgraph.convert(result[level], level) == result[level]
+    orders = [list(n.attribute[0].ints) for n in nodes(result["O2"]) if n.op_type == "Transpose"]
+    assert orders == [[0, 2, 3, 1], [0, 3, 1, 2]]
+    assert "LayerNormalization" not in kinds(ampgraph.convert(given, "O2", rewrite="no-channels"))
+
+
+@pytest.mark.parametrize("bias", ["b", "scale"])
+def test_a_scale_of_more_dimensions_is_squeezed(bias: str) -> None:
+    """As Keras stores it; one tensor may be both."""
+    stored = {"w": np.eye(8, dtype=np.float32), "scale": SCALE.reshape(1, 8)}
+    stored |= {"b": SCALE[::-1].reshape(1, 8)} if bias == "b" else {}
+    text = f"g (float[2,8] x) => (float[2,8] y) {{ h = MatMul (x, w)  {NORM}  k = Mul (n, scale)  m = Add (k, {bias})"
+    given = parse(f"{text}  y = MatMul (m, w) }}", stored)
+    result = convert_everywhere(given, {"x": x(2, 8)}, target="cuda", low=["MatMul"], tolerance=NEAR)
+    found = [kind for kind in kinds(result["O2"]) if kind not in ("Cast", "Squeeze")]
+    assert found == ["MatMul", "LayerNormalization", "MatMul"]
+
+
+OTHERS = {
+    "of another size": ("[1]", (1, 1, 4, 1)),
+    "of every place": ("[1]", (3, 4, 4)),
+    "of several axes": ("[1, 2]", (3, 1, 1)),
+    "of more dimensions": ("[-1]", (1, 1, 1, 1, 4)),
+}
+
+
+@pytest.mark.parametrize(("axes", "shape"), OTHERS.values(), ids=OTHERS)
+def test_a_scale_that_is_not_along_the_axis_stays(axes: str, shape: tuple[int, ...]) -> None:
+    given = parse(
+        f"""g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{
+        h = Conv (x, w)  {NORM.replace("[-1]", axes)}  k = Mul (n, scale)  y = Conv (k, w) }}""",
+        w=(3, 3, 1, 1),
+        scale=np.linspace(0.5, 1.5, int(np.prod(shape)), dtype=np.float32).reshape(shape),
+    )
+    assert "LayerNormalization" not in kinds(ampgraph.convert(given, "O3", check="off"))

@@ -147,3 +147,9 @@ def test_a_mask_that_the_fusion_of_attention_fails_to_read_stays_float32(target:
     low = ampgraph.convert(attention(), "O3", target=target)
     ort.InferenceSession(low.SerializeToString(), providers=["CPUExecutionProvider"])
     assert not any("knows a mask" in d.why.text for d in ampgraph.plan(attention(), dtype="bfloat16").decisions)
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_what_such_a_mask_is_made_of_is_not_cast_twice(level: str) -> None:
+    found = decisions(ampgraph.convert(attention(), level))
+    assert "Cast>f32 Sub:f32 Mul:f32 Cast>f16" in found

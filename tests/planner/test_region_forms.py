@@ -8,7 +8,7 @@ from onnx import ModelProto
 
 from ampgraph.numerics.metrics.compare import difference
 from onnx_text import parse
-from planner.support import casts, converted, decisions, float32_and_low, kinds
+from planner.support import casts, converted, decisions, float32_and_low
 from planner.test_regions import WEIGHTS, between, regions
 from planner.without import without
 
@@ -24,6 +24,7 @@ INVERSE = f"{ROOT}  i = Reciprocal (r)"
 NORMAL = "n = Div (d, r)  z = Mul (n, g)  y = Add (z, b)"
 FACTOR = "s = Mul (i, g)  z = Mul (d, s)  y = Add (z, b)"
 FOLDED = "s = Mul (i, g)  h = Mul (x, s)  k = Mul (m, s)  t = Sub (b, k)  y = Add (h, t)"
+MOVED = "h = Mul (x, s)  j = Neg (m)  k = Mul (j, s)  t = Add (k, b)  y = Add (h, t)"
 MOMENTS = f"{M}  q = Mul (x, x)  e = ReduceMean <axes = [-1]> (q)  u = Mul (m, m)"
 
 LAYER = {
@@ -33,6 +34,13 @@ LAYER = {
     "ReduceSumSquare and Mul": f"{D}  q = ReduceSumSquare <axes = [-1]> (d)  v = Mul (q, eighth)  {ROOT}  {NORMAL}",
     "ReduceSum and Div": f"{D}  u = Pow (d, two)  q = ReduceSum (u, last)  v = Div (q, eight)  {ROOT}  {NORMAL}",
     "tf.nn.moments": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  {FOLDED}",
+    "Keras 3": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)  {MOVED}",
+    "Keras 3, without a bias": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)"
+    "  h = Mul (x, s)  j = Neg (m)  k = Mul (j, s)  y = Add (h, k)",
+    "Keras 3, without a scale": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {ROOT}  s = Reciprocal (r)"
+    f"  {MOVED}",
+    "folded, without a bias": f"{D}  q = Mul (d, d)  v = ReduceMean <axes = [-1]> (q)  {INVERSE}  s = Mul (i, g)"
+    "  h = Mul (x, s)  k = Mul (m, s)  y = Sub (h, k)",
     "E[x^2] - E[x]^2": f"{MOMENTS}  v = Sub (e, u)  {ROOT}  d = Sub (x, m)  {NORMAL}",
     "Flax": f"{MOMENTS}  l = Sub (e, u)  v = Max (l, zero)  {INVERSE}  d = Sub (x, m)  {FACTOR}",
     "Haiku": f"{MOMENTS}  v = Sub (e, u)  {INVERSE}  d = Sub (x, m)  {FACTOR}",
@@ -215,7 +223,7 @@ def test_without_the_text_what_cancels_is_wrong(name: str, monkeypatch: pytest.M
     assert difference(reference["o"], low["o"])
 
 
-WITHOUT_PARAMETERS = ("a row as scale", "without scale and bias")
+WITHOUT_PARAMETERS = ("a row as scale", "without scale and bias", "Keras 3, without a scale")
 
 
 @pytest.mark.parametrize("name", [name for name in LAYER if name not in WITHOUT_PARAMETERS])
@@ -225,8 +233,9 @@ def test_a_layer_norm_is_written_as_the_standard_operator(name: str, level: str)
     assert decisions(result) == "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
 
 
-def test_a_scale_of_two_dimensions_is_none_of_the_standard_operator() -> None:
-    assert "LayerNormalization" not in kinds(converted(between(LAYER["a row as scale"], 17, MORE), "auto"))
+def test_a_scale_of_two_dimensions_is_squeezed_for_the_standard_operator() -> None:
+    found = decisions(converted(between(LAYER["a row as scale"], 17, MORE), "auto"))
+    assert found == "Cast>f16 MatMul:f16 Squeeze:f16 Squeeze:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
 
 
 POOLED = """g (float[4,8,8] f) => (float[4,8,8] o) {{ x = MatMul (f, w)  m = GlobalAveragePool (x)  d = Sub (x, m)

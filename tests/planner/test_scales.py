@@ -94,10 +94,10 @@ OPEN = {
 
 
 def computed(body: str) -> ModelProto:
-    numbers = {"one": 1, "four": 4, "half": 0.5, "five": 5, "third": 0.4, "table": np.full((2, 4), 2)}
-    stored = {name: np.float32(number) for name, number in numbers.items()}
-    places = {"last": -1, "first": 0, "last1": [-1], "end": [2**62], "zero": [0]}
-    stored |= {name: np.array(place) for name, place in places.items()}
+    numbers = {"one": 1, "four": 4, "half": 0.5, "five": 5, "third": 0.4}
+    stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
+    stored |= {"last": np.array(-1), "first": np.array(0), "last1": np.array([-1]), "end": np.array([2**62])}
+    stored |= {"zero": np.array([0]), "table": np.full((2, 4), 2, np.float32)}
     rng = np.random.default_rng(0)
     stored |= {name: rng.standard_normal((8, 4)).astype(np.float32) for name in ("w", "w2")}
     text = f"""g (float[N,4,8] x) => (float[N,4,A] y) {{ q = MatMul (x, w)  k1 = MatMul (x, w2)

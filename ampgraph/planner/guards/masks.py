@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ...core.graph import LOW
 from ...core.plan import Why
 from ...oplists.traits import Trait
 from ..context import Context
-from ..decisions import VALIDITY, Hold
+from ..decisions import ACCURACY, VALIDITY, Hold
 from ..stages import Settled
 
 ALL = (FLOAT32, *LOW)
@@ -105,7 +105,23 @@ def broken_mask(context: Context, op: Op) -> list[Hold]:
         return []
     if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
         return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    held = [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+    return held + ([] if context.options.level.kept == "low" else list(_made_for(context, op)))
+
+
+def _made_for(context: Context, op: Op) -> Iterator[Hold]:
+    """Holds the arithmetic on whole numbers in front of a float32 mask, which else would be cast once more."""
+    flow, why = context.flow, Why("mask", "whole numbers of which alone a float32 mask is made")
+    work = [v for v in op.inputs if v != NONE]
+    while work:
+        value = work.pop()
+        writer = flow.writer(value)
+        alone = writer is not None and len(flow.uses[value]) == 1 and writer.scope == op.scope
+        if writer is None or not alone or flow.values[value].dtype != FLOAT32 or not is_whole(context, value):
+            continue
+        if writer.slots:
+            yield Hold(tuple(writer.slots.values()), ACCURACY, why)
+        work += [v for v in writer.inputs if v != NONE]
 
 
 def most_added(context: Context, masks: Iterable[int]) -> int:

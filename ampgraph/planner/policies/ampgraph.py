@@ -21,6 +21,7 @@ from ..guards.constants import guard_constants
 from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
+from ..guards.joined import release_joined
 from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
 from ..guards.raw import guard_raw
@@ -29,6 +30,7 @@ from ..guards.streams import guard_streams
 from ..guards.tail import release_branches, release_tail
 from ..guards.unserved import release_unserved
 from ..guards.weights import Unstorable, floors_read_low, guard_weights, report_floors, report_flushing
+from ..joints import find_joints
 from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
@@ -58,12 +60,13 @@ class Judgement:
     counted: Collection[int]
     worth: Mapping[int, int]
     wide: Mapping[int, Why]
+    joined: Collection[int]
 
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        fused = self.regions.fused
-        return CutTask(self.context.flow, self.context.options, self.judged, self.worth, self.counted, fused)
+        flow, options, fused = self.context.flow, self.context.options, self.regions.fused
+        return CutTask(flow, options, self.judged, self.worth, self.counted, fused, self.joined)
 
 
 def judge(context: Context) -> Judgement:
@@ -74,9 +77,10 @@ def judge(context: Context) -> Judgement:
     ledger = Ledger(context.flow)
     beyond = passing(context)
     classes = classify(context)
-    regions = tie_regions(context, classes, beyond)
+    joints = find_joints(context.flow, context.options)
+    regions = tie_regions(context, classes, beyond, joints)
     if kept := stream_additions(context, regions):
-        regions = tie_regions(context, classes, beyond, kept)
+        regions = tie_regions(context, classes, beyond, joints, kept)
     tied = Tied(ledger.take(classes, regions))
     wishes = read_overrides(context, regions, tied)
     integers = guard_indices(context, regions)
@@ -100,9 +104,11 @@ def judge(context: Context) -> Judgement:
     loose = Loose(ledger.take(tail))
     branches = release_branches(context, loose)
     unserved = release_unserved(context, regions, loose)
-    judged = Judged(ledger.take(branches, unserved))
-    worth, wide = {**tail.worth, **branches.worth}, {**tail.wide, **branches.wide}
-    return Judgement(context, ledger, judged, regions, beyond, unstorable, integers.counted, worth, wide)
+    joined = release_joined(context, regions, joints, loose)
+    judged = Judged(ledger.take(branches, unserved, joined))
+    worth, wide = {**tail.worth, **branches.worth}, {**joined.wide, **tail.wide, **branches.wide}
+    counted, values = integers.counted, joined.values
+    return Judgement(context, ledger, judged, regions, beyond, unstorable, counted, worth, wide, values)
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,7 @@ def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
         worth=judgement.worth,
         counted=judgement.counted,
         fused=judgement.regions.fused,
+        joined=judgement.joined,
         floors=floors,
         notes=notes,
     )

@@ -34,6 +34,7 @@ from .flat_update import Together
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
+from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty
 from .penalty_graph import PenaltyBuilder
@@ -185,7 +186,10 @@ class JointGraph:
 
     def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
         """The update behind the gradients, which are no outputs any more."""
-        updated = self._update(update, Together.on(options.get("target")))
+        together = Together.on(options.get("target"))
+        if together.vectors:
+            run_norms_together(self.graph, together.longest)
+        updated = self._update(update, together)
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -211,7 +215,8 @@ class JointGraph:
         _, *made = list(self.graph.outputs)
         gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
         moved, parts = moved[: len(self.running)], moved[len(self.running) :]
-        del self.graph.outputs[1 : len(made) + 1 - len(parts)]
+        for value in made[: len(made) - len(parts)]:
+            self.graph.outputs.remove(value)  # a slice that is deleted would still call itself an output
         self.states.builder = b = Builder(self.graph, "step")
         running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
         parameters, groups = self.parameters, self.groups

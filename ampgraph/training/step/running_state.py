@@ -1,8 +1,12 @@
-"""State that a step makes anew beside its parameters, as running statistics: checked and kept as one vector."""
+"""State that a step makes anew beside its parameters, as running statistics: moved, checked and kept as one vector.
+
+new = old + (batch - old) rate, of all statistics with one rate side by side
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -18,10 +22,14 @@ class RunningState:
 
     def __init__(self, b: Builder, running: Sequence[tuple[Value, Value]], skips: bool) -> None:
         """``running``: state and its next value. ``skips``: whether a step may leave it as it is."""
-        vectors = {old: new for old, new in running if old.dtype == ir.DataType.FLOAT and len(dims(old)) == 1}
-        self.vectors = vectors if skips and len(vectors) > 1 else {}
+        found = {old: new for old, new in running if old.dtype == ir.DataType.FLOAT and len(dims(old)) == 1}
+        averages = [_Average.of(old, new) for old, new in found.items()]
+        moved = _moved(b, [average for average in averages if average is not None]) if None not in averages else None
+        self.vectors = found if len(found) > 1 and (skips or moved is not None) else {}
         self.others = {old: new for old, new in running if old not in self.vectors}
-        self._new = joined(b, list(self.vectors.values())) if self.vectors else None
+        self._old = self._new = None
+        if self.vectors:
+            self._old, self._new = moved or (joined(b, list(found)), joined(b, list(found.values())))
         self.numbers = [new for old, new in self.others.items() if old.dtype == ir.DataType.FLOAT]
         self.numbers += [self._new] if self._new is not None else []
 
@@ -30,5 +38,78 @@ class RunningState:
         states.commit(self.others, when=holds)
         if self._new is not None:
             olds, b = list(self.vectors), states.builder
-            chosen = b.op("Where", holds, self._new, joined(b, olds))
+            chosen = self._new if holds is None else b.op("Where", holds, self._new, self._old)
             states.commit(dict(zip(olds, apart(b, chosen, olds), strict=True)))
+
+
+@dataclass(frozen=True)
+class _Average:
+    """One that is moved towards ``batch`` by three nodes, the last one first, whose results nobody else reads."""
+
+    old: Value
+    batch: Value
+    rate: Value
+    nodes: tuple[ir.Node, ...]
+
+    @staticmethod
+    def of(old: Value, new: Value) -> _Average | None:
+        """None for a next value of another form."""
+        nodes: list[ir.Node] = []
+        value: Value | None = new
+        while value is not None and (node := value.producer()) is not None and node.op_type == "Identity":
+            nodes.append(node)
+            value = node.inputs[0]
+        inputs: list[Value | None] = []
+        for kind, place in (("Add", 1), ("Mul", 0), ("Sub", 0)):
+            made = None if value is None else value.producer()
+            if made is None or made.op_type != kind or len(made.inputs) != 2:
+                return None
+            nodes.append(made)
+            inputs.append(made.inputs[1 - place])
+            value = made.inputs[place]
+        start, rate, subtracted = inputs
+        alone = all(len(one.outputs[0].uses()) == (number > 0) for number, one in enumerate(nodes))
+        outside = any(one.outputs[0].is_graph_output() for one in nodes)
+        if start is not old or subtracted is not old or not alone or outside or value is None or rate is None:
+            return None
+        alike = value.shape == old.shape and rate.is_initializer() and rate.shape == ir.Shape([])
+        return _Average(old, value, rate, tuple(nodes)) if alike else None
+
+
+def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:
+    """The old vector and the new one; None for fewer than two, or for several rates."""
+    if len(averages) < 2 or len({average.rate for average in averages}) > 1:
+        return None
+    for average in averages:
+        for node in average.nodes:
+            b.graph.remove(node, safe=True)
+    old, batch = (joined(b, [getattr(average, name) for average in averages]) for name in ("old", "batch"))
+    step = b.op("Mul", b.op("Sub", batch, old), averages[0].rate)
+    return old, b.op("Add", old, step)
+
+
+def move_apart(graph: ir.Graph, states: Mapping[str, Value]) -> None:
+    """Running statistics that are moved as one vector are moved each by itself, before they are put together.
+
+    ``states``: by name, the inputs that are running statistics. The nodes that move them are none of the update.
+    """
+    for node in [node for node in graph if node.op_type == "Add" and len(node.inputs) == 2]:
+        olds, step = (None if value is None else value.producer() for value in node.inputs)
+        if olds is None or step is None or olds.op_type != "Concat" or step.op_type != "Mul" or step.inputs[0] is None:
+            continue
+        away = step.inputs[0].producer()
+        batch = None if away is None or away.inputs[0] is None else away.inputs[0].producer()
+        if batch is None or any(value is None or states.get(value.name or "") is not value for value in olds.inputs):
+            continue
+        b, update = Builder(graph, "train"), Builder(graph, "step")
+        b.scope, b.before, update.before = "running", node, node
+        rows = zip(olds.inputs, batch.inputs, strict=True)
+        new = [_next(b, old, given, step.inputs[1]) for old, given in rows if old is not None and given is not None]
+        new = [b.typed(update.op("Identity", value), value) for value in new]  # where a cut may run
+        whole = b.typed(update.op("Concat", *new, axis=0), node.outputs[0])
+        ir.convenience.replace_all_uses_with(node.outputs[0], whole)
+
+
+def _next(b: Builder, old: Value, batch: Value, rate: Value | None) -> Value:
+    away = b.typed(b.op("Sub", batch, old), old)
+    return b.typed(b.op("Add", old, b.typed(b.op("Mul", away, rate), old)), old)

@@ -1,19 +1,18 @@
 """Architectures of transformers beside the ten, small and with random weights: language, audio, states with a past.
 
-Each is (model, class of configuration, its settings, what it reads, what is taken of what it gives).
-`other_exports.py` exports them by either exporter.
+`cuda_placement/other_exports.py --models language` exports them, by either exporter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import transformers
+from export_models import Example, Feeds
 from torch import nn
-
-Feeds = dict[str, torch.Tensor]
 
 WORDS = 1000
 ROWS, LENGTH, USED = 2, 24, 17
@@ -114,10 +113,17 @@ SMALL_WAVE = {
 WHISPER = BART | {"num_mel_bins": 80, "max_source_positions": 60, "max_target_positions": 40, "pad_token_id": 0}
 WHISPER |= {"decoder_start_token_id": 1, "bos_token_id": 1, "eos_token_id": 2}
 T5 = {"d_model": HIDDEN, "d_kv": 16, "d_ff": INNER, "num_layers": 2, "num_heads": HEADS, "vocab_size": WORDS}
-T5 |= {"decoder_start_token_id": 0}
+T5 |= {"decoder_start_token_id": 0, "attn_implementation": "eager"}
 WITH_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 STATES = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "vocab_size": WORDS, "state_size": 8}
-FUNNEL = {"block_sizes": [1, 1], "d_model": HIDDEN, "n_head": HEADS, "d_head": 16, "d_inner": INNER, "vocab_size": WORDS}
+FUNNEL = {
+    "block_sizes": [1, 1],
+    "d_model": HIDDEN,
+    "n_head": HEADS,
+    "d_head": 16,
+    "d_inner": INNER,
+    "vocab_size": WORDS,
+}
 
 MODELS: dict[str, Made] = {
     "distilbert": Made(
@@ -129,7 +135,11 @@ MODELS: dict[str, Made] = {
     "albert": encoder("Albert", embedding_size=32),
     "electra": encoder("Electra", embedding_size=32),
     "deberta2": encoder(
-        "DebertaV2", relative_attention=True, pos_att_type=["p2c", "c2p"], position_biased_input=False, position_buckets=16
+        "DebertaV2",
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        position_buckets=16,
     ),
     "mpnet": encoder("MPNet"),
     "modernbert": encoder("ModernBert", pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
@@ -178,7 +188,13 @@ MODELS: dict[str, Made] = {
     "gemma3": Made(
         "Gemma3ForCausalLM",
         "Gemma3TextConfig",
-        {**USUAL, **GROUPED, "head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+        {
+            **USUAL,
+            **GROUPED,
+            "head_dim": 16,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
         taken="logits",
     ),
     "qwen2": decoder("Qwen2", **GROUPED),
@@ -221,13 +237,22 @@ MODELS: dict[str, Made] = {
     "speech2text": Made(
         "Speech2TextForConditionalGeneration",
         "Speech2TextConfig",
-        {**BART, "input_feat_per_channel": 80, "max_source_positions": 200, "conv_channels": 64, "decoder_start_token_id": 1},
+        {
+            **BART,
+            "input_feat_per_channel": 80,
+            "max_source_positions": 200,
+            "conv_channels": 64,
+            "decoder_start_token_id": 1,
+        },
         lambda: {"input_features": torch.randn(ROWS, 120, 80), "decoder_input_ids": tokens(length=8)},
         "logits",
     ),
     "wav2vec2": Made("Wav2Vec2Model", "Wav2Vec2Config", SMALL_WAVE, sound),
     "wav2vec2stable": Made(
-        "Wav2Vec2Model", "Wav2Vec2Config", {**SMALL_WAVE, "do_stable_layer_norm": True, "feat_extract_norm": "layer"}, sound
+        "Wav2Vec2Model",
+        "Wav2Vec2Config",
+        {**SMALL_WAVE, "do_stable_layer_norm": True, "feat_extract_norm": "layer"},
+        sound,
     ),
     "hubert": Made("HubertModel", "HubertConfig", SMALL_WAVE, sound),
     "wavlm": Made("WavLMModel", "WavLMConfig", SMALL_WAVE, sound),
@@ -258,10 +283,15 @@ class Taken(nn.Module):
         return getattr(self.model(**given), self.taken)
 
 
-def build(made: Made) -> tuple[nn.Module, Feeds]:
-    """The model and its inputs, in the order of their names."""
+def build(made: Made) -> Example:
+    """The model and its inputs."""
     config = getattr(transformers, made.config)(**made.settings)
+    if hasattr(config, "num_experts_per_tok"):  # grouped products have no ONNX operator
+        config._experts_implementation = "eager"
     model = getattr(transformers, made.model)(config)
     model.config.use_cache = False
     feeds = made.feeds()
-    return Taken(model, list(feeds), made.taken), feeds
+    return Example(Taken(model, list(feeds), made.taken), feeds)
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {name: partial(build, made) for name, made in MODELS.items()}

@@ -1,0 +1,134 @@
+"""Pairs of operators that the target's runtime makes one kernel of while both have one type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..core.dataflow import NONE, Dataflow, Op, Shape
+from ..oplists.kernels import Join, Place
+from .options import Options
+
+AXES = 3  # of data that SkipLayerNormalization adds to
+ROWS = 2  # axes of what a Gemm makes
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
+    what it is handed on as unchanged."""
+
+    values: tuple[int, ...]
+    first: Op
+    then: Op
+    join: Join
+
+    @property
+    def value(self) -> int:
+        """What the second reads."""
+        return self.values[-1]
+
+    def units(self, flow: Dataflow) -> tuple[int, int]:
+        """Of the first and of the second, where they meet."""
+        return flow.values[self.values[0]].unit, flow.uses[self.value][0].unit
+
+
+def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
+    """All that the target would join in float32, in the order of the model."""
+    by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
+    firsts = {first for first, _ in by_pair}
+    ends = {then for _, then in by_pair} | options.lists.traits.operators("nothing_in_inference")
+    found: list[Joint] = []
+    for op in flow.ops if firsts else ():
+        then = _reader(flow, op) if op.role in firsts else None
+        if then is not None and then.role in ends and (joint := _joint(flow, options, op, by_pair)) is not None:
+            found.append(joint)
+    return found
+
+
+def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
+    """Whether a model has both, which spares it the search."""
+    return all(flow.with_roles((role,)) for role in pair)
+
+
+def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
+    """What an operator is the first of."""
+    values, then = [op.outputs[0]], _reader(flow, op)
+    while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
+        values.append(then.outputs[0])
+        then = _reader(flow, then)
+    join = by_pair.get((op.role, then.role)) if then is not None else None
+    if join is None or then is None or not then.slots or not op.slots or len(op.outputs) != 1:
+        return None
+    joint = Joint(tuple(values), op, then, join)
+    return joint if NONE not in joint.units(flow) and _WHERE[join.where](flow, options, joint) else None
+
+
+def _reader(flow: Dataflow, op: Op) -> Op | None:
+    """The one reader of what an operator makes first."""
+    uses = flow.uses[op.outputs[0]]
+    if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope:
+        return None
+    return flow.ops[uses[0].op]
+
+
+def _beside(op: Op, value: int) -> Iterator[int]:
+    """What an operator reads but for one value."""
+    return (v for v in op.inputs if v not in (NONE, value))
+
+
+def _over_last_axis(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    """Of what has the shape of its input."""
+    axes, shape = flow.integers(joint.then, "axis"), flow.shape(joint.value) or flow.shape(joint.then.outputs[0])
+    axis = axes[0] if axes else -1
+    return shape is not None and axis in (-1, len(shape) - 1) and not _goes_to_product(flow, options, joint, shape)
+
+
+def _goes_to_product(flow: Dataflow, options: Options, joint: Joint, shape: Shape) -> bool:
+    """Whether the first adds what is stored to a product that takes it before: to rows, or to what has known sizes."""
+    computed = [v for v in joint.first.inputs if not flow.values[v].weight]
+    writer = flow.writer(computed[0]) if len(computed) == 1 else None
+    if writer is None or not options.lists.traits.has(writer.role, "products"):
+        return False
+    return len(shape) == ROWS or all(isinstance(size, int) for size in shape)
+
+
+def _reads_stored(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    return all(flow.values[v].weight for v in _beside(joint.then, joint.value))
+
+
+def _is_inverse(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    return flow.scalar(joint.first.inputs[0]) == 1
+
+
+def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    """Whether one of the two multiplies or divides by a stored number."""
+    traits = options.lists.traits
+    op = joint.first if traits.has(joint.first.role, "scalings") else joint.then
+    places = traits.positions(op.role, "divides") or range(len(op.inputs))
+    numbers = (op.inputs[place] for place in places if op.inputs[place] not in joint.values)
+    return any(flow.scalar(number) is not None for number in numbers)
+
+
+def _read_the_same(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    return joint.first.inputs[0] in joint.then.inputs
+
+
+def _add_alike(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    """Whether the first adds two computed values of one shape, of rows of vectors."""
+    shapes = [flow.shape(v) for v in joint.first.inputs]
+    known = shapes[0] is not None and len(shapes[0]) == AXES and len(shapes) == 2
+    return known and shapes[0] == shapes[1] and not any(flow.values[v].weight for v in joint.first.inputs)
+
+
+_WHERE: Mapping[Place, Callable[[Dataflow, Options, Joint], bool]] = MappingProxyType(
+    {
+        "last_axis": _over_last_axis,
+        "stored": _reads_stored,
+        "inverse": _is_inverse,
+        "number": _scales,
+        "same_source": _read_the_same,
+        "alike": _add_alike,
+    }
+)
