@@ -71,7 +71,7 @@ def _external_size(location: str, folder: Path, root: str, where: str, name: str
 
 def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
     dims = list(tensor.dims)
-    count = math.prod(dims)
+    count: int = math.prod(dims)
     if count > 1 << 50 or min(dims, default=0) < 0:
         raise AmpError(
             "AMP102",

@@ -122,7 +122,7 @@ def _said(value: ir.Value, infos: InfoWriter) -> bytes:
         return b""
     if type(kind) is ir.TensorType and not (more or kind.denotation) and (shape is None or _is_plain(shape)):
         return infos.of(VALUE_INFO, value.name, kind.dtype, None if shape is None else shape.numpy())
-    content = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
+    content: bytes = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
     return VALUE_INFO + number_bytes(len(content)) + content
 
 

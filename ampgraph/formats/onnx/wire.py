@@ -63,18 +63,18 @@ class NodeWriter:
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        texts, kinds = _Texts(), self._kinds
-        reads, attributes = _Reads(texts), _Attributes()
+        kinds, reads, attributes = self._kinds, _Reads(), _Attributes()
         for node in nodes:
-            content = b""
+            content, name, text, label = b"", "", b"", node.name
             for value in node.inputs:
                 content += reads[value]
             for value in _written_outputs(node):
-                text = texts[value.name or ""]
+                name = value.name or ""
+                text = text_bytes(b"", name)
                 content += OUTPUT + text
                 reads[value] = INPUT + text
-            if node.name:
-                content += NAME + texts[node.name]
+            if label:
+                content += NAME + (text if label == name else text_bytes(b"", label))
             key = node.domain, node.op_type, node.overload
             before, behind = kinds.get(key) or self._kind(key)
             content += before
@@ -103,25 +103,6 @@ class NodeWriter:
         return found
 
 
-class _Texts(dict[str, bytes]):
-    """Names with their lengths before them: one is written where it is made, and again wherever it is read."""
-
-    def __missing__(self, name: str) -> bytes:
-        text = self[name] = text_bytes(b"", name)
-        return text
-
-
-class _Reads(dict[ir.Value | None, bytes]):
-    """Values as inputs of nodes."""
-
-    def __init__(self, texts: _Texts) -> None:
-        self._texts = texts
-
-    def __missing__(self, value: ir.Value | None) -> bytes:
-        text = self[value] = INPUT + self._texts[(value.name or "") if value is not None else ""]
-        return text
-
-
 class _Attributes(dict[int, bytes]):
     """Attributes by identity, for many nodes may have one; whole numbers once each, for many are alike."""
 
@@ -140,13 +121,21 @@ class _Attributes(dict[int, bytes]):
         return found
 
 
+class _Reads(dict[ir.Value | None, bytes]):
+    """Values as inputs of nodes: one is written where it is made, and again wherever it is read."""
+
+    def __missing__(self, value: ir.Value | None) -> bytes:
+        text = self[value] = text_bytes(INPUT, (value.name or "") if value is not None else "")
+        return text
+
+
 def _attribute_bytes(attribute: ir.Attr) -> bytes:
     proto = AttributeProto()
     if attribute.is_ref():
         ir.serde.serialize_reference_attribute_into(proto, attribute)
     else:
         ir.serde.serialize_attribute_into(proto, attribute)
-    content = proto.SerializeToString()
+    content: bytes = proto.SerializeToString()
     return ATTRIBUTE + number_bytes(len(content)) + content
 
 
