@@ -79,8 +79,22 @@ OF_SIZES_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).
 @pytest.mark.parametrize(("rows", "wide"), [("4", True), ("N", False)])
 def test_a_runtime_knows_sizes_that_inference_here_does_not(rows: str, wide: bool) -> None:
     """All follow from those of the inputs, by arithmetic that shape inference does not do."""
-    found = decisions(ampgraph.convert(parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18), "O2"))
+    given = parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18)
+    found = decisions(ampgraph.convert(given, "O2"))
     assert ("Where:f32" in found, "Equal:f32" in found) == (wide, wide)
+
+
+OF_MANY = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  many = Mul (ones, ones)  t = Tile (number, many)
+    e = Equal (t, zero)  f = Where (e, t, low)  r = Reshape (f, last)  a = Add (h, r)  y = Softmax (a)
+    z = MatMul (y, v) }"""
+
+
+def test_many_sizes_that_are_not_known_here_make_no_large_tensor() -> None:
+    names = ("w", "v", "low", "zero", "last")
+    stored = {name: OF_SIZES_STORED[name] for name in names}
+    stored |= {"ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
+    found = decisions(ampgraph.convert(parse(OF_MANY, stored, opset=18), "O2", check="off"))
+    assert "Where:f32" in found and "Equal:f32" in found
 
 
 PLACES = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  p = Gemm (places, u, b)  n = Slice (p, first, rows)
