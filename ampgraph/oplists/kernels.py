@@ -134,6 +134,10 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
+    taken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Product -> operators behind it -> the fusion that takes their stored numbers into its weights."""
+    shifted: Mapping[str, str] = field(default_factory=dict)
+    """Softmax -> the fusion that takes into its kernel what is added to its data."""
     joined: tuple[Join, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
@@ -160,6 +164,13 @@ class Kernels:
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
         return False
+
+    def is_cast_elsewhere(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
+        """Whether the fallback runs an operator in float32 alone: Casts around low data would be there too."""
+        other = self.fallback
+        if other is None or self.runs(kind, opset) or not other.runs(kind, opset):
+            return False
+        return not other.computes(kind, opset, type_variable, low)
 
     def computes(self, kind: str, opset: int, type_variable: str, low: str) -> bool:
         """Whether there is a kernel of the low type itself, without casts of the runtime's."""
@@ -242,6 +253,8 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
+        taken=MappingProxyType(dict(data.get("taken", {}))),
+        shifted=MappingProxyType(dict(data.get("shifted", {}))),
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),

@@ -15,7 +15,10 @@ from .gradients import tied_to_forward
 from .guards.embeddings import broken_sum
 from .guards.masks import broken_mask
 from .opsets import freed_at
+from .taken import taken_by_product
 
+FEW = 8
+"""Elements whose sum is like that of additions: 8 times as large at most."""
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
 """Integers are exact up to here."""
 
@@ -190,6 +193,11 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
         return valid
     if op is None or unit.border:
         return Verdict(FREE, CUT, Why("cut", "follows its neighbours"))
+    if options.kernels.is_cast_elsewhere(op.kind, unit.opset, unit.slot.split("@")[0], options.dtype):
+        text = (
+            f"{options.kernels.provider} has no kernel for {op.kind}-{unit.version}, and the CPU's computes in float32"
+        )
+        return Verdict(HIGH, VALIDITY, Why("kernel", text))
     if op.follows != NONE:
         return Verdict(FREE, CUT, Why("gradient", "takes the type of its forward operator"))
     listing = context.listing(op)
@@ -224,7 +232,8 @@ def _like_gray(context: Context, op: Op) -> str:
     """Why an operator of a careful class is left to the cut here, where its level lets gray ones be low."""
     traits, options = context.traits, context.options
     if options.level.gray == "float32":
-        return ""
+        fusion = taken_by_product(context.flow, options, op)
+        return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
     kept = options.level.gray == "low" and options.level.kept == "float32"
     if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
         inside = options.kernels.float32_inside.get(op.kind, "")
@@ -232,6 +241,11 @@ def _like_gray(context: Context, op: Op) -> str:
     if options.level.black == "float32" and traits.has(op.role, "means"):
         few = context.sizes.guessed(op) <= LONG_SUM[options.dtype]
         return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
+    if options.level.black == "float32" and traits.has(op.role, "adds_up"):
+        few = context.sizes.known(op) <= FEW
+        return (
+            "few elements, which as many additions would add" if few and not _is_square(context, op.inputs[0]) else ""
+        )
     return ""
 
 

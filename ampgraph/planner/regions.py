@@ -20,6 +20,7 @@ from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
+from .taken import taken_by_softmax
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def tie_regions(
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(context, region))
         if own or (region.kind == "Bias" and _passes_alone(passing, region)):
+            continue
+        if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue
         governing = region.ops[0].role if region.kind == "Bias" else region.kind
         for op in region.ops:
@@ -235,6 +238,8 @@ def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
 def _axis(flow: Dataflow, region: Region) -> int | None:
     """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
     shape, axes = flow.shape(region.source), region.axes
-    if shape is None or len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
+    if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
         return None
-    return axes[0] if axes[0] < 0 else axes[0] - len(shape)
+    if axes[0] < 0:
+        return axes[0]
+    return None if shape is None else axes[0] - len(shape)

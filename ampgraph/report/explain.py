@@ -18,6 +18,7 @@ from ..planner.options import Options
 from ..planner.reasons import Price, Reason, reasons_of
 from ..planner.selection import hint as pattern_hint
 from ..planner.selection import named
+from ..planner.taken import taken_by_product
 from .casts import label
 
 SHOWN = 5  # names in a hint
@@ -58,8 +59,8 @@ class SlotReport:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``facts``:
-    tensors whose type is not decided, with their type."""
+    """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``taken``:
+    the fusion that makes it part of the product before it. ``facts``: tensors of no decided type, with their type."""
 
     LINES: ClassVar[str] = f"{__package__}.explanations.explanation_lines"
 
@@ -77,6 +78,7 @@ class Explanation(Shown):
     at_level: str
     rule: str
     kernel: str
+    taken: str
     region: str
     slots: tuple[SlotReport, ...]
     facts: tuple[tuple[str, str], ...]
@@ -178,7 +180,7 @@ def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
     if any(kind.endswith(f"({name})") for name in DROPPED):
         region = f"reads what a {kind} read, which did nothing and is taken away"
     listing = options.lists.listing(flow, op)
-    inside = _inside(options, op.kind, listing)
+    inside, taken = _inside(options, op.kind, listing), taken_by_product(flow, options, op)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
     low = any(slot.dtype == options.dtype for slot in slots)
     given = sorted({flow.values[v].dtype for v in op.outputs if flow.values[v].dtype})
@@ -195,9 +197,10 @@ def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
         listed=listing.cls if listing else "",
         listed_at=listing.source if listing else "",
         listed_reason=listing.reason if listing else "",
-        at_level="cut" if inside else options.lists.at(listing.cls, options.level) if listing else "",
+        at_level="cut" if inside or taken else options.lists.at(listing.cls, options.level) if listing else "",
         rule=options.lists.framework.rule(listing.cls) if listing else "",
         kernel=inside,
+        taken=taken,
         region=region,
         slots=slots,
         facts=_facts(flow, op),

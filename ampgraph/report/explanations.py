@@ -42,6 +42,8 @@ def _in_full(found: Explanation) -> list[str]:
         rows.append(("rule", found.rule))
     if found.kernel:
         rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
+    if found.taken:
+        rows.append(("kernel", f"left to the cut, as on {found.target} {found.taken} takes it into the product before"))
     if found.region:
         rows.append(("region", found.region))
     for slot in found.slots:

@@ -97,6 +97,11 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "scaled": {"MatMul": "MatMulScaleFusion"},
+        "taken": {
+            "Conv": {"Add": "ConvAddFusion", "BatchNormalization": "ConvBNFusion", "Mul": "ConvMulFusion"},
+            "ConvTranspose": {"BatchNormalization": "ConvBNFusion"},
+        },
+        "shifted": {"Softmax": "BiasSoftmaxFusion"},
         "joined": {
             "BiasSoftmaxFusion": {
                 "makes": "BiasSoftmax",
@@ -171,6 +176,8 @@ COMMENTS = {
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
+# [taken]: a product = operators behind it whose stored numbers go into its weights, with the fusion. [shifted]: a
+# softmax = the fusion that takes into its kernel what is added to its data.
 # [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
 # condition of ampgraph/planner/joints.py), and the low types in which it does.
 # An operator without an entry at an opset runs on the fallback provider in either type.
@@ -315,7 +322,8 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    for section in [name for name in ("float32_inside", "tied", "broken", "fuses", "scaled", "joined") if name in head]:
+    sections = ("float32_inside", "tied", "broken", "fuses", "scaled", "taken", "shifted", "joined")
+    for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
         lines += ["", f"[{section}]"] + [f"{_quote(k)} = {_value(v)}" for k, v in sorted(entries.items())]

@@ -58,6 +58,11 @@ def test_an_operator_without_a_cuda_kernel_falls_back():
     assert cuda.admits("MaxPool", 21, "T", "float16") is True
     assert cuda.admits("MaxPool", 22, "T", "float16") is None, "its kernel ended with opset 21; the CPU runs it"
     assert cuda.admits("MaxPool", 22, "T", "bfloat16") is False, "the CPU does not run bfloat16"
+    assert cuda.is_cast_elsewhere("MaxPool", 22, "T", "float16") and not cuda.is_cast_elsewhere(
+        "Relu", 22, "T", "float16"
+    )
+    assert not cuda.is_cast_elsewhere("SplitToSequence", 18, "T", "float16"), "the CPU has a kernel of the low type"
+    assert not cuda.is_cast_elsewhere("GroupNormalization", 21, "T", "float16"), "in neither table: its body is run"
     assert cuda.admits("EyeLike", 22, "T2", "float16") is False
     assert "nothing to wrap" in cuda.refuses("EyeLike", 22, "float16", {})
     assert cuda.refuses("EyeLike", 21, "float16", {}) == ""

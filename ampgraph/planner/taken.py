@@ -1,0 +1,62 @@
+"""What the target's runtime takes into the kernel of a neighbour, where both are of one type."""
+
+from __future__ import annotations
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..oplists.patterns import Region
+from .options import Options
+
+
+def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
+    """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
+    of its channels, where the level would make the product low alone; or an empty string."""
+    if options.level.gray != "float32" or not any(op.kind in kinds for kinds in options.kernels.taken.values()):
+        return ""
+    stored = [place for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].weight]
+    places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
+    if len(places) != 1 or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
+        return ""
+    data = op.inputs[places[0]]
+    statistics = options.lists.traits.has(op.role, "stored_statistics")
+    product = _product(flow, options, op, data)
+    if product is None or len(flow.uses[data]) != 1 or not (statistics or _by_channel(flow, op.inputs[stored[0]])):
+        return ""
+    return options.kernels.taken[product.kind].get(op.kind, "")
+
+
+def _product(flow: Dataflow, options: Options, op: Op, data: int) -> Op | None:
+    """The product that makes data, by way of others that it takes."""
+    writer = flow.writer(data)
+    if writer is None or writer.scope != op.scope:
+        return None
+    if writer.kind in options.kernels.taken:
+        return writer if _is_white(options, flow, writer) else None
+    before = next((v for v in writer.inputs if v != NONE and not flow.values[v].weight), NONE)
+    return _product(flow, options, writer, before) if taken_by_product(flow, options, writer) else None
+
+
+def _by_channel(flow: Dataflow, value: int) -> bool:
+    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
+    shape = flow.shape(value)
+    if shape is None:
+        return False
+    others = shape[:-3] + shape[-2:] if len(shape) > 2 else shape
+    return all(size == 1 for size in others)
+
+
+def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
+    """Whether a softmax alone reads a product with its bias, and the target adds the bias in the softmax's kernel."""
+    traits = options.lists.traits
+    shape = flow.shape(region.result.outputs[0])
+    if shape is not None and len(shape) == 2:
+        return False  # a matrix: the product takes it
+    reader: Op | None = region.result
+    while reader is not None and (reader is region.result or traits.has(reader.role, "nothing_in_inference")):
+        uses = flow.uses[reader.outputs[0]]
+        reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
+    return reader is not None and reader.kind in options.kernels.shifted and reader.scope == region.result.scope
+
+
+def _is_white(options: Options, flow: Dataflow, op: Op) -> bool:
+    listing = options.lists.listing(flow, op)
+    return listing is not None and listing.cls == "white"
