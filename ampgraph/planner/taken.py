@@ -6,17 +6,19 @@ from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.patterns import Region
 from .options import Options
 
+STEPS = 8  # operators looked back for what is stored
+
 
 def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
     """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
     of its channels, where the level would make the product low alone; or an empty string."""
     if options.level.gray != "float32" or not any(op.kind in kinds for kinds in options.kernels.taken.values()):
         return ""
-    stored = [place for place, v in enumerate(op.inputs) if v != NONE and flow.values[v].weight]
+    stored = [place for place, v in enumerate(op.inputs) if v != NONE and _is_constant(flow, v)]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
-    if len(places) != 1 or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
-        return ""
-    data = op.inputs[places[0]]
+    if places != [0] or not stored or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
+        return ""  # the fusions look for what is stored behind the data
+    data = op.inputs[0]
     statistics = options.lists.traits.has(op.role, "stored_statistics")
     product = _product(flow, options, op, data)
     if product is None or len(flow.uses[data]) != 1 or not (statistics or _by_channel(flow, op.inputs[stored[0]])):
@@ -31,8 +33,17 @@ def _product(flow: Dataflow, options: Options, op: Op, data: int) -> Op | None:
         return None
     if writer.kind in options.kernels.taken:
         return writer if _is_white(options, flow, writer) else None
-    before = next((v for v in writer.inputs if v != NONE and not flow.values[v].weight), NONE)
+    before = next((v for v in writer.inputs if v != NONE and not _is_constant(flow, v)), NONE)
     return _product(flow, options, writer, before) if taken_by_product(flow, options, writer) else None
+
+
+def _is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
+    """Whether a value is stored, or made of stored ones alone, which the runtime folds."""
+    if flow.values[value].weight:
+        return True
+    op = flow.writer(value)
+    read = [v for v in op.inputs if v != NONE] if op is not None and steps else []
+    return bool(read) and all(_is_constant(flow, v, steps - 1) for v in read)
 
 
 def _by_channel(flow: Dataflow, value: int) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
@@ -101,6 +103,25 @@ def lost(rows: Sequence[Row]) -> list[str]:
     return found
 
 
+def over(rows: Sequence[Row], borders: Mapping[str, int]) -> list[str]:
+    """Where ampgraph's files have more nodes than float32 and one Cast for each float32 input and output."""
+    before = {row.model: row.graph.nodes for row in rows if row.converter == ORIGINAL and row.graph}
+    return [
+        f"{row.model}, {row.converter}: {row.graph.nodes}, {before[row.model]} + {borders[row.model]}"
+        for row in rows
+        if row.graph and row.model in before and is_ampgraph(row.converter)
+        if row.graph.nodes > before[row.model] + borders[row.model]
+    ]
+
+
+def border(source: Path) -> int:
+    """How many float32 inputs and outputs a file has."""
+    graph = onnx.load(str(source), load_external_data=False).graph
+    stored = {tensor.name for tensor in graph.initializer}
+    ends = [value for value in (*graph.input, *graph.output) if value.name not in stored]
+    return sum(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for value in ends)
+
+
 def _adds(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> bool:
     return kind != "CUDA" and new.get(kind, 0) > old.get(kind, 0)
 
@@ -117,7 +138,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail where a fusion is lost, a copy or a CPU node added")
     args = parser.parse_args()
     converters = [ORIGINAL, *args.converters]
-    rows = []
+    rows, borders = [], {source.stem: border(source) for source in args.models}
     for source in args.models:
         for converter in converters:
             rows.append(measured(source, converter, args))
@@ -127,6 +148,7 @@ def main() -> int:
         + [*fusions(rows, converters), ""]
         + [f"- {row.model}, {row.converter}: {row.why}" for row in rows if row.why]
         + [f"- worse than float32: {line}" for line in lost(rows)]
+        + [f"- more than float32 and its borders: {line}" for line in over(rows, borders)]
     )
     print(text)
     if args.out:

@@ -33,17 +33,31 @@ def test_a_batch_norm_goes_into_the_convolution_before_it() -> None:
     assert decisions(converted(given, "O1")) == "Cast>f16 Conv:f16 BatchNormalization:f16 Relu:f16 Conv:f16 Cast>f32"
 
 
-AFFINE = "p = Conv (x, w)  s = Mul (p, k)  n = Add (k2, s)  r = Relu (n)  y = Conv (r, v)"
+AFFINE = "p = Conv (x, w)  s = Mul (p, k)  n = Add (s, k2)  r = Relu (n)  y = Conv (r, v)"
+
+
+def affine(body: str, shape: tuple[int, ...]) -> ModelProto:
+    stored = {"k": RNG.uniform(0.5, 2, shape), "k2": RNG.standard_normal(shape)}
+    stored |= {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((4, 4, 3, 3))}
+    text = f"g (float[1,3,8,8] x) => (float[1,4,B,C] y) {{ {body} }}"
+    return parse(text, {name: array.astype(np.float32) for name, array in stored.items()}, opset=17)
 
 
 @pytest.mark.parametrize(("shape", "kind"), [((4, 1, 1), "f16"), ((1, 4, 1, 1), "f16"), ((1, 4, 6, 6), "f32")])
 def test_so_do_a_scale_and_a_shift_of_each_channel(shape: tuple[int, ...], kind: str) -> None:
-    stored = {"k": RNG.uniform(0.5, 2, shape), "k2": RNG.standard_normal(shape)}
-    stored |= {"w": RNG.standard_normal((4, 3, 3, 3)), "v": RNG.standard_normal((4, 4, 3, 3))}
-    text = f"g (float[1,3,8,8] x) => (float[1,4,B,C] y) {{ {AFFINE} }}"
-    given = parse(text, {name: array.astype(np.float32) for name, array in stored.items()}, opset=17)
-    result = converted(given, "O1", rewrite=["none"])
+    result = converted(affine(AFFINE, shape), "O1", rewrite=["none"])
     assert dtype_of(result, "Mul") == dtype_of(result, "Add") == kind
+
+
+def test_a_shift_in_front_is_not_known_to_the_runtime() -> None:
+    result = converted(affine(AFFINE.replace("(s, k2)", "(k2, s)"), (4, 1, 1)), "O1", rewrite=["none"])
+    assert "Mul:f16 Cast>f32 Add:f32" in decisions(result)
+
+
+def test_what_is_computed_of_stored_numbers_counts_as_stored() -> None:
+    """As exporters write frozen statistics, or tensors that are equal."""
+    body = BLOCK.replace("n = B", "e = Identity (d)  n = B").replace("c, d)", "c, e)")
+    assert dtype_of(converted(normed(body.replace("(d)", "(a)")), "O1"), "BatchNormalization") == "f16"
 
 
 def test_explain_names_the_fusion() -> None:

@@ -45,3 +45,18 @@ def test_the_reason_is_told() -> None:
     given = network(2, "y = MatMul (a2, m)")
     (slot,) = ampgraph.explain(given, "r0", dtype="bfloat16").slots
     assert slot.dtype == "float32" and "costs least in float32" in slot.reason
+
+
+def on_the_cpu() -> ModelProto:
+    text = "g (float[1,8,9,9] x) => (float[A,B,C,D] y) { c = Conv (x, w)  t = Atan (c)  y = Conv (t, w) }"
+    return parse(text, w=np.full((8, 8, 1, 1), 0.1, np.float32), opset=18)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_what_the_cpu_alone_runs_in_float32_stays_so(level: str) -> None:
+    """Low, the runtime would cast beside it, on the CPU."""
+    given = on_the_cpu()
+    assert decisions(converted(given, level)) == "Cast>f16 Conv:f16 Cast>f32 Atan:f32 Cast>f16 Conv:f16 Cast>f32"
+    assert "Atan:f16" in decisions(ampgraph.convert(given, "O3", target="cann"))
+    (slot,) = ampgraph.explain(given, "t", level=level).slots
+    assert slot.reason == "CUDAExecutionProvider has no kernel for Atan-7, and the CPU's computes in float32"
