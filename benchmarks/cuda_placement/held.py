@@ -3,7 +3,7 @@
     python benchmarks/cuda_placement/held.py --python build/cuda_placement/bin/python --out FILE.md
 
 Every form of `fused_forms.py` is converted with each of its nodes in float32, by name or by a range, and compared with
-the same and more nodes by name: all between the products, and each run of neighbours.
+the same and more nodes by name: each run of up to four neighbours, and all between the products.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ampgraph.runtime.optimized import Optimized, read_optimized  # noqa: E402
 
 PROVIDERS = "CUDAExecutionProvider,CPUExecutionProvider"
 LARGE = 3e38
+MOST = 4
 LISTS = load_op_lists()
 LOW = ("float16", "bfloat16")
 
@@ -99,11 +100,13 @@ def ways(form: Form, levels: Sequence[str], dtypes: Sequence[str]) -> Iterator[W
 
 
 def neighbourhoods(form: Form, held: str) -> Iterator[tuple[str, ...]]:
-    """Nothing more, all between the products, and each run of nodes around one."""
+    """Nothing more, each run of up to `MOST` nodes around one, and all between the products."""
     yield ()
-    if held:
-        at = form.inner.index(held)
-        yield from (form.inner[first : last + 1] for first in range(at + 1) for last in range(at, len(form.inner)))
+    at, count = form.inner.index(held) if held else 0, len(form.inner)
+    for first in range(max(at - MOST + 1, 0), at + 1) if held else ():
+        yield from (form.inner[first:last] for last in range(at + 1, min(first + MOST, count) + 1))
+    if held and count > MOST:
+        yield form.inner
 
 
 def cases(form: Form, kitchen: Kitchen, levels: Sequence[str], dtypes: Sequence[str]) -> Iterator[Case]:

@@ -14,7 +14,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, TypedDict
@@ -44,6 +44,14 @@ MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
     "mask_below": -1000.0,
 }
+SCALED = ("Div MatMul", "Mul MatMul", "MatMul Div", "MatMul Mul")
+
+
+def _joined(makes: str, where: str, *pairs: str, low: Sequence[str] = LOW) -> dict[str, object]:
+    """An entry of [joined]."""
+    return {"makes": makes, "pairs": [pair.split() for pair in pairs], "where": where, "low": list(low)}
+
+
 HEADS: dict[str, dict[str, Any]] = {
     "cuda": {
         "provider": "CUDAExecutionProvider",
@@ -103,39 +111,14 @@ HEADS: dict[str, dict[str, Any]] = {
         },
         "shifted": {"Softmax": "BiasSoftmaxFusion"},
         "joined": {
-            "BiasSoftmaxFusion": {
-                "makes": "BiasSoftmax",
-                "pairs": [["Add", "Softmax"]],
-                "where": "last_axis",
-                "low": ["float16"],
-            },
-            "ConvBNFusion": {
-                "makes": "Conv",
-                "pairs": [["Conv", "BatchNormalization"]],
-                "where": "stored",
-                "low": list(LOW),
-            },
-            "ConvMulFusion": {"makes": "Conv", "pairs": [["Conv", "Mul"]], "where": "stored", "low": list(LOW)},
-            "DivMulFusion": {"makes": "Div", "pairs": [["Div", "Mul"]], "where": "inverse", "low": ["float16"]},
-            "MatMulScaleFusion": {
-                "makes": "FusedMatMul",
-                "pairs": [["Div", "MatMul"], ["Mul", "MatMul"], ["MatMul", "Div"], ["MatMul", "Mul"]],
-                "where": "number",
-                "low": list(LOW),
-            },
-            "QuickGeluFusion": {
-                "makes": "QuickGelu",
-                "pairs": [["Sigmoid", "Mul"]],
-                "where": "same_source",
-                "low": list(LOW),
-            },
-            "ReluClipFusion": {"makes": "Clip", "pairs": [["Relu", "Clip"]], "where": "stored", "low": ["float16"]},
-            "SkipLayerNormFusion": {
-                "makes": "SkipLayerNormalization",
-                "pairs": [["Add", "LayerNormalization"]],
-                "where": "alike",
-                "low": list(LOW),
-            },
+            "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
+            "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization"),
+            "ConvMulFusion": _joined("Conv", "stored", "Conv Mul"),
+            "DivMulFusion": _joined("Div", "inverse", "Div Mul", low=["float16"]),
+            "MatMulScaleFusion": _joined("FusedMatMul", "number", *SCALED),
+            "QuickGeluFusion": _joined("QuickGelu", "same_source", "Sigmoid Mul"),
+            "ReluClipFusion": _joined("Clip", "stored", "Relu Clip", low=["float16"]),
+            "SkipLayerNormFusion": _joined("SkipLayerNormalization", "alike", "Add LayerNormalization"),
         },
     },
     "cpu": {
