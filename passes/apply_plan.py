@@ -140,7 +140,7 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
 def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge | WeightEdit | Rounding) -> Value:
     """The value that an edit is about, which must be read where the edit says so."""
     value = values.get((edit.scope, edit.value))
-    if value is None or (isinstance(edit, WeightEdit) and not value.weight):
+    if value is None or (isinstance(edit, WeightEdit) and not (value.weight or _is_filled(flow, value))):
         raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
     if not edit.uses:
         return value
@@ -153,6 +153,11 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
             scope, op, position = place
             raise foreign(f"gives '{edit.value}' to {scope}/{op} ({position})")
     return value
+
+
+def _is_filled(flow: Dataflow, value: Value) -> bool:
+    writer = flow.writer(value.id)
+    return writer is not None and writer.role in operators("fills")
 
 
 def _pin(editor: Editor, flow: Dataflow, value: Value, low: set[int]) -> None:

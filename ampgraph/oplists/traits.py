@@ -24,6 +24,7 @@ Trait = Literal[
     "adds_and_normalizes",
     "adds_epsilon",
     "adds_exponentials",
+    "adds_up",
     "affine",
     "attention_bias",
     "attention_mask",

@@ -24,6 +24,10 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
             _weight(decided, value, plan)
         else:
             _casts(decided, value, plan)
+            if value.id in decided.floors:  # filled with one number
+                store = "low" if decided.settled.is_low(value.unit) else "float32"
+                scope = flow.scopes[value.scope].path
+                plan.weights.append(WeightEdit(scope, value.name, store, floor=decided.floors[value.id]))
     plan.notes = [*decided.notes, *plan.notes]
     plan.pinned = _pinned(decided, plan)
     return plan

@@ -17,6 +17,8 @@ from .guards.masks import broken_mask
 from .opsets import freed_at
 from .taken import taken_by_product
 
+FEW = 8
+"""Elements whose sum is like that of additions: 8 times as large at most."""
 LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
 """Integers are exact up to here."""
 
@@ -239,6 +241,11 @@ def _like_gray(context: Context, op: Op) -> str:
     if options.level.black == "float32" and traits.has(op.role, "means"):
         few = context.sizes.guessed(op) <= LONG_SUM[options.dtype]
         return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
+    if options.level.black == "float32" and traits.has(op.role, "adds_up"):
+        few = context.sizes.known(op) <= FEW
+        return (
+            "few elements, which as many additions would add" if few and not _is_square(context, op.inputs[0]) else ""
+        )
     return ""
 
 

@@ -7,7 +7,7 @@ Among cheapest plans the one with the smallest float32 side is taken, so that pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -95,20 +95,21 @@ class Tally:
         self.side = dict(fixed)
         self.by_unit: dict[int, list[int]] = {unit: [] for unit in more if unit not in fixed}
         self.counts: list[list[int]] = []  # by net: readers that are FREE, LOW, HIGH
+        self._members: list[tuple[int, ...]] = []  # by net
         for number, net in enumerate(nets):
             counts = [0, 0, 0]
             for reader in net.readers:
                 counts[self.side.get(reader, FREE)] += 1
             self.counts.append(counts)
-            for unit in self.members(number):
+            writers = () if net.writer is None or net.writer in net.readers else (net.writer,)
+            self._members.append((*net.readers, *writers))
+            for unit in self._members[number]:
                 if unit not in self.side:
                     self.by_unit.setdefault(unit, []).append(number)
 
-    def members(self, number: int) -> Iterator[int]:
-        net = self.nets[number]
-        yield from net.readers
-        if net.writer is not None and net.writer not in net.readers:
-            yield net.writer
+    def members(self, number: int) -> Sequence[int]:
+        """Who reads or writes the value of a net."""
+        return self._members[number]
 
     def settle(self, unit: int, value: int) -> None:
         self.side[unit] = value

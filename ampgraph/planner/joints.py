@@ -36,31 +36,41 @@ class Joint:
 
 def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     """All that the target would join in float32, in the order of the model."""
-    by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs}
+    by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
     firsts = {first for first, _ in by_pair}
-    found = (_joint(flow, options, op, by_pair) for op in (flow.with_roles(firsts) if firsts else ()))
-    return [joint for joint in found if joint is not None]
+    ends = {then for _, then in by_pair} | options.lists.traits.operators("nothing_in_inference")
+    found: list[Joint] = []
+    for op in flow.ops if firsts else ():
+        then = _reader(flow, op) if op.role in firsts else None
+        if then is not None and then.role in ends and (joint := _joint(flow, options, op, by_pair)) is not None:
+            found.append(joint)
+    return found
+
+
+def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
+    """Whether a model has both, which spares it the search."""
+    return all(flow.with_roles((role,)) for role in pair)
 
 
 def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
     """What an operator is the first of."""
-    values = [op.outputs[0]] if op.slots and len(op.outputs) == 1 else []
-    then = _reader(flow, op, values[0]) if values else None
+    values, then = [op.outputs[0]], _reader(flow, op)
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
-        then = _reader(flow, then, values[-1])
-    join = by_pair.get((op.role, then.role)) if then is not None and then.slots else None
-    if join is None or then is None:
+        then = _reader(flow, then)
+    join = by_pair.get((op.role, then.role)) if then is not None else None
+    if join is None or then is None or not then.slots or not op.slots or len(op.outputs) != 1:
         return None
     joint = Joint(tuple(values), op, then, join)
     return joint if NONE not in joint.units(flow) and _WHERE[join.where](flow, options, joint) else None
 
 
-def _reader(flow: Dataflow, op: Op, value: int) -> Op | None:
-    """The one reader of a value that an operator makes."""
-    uses = flow.uses[value]
-    alone = len(uses) == 1 and uses[0].op != NONE and uses[0].scope == op.scope
-    return flow.ops[uses[0].op] if alone else None
+def _reader(flow: Dataflow, op: Op) -> Op | None:
+    """The one reader of what an operator makes first."""
+    uses = flow.uses[op.outputs[0]]
+    if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope:
+        return None
+    return flow.ops[uses[0].op]
 
 
 def _beside(op: Op, value: int) -> Iterator[int]:

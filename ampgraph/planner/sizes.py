@@ -31,6 +31,15 @@ class OpenSizes:
         """How many elements an operator adds up into one, with open dimensions guessed."""
         return math.prod(self._summed(op, self.dims(op.inputs[0])))
 
+    def known(self, op: Op) -> float:
+        """How many elements an operator adds up into one; infinitely many where the file does not say."""
+        shape = self.flow.shape(op.inputs[0])
+        given = op.inputs[1] if len(op.inputs) > 1 else NONE
+        if shape is None or (given != NONE and not self.flow.values[given].weight):
+            return math.inf
+        summed = self._summed(op, [size if isinstance(size, int) and size >= 0 else -1 for size in shape])
+        return math.inf if -1 in summed else math.prod(summed)
+
     def _summed(self, op: Op, dims: list[int]) -> list[int]:
         """The dimensions that a sum is over."""
         if self.traits.has(op.role, "sums_all_places"):

@@ -12,6 +12,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests")]
 
 import numpy as np  # noqa: E402
 from onnx import ModelProto  # noqa: E402
+
 from onnx_text import parse  # noqa: E402
 
 ERF = "e = Div (a, root2)  t = Erf (e)  o = Add (t, one)"
@@ -54,10 +55,12 @@ FORMS: Mapping[str, str] = {
         y1 = Softmax <axis = -1> (a)  {WEIGHED}""",
     "BiasSoftmax, mask made": f"""{HEADS}  {MASKED}  s = MatMul (q, k)  l = Div (s, root)  a = Add (l, mm)
         y1 = Softmax <axis = -1> (a)  {WEIGHED}""",
-    "FusedMatMul, scale before": f"{HEADS}  l = Mul (q, scale)  s = MatMul (l, k)  y1 = Softmax <axis = -1> (s)  {WEIGHED}",
+    "FusedMatMul, scale before": f"""{HEADS}  l = Mul (q, scale)  s = MatMul (l, k)
+        y1 = Softmax <axis = -1> (s)  {WEIGHED}""",
     "FusedMatMul, scales before": f"""{HEADS}  l = Mul (q, scale)  l2 = Mul (k, scale)  s = MatMul (l, l2)
         y1 = Softmax <axis = -1> (s)  {WEIGHED}""",
-    "FusedMatMul, scale behind": f"{HEADS}  s = MatMul (q, k)  l = Mul (s, scale)  y1 = Softmax <axis = -1> (l)  {WEIGHED}",
+    "FusedMatMul, scale behind": f"""{HEADS}  s = MatMul (q, k)  l = Mul (s, scale)
+        y1 = Softmax <axis = -1> (l)  {WEIGHED}""",
     "FusedMatMul, transpose": f"""qs = Reshape (x, split)  q = Transpose <perm = [0, 2, 1, 3]> (qs)
         k = Transpose <perm = [0, 1, 3, 2]> (q)  s = MatMul (q, k)  y1 = Softmax <axis = -1> (s)  u = Relu (q)
         {WEIGHED}""",

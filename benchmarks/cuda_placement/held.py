@@ -103,7 +103,7 @@ def neighbourhoods(form: Form, held: str) -> Iterator[tuple[str, ...]]:
     yield ()
     if held:
         at = form.inner.index(held)
-        yield from (form.inner[first:last + 1] for first in range(at + 1) for last in range(at, len(form.inner)))
+        yield from (form.inner[first : last + 1] for first in range(at + 1) for last in range(at, len(form.inner)))
 
 
 def cases(form: Form, kitchen: Kitchen, levels: Sequence[str], dtypes: Sequence[str]) -> Iterator[Case]:
@@ -140,7 +140,8 @@ def converted(form: Form, way: Way, more: Sequence[str], known: Ranges) -> onnx.
 
 def products(graph: Optimized) -> int:
     """How many products are low."""
-    return sum(node.dtype in LOW and (row := LISTS.of(node.kind)) is not None and row.cls == "white" for node in graph.nodes)
+    white = {kind for kind in {node.kind for node in graph.nodes} if (row := LISTS.of(kind)) and row.cls == "white"}
+    return sum(node.dtype in LOW and node.kind in white for node in graph.nodes)
 
 
 def better(found: Sequence[Case], graphs: Mapping[str, Optimized]) -> Iterator[tuple[Case, Case]]:
@@ -152,10 +153,15 @@ def better(found: Sequence[Case], graphs: Mapping[str, Optimized]) -> Iterator[t
     for group in together.values():
         alone = next((case for case in group if not case.more), None)
         least = products(graphs[alone.digest]) if alone else 0
-        group = [case for case in group if products(graphs[case.digest]) >= least]
-        best = min(group, key=lambda case: (len(graphs[case.digest].nodes), len(case.more)))
+        fair = [case for case in group if products(graphs[case.digest]) >= least]
+        best = min(fair, key=lambda case: (len(graphs[case.digest].nodes), len(case.more)))
         if alone is not None and len(graphs[best.digest].nodes) < len(graphs[alone.digest].nodes):
             yield alone, best
+
+
+def breaks(alone: Optimized, best: Optimized) -> bool:
+    """Whether it is more than Casts that is saved."""
+    return len(best.nodes) - sum(best.cast().values()) < len(alone.nodes) - sum(alone.cast().values())
 
 
 def described(graph: Optimized) -> str:
@@ -165,16 +171,19 @@ def described(graph: Optimized) -> str:
 
 
 def report(found: Sequence[Case], graphs: Mapping[str, Optimized], plain: Mapping[str, str]) -> str:
-    """A table of what would be better, and counts."""
-    rows = ["| form | held by | node | level | float32 | alone | more | with more |", "|---" * 8 + "|"]
+    """A table of fusions that could be kept, and counts."""
+    rows, casts = ["| form | held by | node | level | float32 | alone | more | with more |", "|---" * 8 + "|"], 0
     for alone, best in better(found, graphs):
+        if not breaks(graphs[alone.digest], graphs[best.digest]):
+            casts += 1
+            continue
         cells = [alone.form, alone.way.by, alone.way.held, str(alone.way), described(graphs[plain[alone.form]])]
         cells += [described(graphs[alone.digest]), " ".join(best.more), described(graphs[best.digest])]
         rows.append("| " + " | ".join(cells) + " |")
     tried = {(case.form, case.way) for case in found}
     missing = {case.digest for case in found} - graphs.keys()
-    said = f"{len(tried)} ways, {len(found)} conversions, {len(rows) - 2} with fewer nodes, {len(missing)} do not open"
-    return "\n".join([*rows, "", said]) + "\n"
+    said = f"{len(tried)} ways, {len(found)} conversions, {len(missing)} do not open. More held leaves fewer nodes in"
+    return "\n".join([*rows, "", f"{said} {len(rows) - 2 + casts}, in {casts} of them by Casts alone."]) + "\n"
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
     python benchmarks/cuda_placement/other_exports.py OUT [NAME ...] [--exporter torchscript|dynamo] [--opset 17]
 
-The ten of ../export_models.py, and by ``--models vision`` those of ../vision_models.py.
+The ten of ../export_models.py, and by ``--models vision`` or ``language`` those of ../vision_models.py and ../language_models.py.
 
 Writes OUT/NAME.onnx. Needs what ../export_models.py needs; `nodes.py --check` then says whether they lose a fusion.
 """
@@ -19,10 +19,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
+import language_models  # noqa: E402
 import vision_models  # noqa: E402
 from export_models import EXAMPLES, Example  # noqa: E402
 
-MODELS = {"ten": EXAMPLES, "vision": vision_models.EXAMPLES}
+MODELS = {"ten": EXAMPLES, "vision": vision_models.EXAMPLES, "language": language_models.EXAMPLES}
 
 
 def export(name: str, build: Callable[[], Example], folder: Path, exporter: str, opset: int) -> str:

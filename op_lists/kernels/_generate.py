@@ -129,7 +129,7 @@ HEADS: dict[str, dict[str, Any]] = {
                 "where": "same_source",
                 "low": list(LOW),
             },
-            "ReluClipFusion": {"makes": "Clip", "pairs": [["Relu", "Clip"]], "where": "stored", "low": list(LOW)},
+            "ReluClipFusion": {"makes": "Clip", "pairs": [["Relu", "Clip"]], "where": "stored", "low": ["float16"]},
             "SkipLayerNormFusion": {
                 "makes": "SkipLayerNormalization",
                 "pairs": [["Add", "LayerNormalization"]],

@@ -78,7 +78,7 @@ MASKS = [
         {"zero": F(0), "shape": np.array([4, 4])},
         ALL,
         ("O2", "O3"),
-        ("weight",),
+        ("mask",),
     ),
 ]
 

@@ -11,6 +11,7 @@ from onnx import ModelProto, numpy_helper
 import ampgraph
 from ampgraph.numerics.metrics.agreement import apart
 from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.numerics.tune.shadow import GrownErrors, LocalErrors
 from onnx_text import parse
 from planner.form_models import attention
 from planner.support import decisions
@@ -26,6 +27,10 @@ FORMS = {
     "with a bias": "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (bias, m)  a = Add (s, b)",
     "of a comparison": """g = Greater (seen, hidden)  u = Not (g)  c = Cast <to = 1> (u)  m = Mul (lowest, c)
         a = Add (s, m)""",
+    "filled": """f = ConstantOfShape <value = float[1] {-3.4028235e38}> (sizes)  t = Trilu <upper = 1> (f, next)
+        c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (t, n)  a = Add (s, m)""",
+    "filled, alone": """m = ConstantOfShape <value = float[1] {-3.4028235e38}> (sizes)  t = Trilu <upper = 1> (m, next)
+        a = Add (s, t)""",
     "shrunk with the scores": """c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  b = Add (s, m)
         a = Div (b, four)""",
     "of stored numbers": """t = Trilu <upper = 1> (all, next)  m1 = Mul (t, later)  m2 = Slice (m1, zero, eight, axis)
@@ -44,7 +49,8 @@ LEFT = {
 def model(body: str) -> ModelProto:
     stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "next": np.array(1),
               "all": np.full((8, 9), LOWEST, F), "later": F(np.tri(8, 9, 1)), "zero": np.array([0]),
-              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1])}  # fmt: skip
+              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1]),
+              "sizes": np.array([8, 8])}  # fmt: skip
     used = {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", body)}
     text = f"float[8, 8] x, int64[1, 8] seen, float[1, 8] seen_float) => (float[8, 8] y) {{ {SCORES} {body} {ENDS} }}"
     return parse(f"g ({text}", used, opset=17)
@@ -62,6 +68,9 @@ def test_it_becomes_half_the_low_minimum(form: str, dtype: str) -> None:
     made = ampgraph.convert(source, "O2", dtype=dtype, check="off")
     assert not {"Softmax:f32", "Add:f32"} & set(decisions(made).split())
     stored = [numpy_helper.to_array(one) for one in made.graph.initializer if one.name.startswith(("lowest", "all"))]
+    stored += [
+        numpy_helper.to_array(node.attribute[0].t) for node in made.graph.node if node.op_type == "ConstantOfShape"
+    ]
     low = -32752.0 if dtype == "float16" else LOWEST
     assert stored and all(low <= array.astype(F).min() < low / 2.1 for array in stored)
     run, given = StrictSession(made), feeds([1, 1, 0, 0, 1, 0, 0, 0])
@@ -76,6 +85,14 @@ def test_it_is_said_and_can_be_switched_off() -> None:
     assert ["-32752" in note.text and "a row that it hides whole" in note.text for note in plan.notes] == [True]
     found = decisions(ampgraph.convert(model(FORMS["of an input"]), "O2", rewrite="no-floor", check="off"))
     assert "Mul:f32" in found and "Softmax:f32" in found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_hides_is_no_error(form: str) -> None:
+    source, given = model(FORMS[form]), feeds([1, 1, 0, 0, 1, 0, 0, 0])
+    low = ampgraph.convert(source, "O2", check="off")
+    for found in (LocalErrors(source, low).run(given), GrownErrors(source, low).run(given)):
+        assert {"s", "a", "p"} <= set(found) and max(found.values()) < 4e-3
 
 
 @pytest.mark.parametrize("form", LEFT)

@@ -177,6 +177,16 @@ def test_a_fault_of_the_runtime_itself():
     assert trainer.step(batch()).loss == reference.step(batch()).loss
 
 
+@pytest.mark.parametrize("counter", [-1, 2, 2000])
+def test_a_counter_that_no_step_reaches_is_refused(counter: int) -> None:
+    trainer = make_trainer()
+    held = trainer.state
+    with pytest.raises(AmpError, match="AMP405.*'step/counter' is .*every 2 steps"):
+        trainer.load_state({**held, "step/counter": np.array(counter, np.int32)})
+    trainer.load_state({**held, "step/counter": np.array(1, np.int32)})
+    assert trainer.step(batch()).finite and trainer.scale == 2 * 1024
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_learning_rates_are_all_taken_or_none(monkeypatch, at):
     trainer, calls = make_trainer(), []

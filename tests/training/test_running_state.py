@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from ampgraph.api.build_step import build_training_step
+from ampgraph.training.gradients.builder import Builder
 from ampgraph.training.step import running_state
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
@@ -66,3 +68,20 @@ def test_the_numbers_are_those_of_each_by_itself(momenta, scale, monkeypatch):
     assert run(together) == run(apart)
     names = [node.name or "" for node in together.model.graph if node.op_type == "Sub"]
     assert sum(name.startswith("train/") for name in names) == (0 if momenta == SAME else 6) + 6
+
+
+@pytest.mark.parametrize("shape", [(), (FEATURES,)])
+def test_a_rate_for_each_number_is_another_form(shape):
+    """As a graph may have that was given with its buffers."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="averages")
+    b, rows = Builder(graph), []
+    rate = b.constant(np.full(shape, 0.5, np.float32))
+    for name in "ab":
+        old, batch = (ir.Value(name=f"{kind}/{name}") for kind in ("old", "batch"))
+        old, batch = (b.typed(value, ir.DataType.FLOAT, FEATURES) for value in (old, batch))
+        step = b.op("Mul", b.op("Sub", batch, old), rate)
+        rows.append((old, b.typed(b.op("Add", old, step), old)))
+    running_state.RunningState(b, rows, skips=False)
+    kinds = Counter(node.op_type for node in graph)
+    together = {"Concat": 2, "Sub": 1, "Mul": 1, "Add": 1}
+    assert kinds == (together if shape == () else {"Sub": 2, "Mul": 2, "Add": 2})

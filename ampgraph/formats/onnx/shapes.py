@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .types import DTYPES
-from .weights import dims, nbytes, size, stored_tensor
+from .weights import InFile, dims, nbytes, stored_tensor
 from .wire import with_nodes
 from .wire_types import INPUT, InfoWriter
 
@@ -117,17 +118,14 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
         tensor = value.const_value
         if tensor is None:
             continue
-        if _is_small(tensor):
-            ir.serde.serialize_tensor_into(outline.graph.initializer.add(), tensor)
+        dtype, shape = tensor.dtype, dims(tensor)
+        few = math.prod(shape) <= KEEP_FLOATS or not dtype.is_floating_point()
+        if few and nbytes(tensor) <= KEEP_DATA:
+            proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
+            outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(INPUT, value.name or "", tensor.dtype, dims(tensor)))
+            large.append(infos.of(INPUT, value.name or "", dtype, shape))
     return with_nodes(outline, model.graph, large)
-
-
-def _is_small(tensor: ir.TensorProtocol) -> bool:
-    """Whether arithmetic on shapes may read it."""
-    few = not tensor.dtype.is_floating_point() or size(tensor) <= KEEP_FLOATS
-    return few and nbytes(tensor) <= KEEP_DATA
 
 
 def _outline(model: ir.Model) -> onnx.ModelProto:

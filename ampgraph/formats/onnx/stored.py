@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, Value
@@ -47,7 +48,12 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
 def change_weight(handles: Handles, value: Value, mode: str, dtype: str, floor: float | None) -> ir.Value | None:
     """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
     native = handles.value(value)
-    source = stored_tensor(native)
+    source, filler = stored_tensor(native), native.producer()
+    if source is None and filler is not None:  # one number, repeated
+        number = np.array([0.0 if floor is None else floor], np.float32)
+        kind = dtype if mode == "low" else FLOAT32
+        filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
+        return None
     assert source is not None
     copy = store_copy(handles, value, RoundedTensor(source, dtype, floor), dtype) if mode == "both" else None
     if copy is None or floor is not None:

@@ -18,9 +18,10 @@ from ...formats.onnx.schemas import kind_of
 from ...formats.onnx.types import DTYPES
 from ...formats.onnx.walk import all_graphs, bodies, captured
 from ...formats.onnx.weights import stored_tensor
-from ...oplists.traits import has
+from ...oplists.traits import Trait, has
 
 HUGE = 1e18  # beyond it a value is a mask, not a number; its square still fits float32
+ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")  # operators between a mask's constant and its Softmax
 OWN_LIMIT = 1 << 20  # bytes: a stored tensor of the low model up to this is taken as it is, a larger one rounded here
 FLOATS = frozenset(DTYPES[name] for name in (FLOAT32, *LOW))
 Compared = tuple[str, ir.Value, ir.Value]  # a value of the reference, the norms of its error and of itself
@@ -169,16 +170,19 @@ class Combined:
                 return self._stored(name, tensor)
         if source is not None and not (node is not None and has(node.op_type, "constants")):
             same = self.types.of[source] == self.low_types.of[value]
-            return source if same or not low else self._lowered(source, low)
+            return self._floored(source) if same or not low else self._lowered(source, low)
         if node is not None:
             self._move(node)
         return value
 
     def _lowered(self, value: ir.Value, low: str) -> ir.Value:
-        source = value
-        if value in self.floors:
-            source = self._add("Max", [value, self._scalar(self.floors[value])], f"{value.name}@floored")
-        return self._add("Cast", [source], f"{value.name}@low", {"to": DTYPES[low].value})
+        return self._add("Cast", [self._floored(value)], f"{value.name}@low", {"to": DTYPES[low].value})
+
+    def _floored(self, value: ir.Value) -> ir.Value:
+        """A value with the floor of the low model's mask."""
+        if value not in self.floors:
+            return value
+        return self._add("Max", [value, self._scalar(self.floors[value])], f"{value.name}@floored")
 
     # -- comparing ----------------------------------------------------------------------------------------------------
 
@@ -223,20 +227,20 @@ class Combined:
                 continue
             seen.add(value)
             node = value.producer()
-            if node is not None and has(kinds[node], "mask_path"):
+            if node is not None and any(has(kinds[node], trait) for trait in ON_THE_WAY):
                 work += node.inputs
             if (floor := self._floor(value)) is not None:
                 floors[value] = floor
         for node, kind in kinds.items() if floors else ():
             found = [floors[value] for value in node.inputs if value in floors]
-            if found and has(kind, "mask_path"):
+            if found and any(has(kind, trait) for trait in ON_THE_WAY):
                 floors.update((value, max(found)) for value in node.outputs if value in seen)
         return floors
 
     def _floor(self, value: ir.Value) -> float | None:
         """The lowest finite element of a stored tensor, where the reference's is lower."""
         twin = self.theirs.get(value.name or "")
-        mine, given = (None if v is None else _floats(stored_tensor(v)) for v in (twin, value))
+        mine, given = (None if v is None else _floats(_held(v)) for v in (twin, value))
         if mine is None or given is None or mine.shape != given.shape or not mine.size:
             return None
         lowest, before = (float(np.where(np.isfinite(a), a, 0).min()) for a in (mine, given))
@@ -285,6 +289,15 @@ def _floats(tensor: ir.TensorProtocol | None) -> npt.NDArray[np.float32] | None:
     if tensor is None or isinstance(tensor, ir.ExternalTensor) or tensor.dtype not in FLOATS:
         return None
     return tensor.numpy().astype(np.float32)
+
+
+def _held(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor behind a value: stored, or the number that it is filled with."""
+    node, stored = value.producer(), stored_tensor(value)
+    given = (
+        node.attributes.get("value") if node is not None and has(kind_of(node.domain, node.op_type), "fills") else None
+    )
+    return stored if given is None or given.is_ref() else given.as_tensor()
 
 
 def _rewire(node: ir.Node, given: Mapping[ir.Value, ir.Value]) -> None:

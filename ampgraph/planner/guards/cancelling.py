@@ -27,6 +27,7 @@ class Cancelling:
     def __init__(self, context: Context, regions: Regions, squares: Mapping[int, int]) -> None:
         self.context, self.regions = context, regions
         self.flow, self.traits = context.flow, context.traits
+        self.keeping = self.traits.operators("reshapes") | self.traits.operators("conversions")
         self.squares = {op: v for op, v in squares.items() if self._is_free(op)}
 
     def behind(self, op: Op) -> list[Op]:
@@ -181,7 +182,7 @@ class Cancelling:
         op = self.flow.writer(value)
         if op is None or not op.inputs or not self._is_free(op.id):
             return None
-        if any(self.traits.has(op.role, t) for t in ("reshapes", "conversions")):
+        if op.role in self.keeping:
             return op, op.inputs[0]
         if op.id in self.squares or not self.traits.has(op.role, "scalings"):
             return None

@@ -52,7 +52,7 @@ def guard_weights(context: Context, steady: Steady) -> Unstorable:
     flushing: dict[int, float] = {}
     for value, extent in reader.extents():
         if extent.largest > options.largest:
-            if value.weight and extent.below and is_mask(context, value.id, multiplied=multiplied):
+            if extent.below and reader.may_floor(value) and is_mask(context, value.id, multiplied=multiplied):
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
@@ -94,6 +94,12 @@ class _Reader:
                 )
             yield value, extents[key]
 
+    def may_floor(self, value: Value) -> bool:
+        """Whether a tensor is stored, or filled with one number that the file holds."""
+        writer = self.context.flow.writer(value.id)
+        fills = writer is not None and self.context.traits.has(writer.role, "fills")
+        return value.weight or (fills and bool(self.context.flow.opset) and "floor" in self.context.options.rewrites)
+
     def _is_high(self, unit: int) -> bool:
         return self.steady.side(unit) == HIGH or self.steady.find(unit) in self.held
 
@@ -116,7 +122,8 @@ class _Reader:
         size = size[np.isfinite(size)]
         beyond, flushed = size > options.largest, size[size > 0] < options.smallest_subnormal / 2
         shares = (float(part.mean()) if part.size else 0.0 for part in (beyond, flushed))
-        return Extent(float(size.max(initial=0)), False, *shares)
+        below = bool(size.max(initial=0) > options.largest and (np.asarray(numbers)[np.isfinite(numbers)] < 0).all())
+        return Extent(float(size.max(initial=0)), below, *shares)
 
     def hold(self, value: Value, text: str, hazard: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
@@ -143,7 +150,9 @@ def report_flushing(context: Context, unstorable: Unstorable, settled: Settled) 
 
 def floors_read_low(context: Context, unstorable: Unstorable, settled: Settled) -> dict[int, float]:
     """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
-    return {v: floor for v, floor in unstorable.floors.items() if reads_low(context, settled, v)}
+    values, floors = context.flow.values, unstorable.floors
+    made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
+    return {v: floor for v, floor in floors.items() if v in made or reads_low(context, settled, v)}
 
 
 def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Note]:

@@ -12,6 +12,8 @@ import numpy as np
 from ...core.arrays import Array, Feeds
 from ...core.errors import AmpError, first_line, is_whole, nearest
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
+from ..step.loss_scale import DynamicLossScale, parse_loss_scale
+from ..step.state_tensors import SCALE
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout, TrainingStep
 from . import checkpoint as files
@@ -197,6 +199,7 @@ class Trainer:
             if array.dtype != dtype or not fits:
                 message = f"state '{name}' is {array.dtype} {list(array.shape)}, not {dtype} {list(shape)}"
                 raise AmpError("AMP405", message, hint="take the state of a trainer of the same step")
+        _check_counter(self.layout, arrays)
         self._binding.put(arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -254,6 +257,14 @@ class Trainer:
         """Trains for some epochs; see `ampgraph.training.run.fitting.fit`."""
         options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
         return fit(self, data, validate, options, on_step, on_epoch, self.group)
+
+
+def _check_counter(layout: StepLayout, state: Mapping[str, Array]) -> None:
+    """Tables of the step have a row for each counter that there may be: a device reads others without a word."""
+    policy, name = parse_loss_scale(str(layout.options.get("loss_scale", "none"))), layout.find(SCALE, "step/counter")
+    if isinstance(policy, DynamicLossScale) and name and not 0 <= int(state[name]) < policy.interval:
+        message = f"state '{name}' is {int(state[name])}: the scale may grow every {policy.interval} steps"
+        raise AmpError("AMP405", message, hint=f"it is 0 to {policy.interval - 1}")
 
 
 def _result(layout: StepLayout, values: dict[str, OrtTensor], scale: OrtTensor | None) -> StepResult[OrtTensor]:

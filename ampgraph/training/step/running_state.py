@@ -72,7 +72,8 @@ class _Average:
         outside = any(one.outputs[0].is_graph_output() for one in nodes)
         if start is not old or subtracted is not old or not alone or outside or value is None or rate is None:
             return None
-        return _Average(old, value, rate, tuple(nodes)) if rate.is_initializer() else None
+        alike = value.shape == old.shape and rate.is_initializer() and rate.shape == ir.Shape([])
+        return _Average(old, value, rate, tuple(nodes)) if alike else None
 
 
 def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:

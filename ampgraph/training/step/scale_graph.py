@@ -21,8 +21,8 @@ GREATEST = {"float32": 2.0**127, "float64": 2.0**1023}
 
 @dataclass(frozen=True)
 class ScaleValues:
-    """A `LossScaleState` in a graph: the scales in the rule's number type, the others int32. ``pending``: of a rule
-    that is late."""
+    """A `LossScaleState` in a graph: the scales in the rule's number type, the others int32. ``counter``: below the
+    interval, as a policy leaves it. ``pending``: of a rule that is late."""
 
     scale: Value
     counter: Value

@@ -1,19 +1,18 @@
 """Architectures of transformers beside the ten, small and with random weights: language, audio, states with a past.
 
-Each is (model, class of configuration, its settings, what it reads, what is taken of what it gives).
-`other_exports.py` exports them by either exporter.
+`cuda_placement/other_exports.py --models language` exports them, by either exporter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import transformers
+from export_models import Example, Feeds
 from torch import nn
-
-Feeds = dict[str, torch.Tensor]
 
 WORDS = 1000
 ROWS, LENGTH, USED = 2, 24, 17
@@ -284,12 +283,15 @@ class Taken(nn.Module):
         return getattr(self.model(**given), self.taken)
 
 
-def build(made: Made) -> tuple[nn.Module, Feeds]:
-    """The model and its inputs, in the order of their names."""
+def build(made: Made) -> Example:
+    """The model and its inputs."""
     config = getattr(transformers, made.config)(**made.settings)
     if hasattr(config, "num_experts_per_tok"):  # grouped products have no ONNX operator
         config._experts_implementation = "eager"
     model = getattr(transformers, made.model)(config)
     model.config.use_cache = False
     feeds = made.feeds()
-    return Taken(model, list(feeds), made.taken), feeds
+    return Example(Taken(model, list(feeds), made.taken), feeds)
+
+
+EXAMPLES: dict[str, Callable[[], Example]] = {name: partial(build, made) for name, made in MODELS.items()}
