@@ -123,7 +123,8 @@ def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
     aside = [
         op
         for op in region.core
-        if options.lists.traits.has(op.role, "stays_in_place") and flow.values[op.inputs[0]].weight
+        if options.lists.traits.has(op.role, "stays_in_place")
+        and flow.values[op.inputs[0]].weight
         or (_does_nothing(options, op) and op.inputs[0] == region.source)  # others may read it as well
     ]
     return tuple(op for op in region.core if op not in aside)

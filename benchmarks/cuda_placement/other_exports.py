@@ -2,7 +2,7 @@
 
     python benchmarks/cuda_placement/other_exports.py OUT [NAME ...] [--exporter torchscript|dynamo] [--opset 17]
 
-The ten of ../export_models.py, and by ``--models vision`` or ``language`` those of ../vision_models.py and ../language_models.py.
+The ten of ../export_models.py; by ``--models vision`` or ``language`` those of ../vision_models.py, ../language_models.py.
 
 Writes OUT/NAME.onnx. Needs what ../export_models.py needs; `nodes.py --check` then says whether they lose a fusion.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
+import language_models  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-import language_models  # noqa: E402
 import vision_models  # noqa: E402
 from export_models import EXAMPLES, Example  # noqa: E402
 
