@@ -2,7 +2,8 @@
 
     python benchmarks/cuda_placement/other_exports.py OUT [NAME ...] [--exporter torchscript|dynamo] [--opset 17]
 
-The ten of ../export_models.py; ``--models vision`` or ``language``: those of ../vision_models.py, ../language_models.py.
+The ten of ../export_models.py, and by ``--models vision`` or ``language`` those of ../vision_models.py or
+../language_models.py.
 
 Writes OUT/NAME.onnx. Needs what ../export_models.py needs; `nodes.py --check` then says whether they lose a fusion.
 """

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 import ampgraph
 from ampgraph.runtime.optimizing import optimized
 from onnx_text import parse
 from planner.form_models import attention
-from planner.test_constants import SCALED, SCALED_STORED
+from planner.test_constants import SCALED, SCALED_STORED, places
 from planner.test_floors import FORMS, LOWEST, model
+from planner.test_wide_gelu import ENDS, POWER, PRODUCTS, SQUARES, by_tanh
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -44,3 +46,25 @@ def test_a_norm_over_channels_is_one_kernel_between_transposes(gpu_python, level
     found = optimized(ampgraph.convert(given, level), python=gpu_python)
     expected = {"Cast": 2, "Conv": 2, "Transpose": 2, "LayerNormalization": 1}
     assert Counter(node.kind for node in found.nodes) == expected
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cube", [POWER, PRODUCTS, f"{SQUARES}  o = Add (t, one)"])
+def test_a_gelu_by_tanh_is_one_kernel(gpu_python, cube, end):
+    found = optimized(ampgraph.convert(by_tanh(body=f"{cube}  {end}"), "O2"), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FastGelu": 1} and len(found.nodes) == 5
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_the_last_product_takes_its_number(gpu_python, level):
+    text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
+    given = parse(text, w=(8, 4), c=np.float32(30), opset=17)
+    found = optimized(ampgraph.convert(given, level), python=gpu_python)
+    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) == 4
+
+
+@pytest.mark.parametrize("level", ["O2", "auto"])
+def test_products_of_constants_are_folded(gpu_python, level):
+    before, found = (optimized(one, python=gpu_python) for one in (places(), ampgraph.convert(places(), level)))
+    assert "Slice" not in {node.kind for node in found.nodes}
+    assert len(found.nodes) <= len(before.nodes) + 2

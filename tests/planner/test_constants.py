@@ -79,15 +79,29 @@ OF_SIZES_STORED |= {"last": np.array([-1]), "end": np.array([np.iinfo(np.int64).
 @pytest.mark.parametrize(("rows", "wide"), [("4", True), ("N", False)])
 def test_a_runtime_knows_sizes_that_inference_here_does_not(rows: str, wide: bool) -> None:
     """All follow from those of the inputs, by arithmetic that shape inference does not do."""
-    found = decisions(ampgraph.convert(parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18), "O2"))
+    given = parse(OF_SIZES.replace("ROWS", rows), OF_SIZES_STORED, opset=18)
+    found = decisions(ampgraph.convert(given, "O2"))
     assert ("Where:f32" in found, "Equal:f32" in found) == (wide, wide)
+
+
+OF_MANY = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  many = Mul (ones, ones)  t = Tile (number, many)
+    e = Equal (t, zero)  f = Where (e, t, low)  r = Reshape (f, last)  a = Add (h, r)  y = Softmax (a)
+    z = MatMul (y, v) }"""
+
+
+def test_many_sizes_that_are_not_known_here_make_no_large_tensor() -> None:
+    names = ("w", "v", "low", "zero", "last")
+    stored = {name: OF_SIZES_STORED[name] for name in names}
+    stored |= {"ones": np.ones(5, np.int64), "number": np.ones((1, 1, 1, 1, 1), np.float32)}
+    found = decisions(ampgraph.convert(parse(OF_MANY, stored, opset=18), "O2", check="off"))
+    assert "Where:f32" in found and "Equal:f32" in found
 
 
 PLACES = """g (float[4,8] x) => (float[4,4] z) { h = MatMul (x, w)  p = Gemm (places, u, b)  n = Slice (p, first, rows)
     a = Add (h, n)  z = MatMul (a, v) OTHER }"""
 
 
-def _places(other: str = "", size: int = 8) -> ModelProto:
+def places(other: str = "", size: int = 8) -> ModelProto:
     rng = np.random.default_rng(0)
     shapes = {"w": (8, 4), "v": (4, 4), "places": (9, size), "u": (size, 4), "b": (4,)}
     stored = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -97,15 +111,15 @@ def _places(other: str = "", size: int = 8) -> ModelProto:
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
 def test_a_product_of_constants_is_folded_in_float32(level: str) -> None:
     """As exporters write what positions are projected to: nothing of it runs."""
-    found = decisions(ampgraph.convert(_places(), level))
+    found = decisions(ampgraph.convert(places(), level))
     assert "Gemm:f32" in found and found.count("MatMul:f16") == 2
-    assert "Gemm:f16" in decisions(ampgraph.convert(_places(), "O3"))
+    assert "Gemm:f16" in decisions(ampgraph.convert(places(), "O3"))
 
 
 def test_a_large_weight_is_not_stored_in_both_types_for_it() -> None:
-    assert "Gemm:f32" in decisions(ampgraph.convert(_places(size=(1 << 16) + 1), "O2"))
+    assert "Gemm:f32" in decisions(ampgraph.convert(places(size=(1 << 16) + 1), "O2"))
     shared = "  t = MatMul (y, u)"
-    given = _places(shared, (1 << 16) + 1)
+    given = places(shared, (1 << 16) + 1)
     given.graph.input.append(onnx.helper.make_tensor_value_info("y", 1, [4, (1 << 16) + 1]))
     given.graph.output.append(onnx.helper.make_tensor_value_info("t", 1, [4, 4]))
     assert "Gemm:f16" in decisions(ampgraph.convert(given, "O2"))

@@ -120,11 +120,11 @@ def test_what_is_not_known_stays_float32(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
-@pytest.mark.parametrize(("number", "wide"), [(8.0, False), (30.0, False), (8.004, True)])
-def test_the_last_product_takes_its_number_too(number: float, wide: bool, level: str, dtype: str) -> None:
+@pytest.mark.parametrize("number", [8.0, 30.0])
+def test_the_last_product_takes_its_number_too(number: float, level: str, dtype: str) -> None:
     """Logits are widened behind it: in front of it a kernel more would scale them."""
     text = "g (float[4,8] x) => (float[4,4] y) { q = MatMul (x, w)  s = Div (q, c)  y = Tanh (s) }"
     given = parse(text, w=np.ones((8, 4), np.float32), c=np.float32(number), opset=17)
-    assert (dtype_of(converted(given, level, dtype=dtype), "Div") == "f32") == wide
+    assert dtype_of(converted(given, level, dtype=dtype), "Div") != "f32"
     assert dtype_of(converted(given, level, dtype=dtype), "Tanh") == "f32"
     assert dtype_of(converted(given, level, dtype=dtype, target="tensorrt"), "Div") == "f32"

@@ -7,7 +7,7 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Set
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
@@ -51,10 +51,10 @@ def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
             yield op
 
 
-def _is_read_beside(flow: Dataflow, op: Op, known: Collection[int]) -> bool:
+def _is_read_beside(flow: Dataflow, op: Op, known: Set[int]) -> bool:
     """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
     uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
-    return any(use.op == NONE or not known.issuperset(flow.ops[use.op].outputs[:1]) for use in uses)
+    return any(use.op == NONE or not known >= set(flow.ops[use.op].outputs[:1]) for use in uses)
 
 
 def _has_fixed_inputs(flow: Dataflow) -> bool:
@@ -84,10 +84,8 @@ def _is_folded_low(context: Context, op: Op) -> bool:
 
 
 def _size(context: Context, value: int, fixed: bool) -> int:
-    """Elements, guessed where the runtime alone knows them; else more than any where that is not known."""
-    if fixed:
-        return math.prod(context.flow.dims(value))
+    """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
     shape, count = context.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
-        count *= size if isinstance(size, int) else LARGE + 1
+        count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1
     return count

@@ -41,7 +41,8 @@ def raw(context: Context, regions: Regions) -> Raw:
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
     def known(value: int, among: Collection[int]) -> bool:
-        return value in among or (bool(sources := borders.before.get(value)) and all(v in among for v in sources))
+        sources = borders.before.get(value) or []
+        return value in among or (bool(sources) and all(v in among for v in sources))
 
     for op in flow.ops:
         inputs = [v for v in op.inputs if v != NONE]
