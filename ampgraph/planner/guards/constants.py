@@ -6,7 +6,6 @@ inference. Small ones only: what is folded in float32 is stored in float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Set
 
 from ...core.dataflow import NONE, Dataflow, Op
