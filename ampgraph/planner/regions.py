@@ -119,11 +119,13 @@ def is_trusted(options: Options, region: Region) -> bool:
 
 
 def core_of(flow: Dataflow, options: Options, region: Region) -> tuple[Op, ...]:
-    """A norm's nodes up to its scale, without what hands a stored scale on, which no runtime keeps."""
+    """A norm's nodes up to its scale, without what hands a stored scale or its data on, which no runtime keeps."""
     aside = [
         op
         for op in region.core
-        if options.lists.traits.has(op.role, "stays_in_place") and flow.values[op.inputs[0]].weight
+        if options.lists.traits.has(op.role, "stays_in_place")
+        and flow.values[op.inputs[0]].weight
+        or (_does_nothing(options, op) and op.inputs[0] == region.source)  # others may read it as well
     ]
     return tuple(op for op in region.core if op not in aside)
 
@@ -140,12 +142,17 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
     ids = {op.id for op in core}
     inner = [value for op in core if op is not region.normal for value in op.outputs]
     known = (
-        {op.role for op in core if op.slots} == form.operators
+        {op.role for op in core if op.slots and not _does_nothing(options, op)} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
         and _axis(flow, region) == -1
     )
     return form if known else None
+
+
+def _does_nothing(options: Options, op: Op) -> bool:
+    """Whether the runtime takes an operator away before it looks for what it fuses."""
+    return options.lists.traits.has(op.role, "nothing_in_inference")
 
 
 def region_verdict(options: Options, kind: str, governing: str) -> tuple[int, Why]:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.numerics.strict.session import run_strict
 from onnx_text import parse
-from planner.form_models import CENTRED, ROOT
+from planner.form_models import CENTRED, ROOT, model
 from planner.support import converted, decisions, dtype_of, float32_and_low
 
 RNG = np.random.default_rng(0)
@@ -124,6 +124,14 @@ def test_products_of_constants_alone_stay_float32() -> None:
     stored = {"b": np.ones((1, 6), np.float32), "v": np.eye(6, dtype=np.float32)}
     result = converted(parse(text, stored, opset=17))
     assert decisions(result) == "Cast>f16 MatMul:f32 Add:f32 Cast>f16 Mul:f16 MatMul:f16 Cast>f32"
+
+
+def test_an_identity_in_front_of_a_norm_does_not_hide_it() -> None:
+    """Which the addition of a residual reads too."""
+    body = f"{CENTRED}  {ROOT}  n = Div (d, r)  s = Mul (n, g)  t = Add (s, g)".replace("(x", "(i")
+    found = decisions(converted(model(f"i = Identity (x)  {body}  u = MatMul (t, w)  y = Add (u, i)")))
+    assert found.startswith("Cast>f16 MatMul:f16 Identity:f16 Cast>f32 ReduceMean:f32")
+    assert found.endswith("Div:f32 Cast>f16 Mul:f16 Add:f16 MatMul:f16 Add:f16 MatMul:f16 Cast>f32")
 
 
 def test_a_norm_over_the_last_axis_is_known_where_no_rank_is() -> None:
