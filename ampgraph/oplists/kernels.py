@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -134,10 +134,6 @@ class Kernels:
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
     scaled: Mapping[str, str] = field(default_factory=dict)
     """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
-    taken: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Product -> operators behind it -> the fusion that takes their stored numbers into its weights."""
-    shifted: Mapping[str, str] = field(default_factory=dict)
-    """Softmax -> the fusion that takes into its kernel what is added to its data."""
     joined: tuple[Join, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
@@ -147,6 +143,20 @@ class Kernels:
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     fusions: Mapping[str, Fusion] = field(default_factory=dict, repr=False)
     """By the operator that a region stands for."""
+
+    @cached_property
+    def taken(self) -> Mapping[str, Mapping[str, str]]:
+        """What is behind the first of two operators is taken into its stored numbers: first -> second -> the fusion."""
+        found: dict[str, dict[str, str]] = {}
+        for join in self.joined:
+            for first, then in join.pairs if join.where == "stored" else ():
+                found.setdefault(first, {})[then] = join.name
+        return MappingProxyType(found)
+
+    @cached_property
+    def shifted(self) -> frozenset[str]:
+        """Operators whose kernel adds to their data what is added in front of them."""
+        return frozenset(then for join in self.joined for _, then in join.pairs if join.where == "last_axis")
 
     def admits(self, kind: str, opset: int, type_variable: str, low: str) -> bool | None:
         """Whether this slot may be low here; None: nothing here says no, so the schema decides.
@@ -253,8 +263,6 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
         scaled=MappingProxyType(dict(data.get("scaled", {}))),
-        taken=MappingProxyType(dict(data.get("taken", {}))),
-        shifted=MappingProxyType(dict(data.get("shifted", {}))),
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),

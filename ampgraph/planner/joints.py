@@ -95,7 +95,19 @@ def _goes_to_product(flow: Dataflow, options: Options, joint: Joint, shape: Shap
 
 
 def _reads_stored(flow: Dataflow, options: Options, joint: Joint) -> bool:
-    return all(flow.values[v].weight for v in _beside(joint.then, joint.value))
+    """Whether all that the second reads beside is stored: statistics, or a number for each channel."""
+    statistics = options.lists.traits.has(joint.then.role, "stored_statistics")
+    beside = _beside(joint.then, joint.value)
+    return all(flow.values[v].weight and (statistics or by_channel(flow, v)) for v in beside)
+
+
+def by_channel(flow: Dataflow, value: int) -> bool:
+    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
+    shape = flow.shape(value)
+    if shape is None:
+        return False
+    others = shape[:-3] + shape[-2:] if len(shape) > 2 else shape
+    return all(size == 1 for size in others)
 
 
 def _is_inverse(flow: Dataflow, options: Options, joint: Joint) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.patterns import Region
+from .joints import by_channel
 from .options import Options
 
 STEPS = 8  # operators looked back for what is stored
@@ -21,7 +22,7 @@ def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
     data = op.inputs[0]
     statistics = options.lists.traits.has(op.role, "stored_statistics")
     product = _product(flow, options, op, data)
-    if product is None or len(flow.uses[data]) != 1 or not (statistics or _by_channel(flow, op.inputs[stored[0]])):
+    if product is None or len(flow.uses[data]) != 1 or not (statistics or by_channel(flow, op.inputs[stored[0]])):
         return ""
     return options.kernels.taken[product.kind].get(op.kind, "")
 
@@ -44,15 +45,6 @@ def _is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
     op = flow.writer(value)
     read = [v for v in op.inputs if v != NONE] if op is not None and steps else []
     return bool(read) and all(_is_constant(flow, v, steps - 1) for v in read)
-
-
-def _by_channel(flow: Dataflow, value: int) -> bool:
-    """Whether a stored tensor has a number for each channel of pictures or signals, or one for all."""
-    shape = flow.shape(value)
-    if shape is None:
-        return False
-    others = shape[:-3] + shape[-2:] if len(shape) > 2 else shape
-    return all(size == 1 for size in others)
 
 
 def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -105,14 +105,10 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "scaled": {"MatMul": "MatMulScaleFusion"},
-        "taken": {
-            "Conv": {"Add": "ConvAddFusion", "BatchNormalization": "ConvBNFusion", "Mul": "ConvMulFusion"},
-            "ConvTranspose": {"BatchNormalization": "ConvBNFusion"},
-        },
-        "shifted": {"Softmax": "BiasSoftmaxFusion"},
         "joined": {
             "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
-            "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization"),
+            "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
+            "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),
             "ConvMulFusion": _joined("Conv", "stored", "Conv Mul"),
             "DivMulFusion": _joined("Div", "inverse", "Div Mul", low=["float16"]),
             "MatMulScaleFusion": _joined("FusedMatMul", "number", *SCALED),
@@ -159,8 +155,6 @@ COMMENTS = {
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
 # [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
-# [taken]: a product = operators behind it whose stored numbers go into its weights, with the fusion. [shifted]: a
-# softmax = the fusion that takes into its kernel what is added to its data.
 # [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
 # condition of ampgraph/planner/joints.py), and the low types in which it does.
 # An operator without an entry at an opset runs on the fallback provider in either type.
@@ -305,7 +299,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    sections = ("float32_inside", "tied", "broken", "fuses", "scaled", "taken", "shifted", "joined")
+    sections = ("float32_inside", "tied", "broken", "fuses", "scaled", "joined")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
