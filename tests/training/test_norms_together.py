@@ -12,7 +12,7 @@ from ampgraph.training.step import joint_graph, norms_together
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
-WIDTH = 8
+WIDTH, FROZEN = 8, 8
 
 
 def normed(layers, rows=4):
@@ -69,3 +69,39 @@ def test_not_where_bytes_cost_more_or_sizes_are_not_known(monkeypatch):
     monkeypatch.setattr(norms_together, "LAUNCH", 1 << 8)
     assert len(kinds(built(4), "LayerNormalization")) == 8
     assert len(kinds(built(2), "LayerNormalization")) == 4
+
+
+def of_frozen_data(shape):
+    """Norms of the input times a constant, which no gradient passes, all with one scale of ``shape``."""
+    data = " ".join(f"f{n} = Mul (h0, k{n})" for n in range(FROZEN))
+    norms = " ".join(f"n{n} = LayerNormalization (f{n}, ones)" for n in range(FROZEN))
+    names = ", ".join(f"n{n}" for n in range(FROZEN))
+    text = f"g (float[N,4,{WIDTH}] h0) => (float loss) {{ {data} {norms} m = MatMul (h0, w) " + (
+        f"y = Sum (m, {names}) p = Mul (y, y) loss = ReduceMean <keepdims = 0> (p) }}"
+    )
+    random = np.random.default_rng(0)
+    arrays = {f"k{n}": random.random(WIDTH) + 0.5 for n in range(FROZEN)}
+    arrays |= {"w": random.random((WIDTH, WIDTH)), "ones": random.random(shape)}
+    return text, {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "other"),
+    [
+        ((WIDTH,), "", ""),
+        ((2, 1, 1), "", ""),  # a scale for each row
+        ((WIDTH,), "n7 = LayerNormalization (f7, ones)", "n7 = LayerNormalization (n6, ones)"),  # of another's result
+        ((WIDTH,), "n7 = LayerNormalization (f7, ones)", "c = Cast <to = 1> (f7) n7 = LayerNormalization (c, ones)"),
+    ],
+)
+def test_norms_of_the_forward_that_one_node_may_not_compute(shape, given, other, monkeypatch):
+    graph, arrays = of_frozen_data(shape)
+    model = parse(graph.replace(given, other), arrays, opset=20)
+    freeze = [name for name in arrays if name != "w"]
+    steps = []
+    for _ in range(2):
+        steps.append(build_training_step(model, loss="loss", optimizer="sgd", level="O0", freeze=freeze, batch=2))
+        monkeypatch.setattr(joint_graph, "run_norms_together", lambda *_: None)
+    x = np.random.default_rng(1).standard_normal((2, 4, WIDTH)).astype(np.float32)
+    one, two = (StrictSession(ir.to_proto(step.model), threads=1).run({"h0": x}) for step in steps)
+    assert {name: array.tobytes() for name, array in one.items()} == {n: array.tobytes() for n, array in two.items()}

@@ -43,13 +43,15 @@ def run_norms_together(graph: ir.Graph, longest: int) -> None:
 
 
 def _first_reader(graph: ir.Graph, norms: Sequence[_Norm]) -> ir.Node | None:
-    """Who reads a result first; None where that is before all data are there."""
+    """Who reads a result first; None where that is before all data are there, or where one norm reads another."""
     place = {node: number for number, node in enumerate(graph)}
     readers = [reader for norm in norms for reader in norm.node.outputs[0].consumers()]
     if any(reader not in place for reader in readers):
         return None  # in a body
     first = min(readers, key=place.__getitem__)
     makers = [maker for norm in norms if (maker := norm.data.producer()) is not None]
+    if any(norm.node in makers for norm in norms):
+        return None
     return first if all(place.get(maker, place[first]) < place[first] for maker in makers) else None
 
 
@@ -66,9 +68,10 @@ def _key(node: ir.Node) -> tuple[object, ...] | None:
         return None
     axis = node.attributes.get_int("axis", -1)
     given = tuple(sorted((name, str(attribute.value)) for name, attribute in node.attributes.items()))
-    if axis % len(sizes) == 0 or node.outputs[0].is_graph_output():
-        return None
-    return node.domain, node.op_type, scale, tuple(sizes), data.dtype, node.outputs[0].dtype, given
+    if axis % len(sizes) == 0 or node.outputs[0].is_graph_output() or len(dims(scale)) > len(sizes) - axis % len(sizes):
+        return None  # a scale of more axes than are normalised may differ from row to row
+    types = data.dtype, data is node.inputs[0], node.outputs[0].dtype
+    return node.domain, node.op_type, scale, tuple(sizes), *types, given
 
 
 def _data(node: ir.Node) -> Value:
@@ -83,7 +86,7 @@ def _data(node: ir.Node) -> Value:
 
 def _pays(norms: Sequence[_Norm]) -> bool:
     """A Concat, a Cast, a norm and a Split for all: numbers are read and written twice more."""
-    [cast] = {norm.data is not norm.node.inputs[0] for norm in norms} or {False}
+    cast = norms[0].data is not norms[0].node.inputs[0]
     nodes, bytes_moved = (2, 12) if cast else (1, 16)
     saved = nodes * len(norms) - (nodes + 2)
     return saved * LAUNCH > bytes_moved * sum(size(norm.data) for norm in norms)
