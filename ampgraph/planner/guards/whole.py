@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.dataflow import NONE, Op
 from ..context import Context
 
@@ -72,17 +73,19 @@ class _Spans:
         return min(0.0, *(low for low, _ in spans)), max(0.0, *(high for _, high in spans))
 
     def _of_two(self, op: Op, steps: int) -> Span | None:
-        spans = [self.of(v, steps) for v in op.inputs if v != NONE]
-        if len(spans) != 2 or spans[0] is None or spans[1] is None:
+        if len(op.inputs) != 2:
             return None
-        (low, high), (least, most) = spans
+        first, second = (self.of(v, steps) for v in op.inputs)
+        if first is None or second is None:
+            return None
+        (low, high), (least, most) = first, second
         if self._context.traits.has(op.role, "subtracts"):
             return low - most, high - least
         ends = [one * other for one in (low, high) for other in (least, most)]
         return min(ends), max(ends)
 
 
-def _span(array: np.ndarray) -> Span | None:
+def _span(array: Array) -> Span | None:
     """Of stored numbers."""
     if array.dtype.kind not in "fiub" or not array.size:
         return None
