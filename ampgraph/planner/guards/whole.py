@@ -73,7 +73,7 @@ class _Spans:
         return min(0.0, *(low for low, _ in spans)), max(0.0, *(high for _, high in spans))
 
     def _of_two(self, op: Op, steps: int) -> Span | None:
-        if len(op.inputs) != 2:
+        if len(op.inputs) != 2 or NONE in op.inputs:
             return None
         first, second = (self.of(v, steps) for v in op.inputs)
         if first is None or second is None:
