@@ -1,4 +1,4 @@
-"""Numbers like -3.4e38 that whole numbers multiply to a mask: half the low minimum, as in a stored mask."""
+"""Numbers like -3.4e38 that zeros and ones multiply to a mask: half the low minimum, as in a stored mask."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ LEFT = {
     "of parts": "c = Softmax <axis = -1> (seen_float)  n = Sub (one, c)  m = Mul (n, lowest)  a = Add (s, m)",
     "of given floats": "n = Sub (one, seen_float)  m = Mul (n, lowest)  a = Add (s, m)",
     "of scores": "n = Sub (one, s)  m = Mul (n, lowest)  a = Add (s, m)",
+    "of differences": """c = Cast <to = 1> (seen)  n = Sub (places, c)  m = Mul (n, lowest)  a = Add (s, m)""",
+    "less one": "c = Cast <to = 1> (seen)  n = Sub (c, one)  m = Mul (n, lowest)  a = Add (s, m)",
+    "three times": "c = Cast <to = 1> (seen)  n = Mul (c, three)  m = Mul (n, lowest)  a = Add (s, m)",
+    "of filled parts": """f = ConstantOfShape <value = float[1] {0.001}> (sizes)  m = Mul (f, lowest)
+        a = Add (s, m)""",
     "over a sum": "c = Cast <to = 1> (seen)  n = Sub (one, c)  m = Mul (n, lowest)  a1 = Mul (s, m)  a = Add (s, a1)",
 }
 
@@ -49,7 +54,8 @@ LEFT = {
 def model(body: str) -> ModelProto:
     stored = {"one": F(1), "lowest": F(LOWEST), "bias": F(np.eye(8)), "hidden": np.array(0), "next": np.array(1),
               "all": np.full((8, 9), LOWEST, F), "later": F(np.tri(8, 9, 1)), "zero": np.array([0]),
-              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "axis": np.array([1]),
+              "eight": np.array([8]), "four": F(4), "tiny": F(2.0**-12), "three": F(3), "places": F(np.arange(8)),
+              "axis": np.array([1]),
               "sizes": np.array([8, 8])}  # fmt: skip
     used = {name: value for name, value in stored.items() if re.search(rf"\b{name}\b", body)}
     text = f"float[8, 8] x, int64[1, 8] seen, float[1, 8] seen_float) => (float[8, 8] y) {{ {SCORES} {body} {ENDS} }}"
@@ -99,7 +105,8 @@ def test_what_hides_is_no_error(form: str) -> None:
 def test_what_is_left_alone(form: str) -> None:
     made = ampgraph.convert(model(LEFT[form]), "O2", check="off")
     assert "Mul:f32" in decisions(made)
-    assert numpy_helper.to_array(made.graph.initializer[1]).min() == LOWEST
+    stored = {tensor.name: tensor for tensor in made.graph.initializer}
+    assert numpy_helper.to_array(stored["lowest"]).min() == LOWEST
 
 
 def test_where_the_runtime_fuses_attention_its_product_stays_float32() -> None:

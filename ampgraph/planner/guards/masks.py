@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Why
@@ -13,12 +11,9 @@ from ...oplists.traits import Trait
 from ..context import Context
 from ..decisions import ACCURACY, VALIDITY, Hold
 from ..stages import Settled
+from .whole import TRUTHS, is_whole, whole_span
 
 ALL = (FLOAT32, *LOW)
-WHOLE = ("int", "uint", "bool")
-"""How the names of types begin that hold whole numbers alone."""
-KEEPS_WHOLE: tuple[Trait, ...] = ("additions", "subtracts", "multiplies", "mask_path")
-"""Traits of operators that make whole numbers of whole numbers."""
 ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
 """Traits of operators between a mask's constant and its Softmax."""
 SHRINKS = 1 / 64
@@ -60,32 +55,12 @@ def _shrinks(context: Context, op: Op, place: int) -> bool:
 
 
 def _hides_by_whole(context: Context, op: Op, place: int) -> bool:
-    """Whether an operator multiplies an operand by whole numbers, as 1 - mask is: 0 stays 0, and another one hides."""
+    """Whether an operator multiplies an operand by zeros and ones, as 1 - mask is: any other number would turn what
+    hides into what is preferred, or pass the low type's range."""
     if not context.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
         return False
-    return is_whole(context, op.inputs[1 - place])
-
-
-def is_whole(context: Context, value: int) -> bool:
-    """Whether a value is made of integers and truths, stored whole numbers among them, by sums, products and moves."""
-    flow, traits, seen, work = context.flow, context.traits, set[int](), [value]
-    while work:
-        current = work.pop()
-        if current == NONE or current in seen:
-            continue
-        seen.add(current)
-        item, writer = flow.values[current], flow.writer(current)
-        if item.dtype.startswith(WHOLE):
-            continue
-        if item.weight:
-            array = flow.weights.array(item)
-            if array is None or not (np.isfinite(array) & (np.rint(array) == array)).all():
-                return False
-        elif writer is not None and any(traits.has(writer.role, trait) for trait in KEEPS_WHOLE):
-            work += writer.inputs
-        else:
-            return False
-    return True
+    span = whole_span(context, op.inputs[1 - place])
+    return span is not None and TRUTHS[0] <= span[0] and span[1] <= TRUTHS[1]
 
 
 def _stays(context: Context, op: Op, types: tuple[str, ...]) -> bool:

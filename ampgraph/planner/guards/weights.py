@@ -159,7 +159,7 @@ def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Not
     for value, floor in sorted(floors.items()):
         text = f"elements below the {context.options.dtype} minimum become {floor:g}: it only feeds Softmax"
         if not is_mask(context, value):
-            text += ", times whole numbers; a row that it hides whole may follow its scores"
+            text += ", times zeros and ones; a row that it hides whole may follow its scores"
         yield Note("mask", context.flow.values[value].name, text)
 
 
