@@ -27,7 +27,7 @@ print(pickle.loads(pickle.dumps(sympy.Symbol("m"))) == sympy.Symbol("m"), sympy.
 @pytest.mark.slow
 def test_a_conversion_does_without_sympy_and_arithmetic_on_sizes_has_it(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", CONVERTED, str(DIGITS), str(tmp_path / "low.onnx")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines() == ["", "n + 1 2 False", "True m", "True True"]
 
 

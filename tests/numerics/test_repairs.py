@@ -57,7 +57,7 @@ def test_of_graphs_that_cancel(model: ModelProto, level: str) -> None:
 
 @pytest.mark.slow
 def test_of_random_models() -> None:
-    cases = [case for seed in range(200 if FULL else 6) if (case := random_model(seed)) is not None]
+    cases = [case for seed in range(200 if FULL else 8) if (case := random_model(seed)) is not None]
     found = [half_as_wrong(case.model, ("O2", "O3", "auto")[case.seed % 3], case.feeds) for case in cases]
     missed = [one for one in found if one is not None]
     assert sum(one.repair is not None for one in missed) > 0.6 * len(missed) > 2
