@@ -132,8 +132,6 @@ class Kernels:
     broken: Mapping[str, Broken]
     fuses: Mapping[str, Fused]
     """What a region stands for -> the form in which the runtime makes one kernel of it."""
-    scaled: Mapping[str, str] = field(default_factory=dict)
-    """Product -> the fusion that takes a stored number into its kernel which scales an operand or the result."""
     joined: tuple[Join, ...] = ()
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
@@ -152,6 +150,13 @@ class Kernels:
             for first, then in join.pairs if join.where == "stored" else ():
                 found.setdefault(first, {})[then] = join.name
         return MappingProxyType(found)
+
+    @cached_property
+    def scaled(self) -> Mapping[str, str]:
+        """Product -> the fusion that takes into its kernel a known number which scales an operand or the result."""
+        by_number = [join for join in self.joined if join.where == "number"]
+        products = ((frozenset.intersection(*map(frozenset, join.pairs)), join.name) for join in by_number)
+        return MappingProxyType({product: name for found, name in products for product in found})
 
     @cached_property
     def shifted(self) -> frozenset[str]:
@@ -262,7 +267,6 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
         fuses=MappingProxyType({kind: _fused(entry) for kind, entry in data.get("fuses", {}).items()}),
-        scaled=MappingProxyType(dict(data.get("scaled", {}))),
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),

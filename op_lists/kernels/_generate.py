@@ -104,7 +104,6 @@ HEADS: dict[str, dict[str, Any]] = {
                 "quotient": True,
             },
         },
-        "scaled": {"MatMul": "MatMulScaleFusion"},
         "joined": {
             "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
             "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
@@ -154,7 +153,6 @@ COMMENTS = {
 # double), so that only what stays float32 and is one of its pattern's `wide_variants` is one kernel. Of GELUs by tanh
 # those of squares are: behind a Cast FastGeluFusion::CheckSecondFormula wants the half of one of a cube to be
 # multiplied low, and reads that half.
-# [scaled]: a product = the fusion that takes a stored number into its kernel which scales an operand or the result.
 # [joined]: a fusion of two operators, the second the only reader of the first = the kernel that it `makes`, `where` (a
 # condition of ampgraph/planner/joints.py), and the low types in which it does.
 # An operator without an entry at an opset runs on the fallback provider in either type.
@@ -299,7 +297,7 @@ def render(target: str, registry: Registry) -> str:
     lines += ["# [kernels]: operator = ['first opset-last opset TYPE VARIABLE=float types ...', ...]"]
     lines += COMMENTS[target].strip().splitlines() + [""]
     lines += [f"{k} = {_value(v)}" for k, v in head.items() if k != "ties" and not isinstance(v, dict)]
-    sections = ("float32_inside", "tied", "broken", "fuses", "scaled", "joined")
+    sections = ("float32_inside", "tied", "broken", "fuses", "joined")
     for section in [name for name in sections if name in head]:
         entries = head[section]
         assert isinstance(entries, dict)
