@@ -17,7 +17,7 @@ from .state_tensors import StateBuilder
 Value = ir.Value
 FLOAT = ir.DataType.FLOAT
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-MOST = 7 / 8  # of all numbers: the others are cast with them, which takes a node less
+LAUNCH = 1 << 20  # bytes: what a kernel start is worth, as for the planner
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
@@ -57,9 +57,9 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value:
         states.flatten(parameter)
     whole = joined(b, parameters)
     for dtype, casts in lowered.items():
-        most = all(value.dtype == FLOAT for value in parameters) and _sum(casts) >= MOST * _sum(parameters)
-        taken = list(parameters) if most else list(casts)
-        low = b.cast(whole if most else _together(b, taken), dtype)
+        together = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
+        taken = list(parameters) if together else list(casts)
+        low = b.cast(whole if together else _together(b, taken), dtype)
         for piece, parameter in zip(split(b, low, list(map(size, taken))), taken, strict=True):
             shape = shapes[parameter]
             if parameter in casts:
@@ -91,6 +91,11 @@ def dims(value: Value) -> tuple[int, ...]:
 def size(value: Value) -> int:
     """How many numbers it holds."""
     return math.prod(dims(value))
+
+
+def _pays(low: int, numbers: int) -> bool:
+    """Whether the others are cast and taken apart with the low ones: else these are put side by side once more."""
+    return 10 * (numbers - low) <= LAUNCH + 8 * low
 
 
 def _sum(values: Iterable[Value]) -> int:
