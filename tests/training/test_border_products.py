@@ -20,8 +20,8 @@ CLASSES = 10
 def normed(width=32, classes=CLASSES, batch=8):
     """Three convolutions with norms behind them, and a head of two products."""
     blocks = [
-        f"[conv{n}] c{n} = Conv <pads = [1, 1, 1, 1]> (x{n}, w{n}) n{n} = BatchNormalization (c{n}, s{n}, b{n}, m{n}, v{n}) "
-        f"x{n + 1} = Relu (n{n})"
+        f"[conv{n}] c{n} = Conv <pads = [1, 1, 1, 1]> (x{n}, w{n}) "
+        f"n{n} = BatchNormalization (c{n}, s{n}, b{n}, m{n}, v{n}) x{n + 1} = Relu (n{n})"
         for n in range(3)
     ]
     text = f"""g (float[{batch},1,8,8] x0) => (float[{batch},{classes}] logits) {{ {" ".join(blocks)}
