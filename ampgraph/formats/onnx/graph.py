@@ -15,6 +15,7 @@ from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
 from . import io as onnx_io
 from .census import census
+from .copying import is_sorted
 from .dataflow import read_dataflow
 from .flat_model import SORTED
 from .graph_editor import OnnxGraphEditor
@@ -24,7 +25,6 @@ from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
-from .walk import captured
 from .weights import dims, nbytes
 
 TRAINING_STEP = "ampgraph.step"
@@ -63,7 +63,7 @@ class OnnxGraph(RunnableOnnx):
         """Sorts what is unsorted, and looks at nothing that was not edited since."""
         if self._sorted:
             return
-        unsorted = [graph for graph in self._graphs() if not _is_sorted(graph)]
+        unsorted = [graph for graph in self._graphs() if not is_sorted(graph)]
         for graph in unsorted:
             graph.sort()
         if unsorted:
@@ -191,17 +191,6 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
     small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
     shape = ",".join(map(str, dims(tensor)))
     return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"
-
-
-def _is_sorted(graph: ir.Graph) -> bool:
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for value in (*node.inputs, *captured(node)):
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer.graph is graph and producer not in seen:
-                return False
-        seen.add(node)
-    return True
 
 
 def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:
