@@ -20,7 +20,7 @@ from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
-from .taken import taken_by_softmax
+from .taken import bias_taken_by, taken_by_softmax
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def tie_regions(
         if decided[0] != HIGH and options.level.kept != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
-        ties.append((_units(core), *decided))
+        bias = bias_taken_by(flow, options, region) if decided[0] == HIGH else None
+        joined |= set() if bias is None else {bias.id}
+        ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
         if form is None:
             beside += beside_fusion(context, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
