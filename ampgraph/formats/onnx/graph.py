@@ -39,13 +39,14 @@ class OnnxGraph(RunnableOnnx):
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
-        self._sorted = False
+        self._sorted = self._inside = False
         super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
         graph._sorted = graph.model.graph.meta.pop(SORTED, False)
+        graph._inside = graph.model.graph.meta.pop(onnx_io.INSIDE)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -55,8 +56,8 @@ class OnnxGraph(RunnableOnnx):
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Makes every dataflow out of date, and the list of graphs."""
-        self._all, self._sorted = None, False
+        """Makes every dataflow out of date, and what is known of the graphs."""
+        self._all, self._sorted, self._inside = None, False, False
         super().edited()
 
     def prepare(self) -> None:
@@ -145,6 +146,8 @@ class OnnxGraph(RunnableOnnx):
         return census(self.model)
 
     def data_files(self) -> list[Path]:
+        if self._inside:
+            return []
         return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
