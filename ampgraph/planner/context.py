@@ -9,6 +9,7 @@ from ..core.borders import Borders
 from ..core.dataflow import Dataflow, Op
 from ..oplists.operators import Listing
 from ..oplists.traits import Traits
+from .extents import Extents
 from .options import Options
 from .sizes import OpenSizes
 
@@ -29,6 +30,11 @@ class Context:
     def traits(self) -> Traits:
         """What operators are: as shipped, with the user's lists."""
         return self.options.lists.traits
+
+    @cached_property
+    def extents(self) -> Extents:
+        """How large the numbers of stored tensors are."""
+        return Extents(self.flow, self.options)
 
     @cached_property
     def sizes(self) -> OpenSizes:
