@@ -175,6 +175,8 @@ def _class(options: Options, kind: str) -> str:
 def _in_range(context: Context, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
     bias = context.flow.values[region.bias]
+    if context.extents.is_plain(bias):
+        return True
     read = 0 < context.flow.weights.size(bias) <= LONGEST_BIAS
     return read and context.extents.of(bias).largest <= context.options.largest
 

@@ -52,8 +52,8 @@ def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
     if not context.guards_hold:
         return Tail()
     read, made = _read_by_products(context, regions, guarded), _made_by_products(context, regions, guarded)
-    apart = read | scaled_results(context)
-    behind = {op for op in made - apart if regions.classes[op] in WORTH}
+    behind = {op for op in made - read if regions.classes[op] in WORTH}
+    behind -= scaled_results(context, behind)
     roots = {root for op in behind for root in guarded.units_of(context.flow.ops[op])}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
     for op in context.flow.ops if roots else ():
@@ -111,11 +111,7 @@ def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> s
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
     ends |= context.borders.after.keys()
     for op in reversed(flow.ops):
-        if (
-            regions.classes[op.id] == "white"
-            or not values.isdisjoint(op.outputs)
-            or not ends.isdisjoint(op.outputs)
-        ):
+        if regions.classes[op.id] == "white" or not values.isdisjoint(op.outputs) or not ends.isdisjoint(op.outputs):
             found.add(op.id)
             context.borders.add_origins(values, op.inputs)
     return found

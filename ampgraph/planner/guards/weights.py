@@ -34,12 +34,12 @@ class Unstorable(Findings):
 
 def guard_weights(context: Context, steady: Steady) -> Unstorable:
     """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
-    options, reader = context.options, _Reader(context, steady)
+    options, reader, largest = context.options, _Reader(context, steady), context.options.largest
     multiplied = "floor" in options.rewrites
     masks: list[int] = []
     flushing: dict[int, float] = {}
     for value, extent in reader.extents():
-        if extent.largest > options.largest:
+        if extent.largest > largest:
             if extent.below and reader.may_floor(value) and is_mask(context, value.id, multiplied=multiplied):
                 masks.append(value.id)
             else:
