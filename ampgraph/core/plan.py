@@ -27,7 +27,7 @@ class Why:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: there is one for each slot, and frozen ones take longer to make
 class Decision:
     """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 

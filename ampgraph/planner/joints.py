@@ -38,12 +38,16 @@ class Joint:
 def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     """All that the target would join in float32, in the order of the model."""
     by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
-    firsts = {first for first, _ in by_pair}
-    ends = {then for _, then in by_pair} | options.lists.traits.operators("nothing_in_inference")
+    idle = options.lists.traits.operators("nothing_in_inference")
+    ends = {first: idle | {then for one, then in by_pair if one == first} for first, _ in by_pair}
     found: list[Joint] = []
-    for op in flow.ops if firsts else ():
-        then = _reader(flow, op) if op.role in firsts else None
-        if then is not None and then.role in ends and (joint := _joint(flow, options, op, by_pair)) is not None:
+    for op in flow.with_roles(ends):
+        then = _reader(flow, op)
+        if (
+            then is not None
+            and then.role in ends[op.role]
+            and (joint := _joint(flow, options, op, by_pair)) is not None
+        ):
             found.append(joint)
     return found
 
