@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
@@ -21,9 +23,12 @@ UNKNOWN = NONE - 1
 MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
-def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
-    shapes = OnnxShapes(model)
+def read_dataflow(
+    model: ir.Model, low: str, low_io: frozenset[str], in_file: Iterable[onnx.NodeProto] | None = None
+) -> Dataflow:
+    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low;
+    ``in_file``: the main graph's nodes as the file has them, where they are still that."""
+    shapes = OnnxShapes(model, in_file)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
