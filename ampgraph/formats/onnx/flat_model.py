@@ -18,6 +18,9 @@ from .proto import Holder
 SORTED = "ampgraph.sorted"
 """Where the main graph remembers that it was read in order."""
 
+NODES = "ampgraph.nodes"
+"""Where it remembers the nodes as the file has them, for whoever reads it: they are true until the first edit."""
+
 Values = dict[str, ir.Value]
 Infos = dict[str, ValueInfoProto]
 
@@ -31,7 +34,7 @@ def flat_model(proto: ModelProto, held: Holder) -> ir.Model | None:
     if graph is None:
         return None
     graph.opset_imports.update(ir.serde.deserialize_opset_import(proto.opset_import))
-    graph.meta[SORTED] = True
+    graph.meta[SORTED], graph.meta[NODES] = True, proto.graph.node
     fields = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
     said = {name: getattr(proto, name) for name in fields if proto.HasField(name)}
     props = ir.serde.deserialize_metadata_props(proto.metadata_props)

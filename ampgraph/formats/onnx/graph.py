@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 
 import onnx
@@ -17,7 +17,7 @@ from . import io as onnx_io
 from .census import census
 from .copying import is_sorted
 from .dataflow import read_dataflow
-from .flat_model import SORTED
+from .flat_model import NODES, SORTED
 from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
@@ -40,13 +40,15 @@ class OnnxGraph(RunnableOnnx):
         self.model = model
         self._all: list[ir.Graph] | None = None
         self._sorted = self._inside = False
-        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
+        self._in_file: Iterable[onnx.NodeProto] | None = None  # the main graph's nodes, until the first edit
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io, self._in_file))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
-        graph._sorted = graph.model.graph.meta.pop(SORTED, False)
-        graph._inside = graph.model.graph.meta.pop(onnx_io.INSIDE)
+        meta = graph.model.graph.meta
+        graph._sorted, graph._inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
+        graph._in_file = meta.pop(NODES, None)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -56,8 +58,8 @@ class OnnxGraph(RunnableOnnx):
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Makes every dataflow out of date, and what is known of the graphs."""
-        self._all, self._sorted, self._inside = None, False, False
+        """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
+        self._all, self._sorted, self._inside, self._in_file = None, False, False, None
         super().edited()
 
     def prepare(self) -> None:
