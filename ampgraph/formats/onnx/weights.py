@@ -91,16 +91,23 @@ def pieces(data: Array) -> Iterator[Array]:
 class OnnxWeights:
     """The WeightReader of the dataflow."""
 
+    def __init__(self) -> None:
+        self._sizes: dict[ir.Value, int] = {}
+
     def size(self, value: Value) -> int:
-        tensor = stored_tensor(value.native)
-        return size(tensor) if tensor is not None else 0
+        native = value.native
+        known = self._sizes.get(native)
+        if known is None:
+            tensor = stored_tensor(native)
+            known = self._sizes[native] = size(tensor) if tensor is not None else 0
+        return known
 
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
-        tensor = stored_tensor(value.native)
-        if tensor is None or size(tensor) > limit:
+        if self.size(value) > limit:
             return None
-        return np.asarray(tensor.numpy())
+        tensor = stored_tensor(value.native)
+        return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
         tensor = stored_tensor(value.native)
