@@ -43,11 +43,8 @@ def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     found: list[Joint] = []
     for op in flow.with_roles(ends):
         then = _reader(flow, op)
-        if (
-            then is not None
-            and then.role in ends[op.role]
-            and (joint := _joint(flow, options, op, by_pair)) is not None
-        ):
+        joint = _joint(flow, options, op, then, by_pair) if then is not None and then.role in ends[op.role] else None
+        if joint is not None:
             found.append(joint)
     return found
 
@@ -57,9 +54,11 @@ def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
     return all(flow.with_roles((role,)) for role in pair)
 
 
-def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
-    """What an operator is the first of."""
-    values, then = [op.outputs[0]], _reader(flow, op)
+def _joint(
+    flow: Dataflow, options: Options, op: Op, then: Op | None, by_pair: Mapping[tuple[str, str], Join]
+) -> Joint | None:
+    """What an operator is the first of, by its one reader."""
+    values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
         then = _reader(flow, then)

@@ -267,6 +267,8 @@ def _square(sight: Sight, op: Op) -> Spoilt:
 
 def _shrunk(sight: Sight, op: Op) -> Spoilt:
     """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
+    if sight.context.stored.isdisjoint(op.inputs):
+        return None
     if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
         return None
     if (factor := shrinks(sight.context, op)) is None:

@@ -102,12 +102,13 @@ def _spoils(context: Context, regions: Regions, op: Op) -> bool:
 def _before_products(context: Context, regions: Regions) -> set[int]:
     """Operators with a product behind them: what a Cast is for."""
     found, values = set[int](), set[int]()
+    add = context.borders.origins_into(values)
     for op in reversed(context.flow.ops):
         if not values.isdisjoint(op.outputs):
             found.add(op.id)
         elif regions.classes[op.id] != "white":
             continue
-        context.borders.add_origins(values, op.inputs)
+        add(op.inputs)
     return found
 
 
