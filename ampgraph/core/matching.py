@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .dataflow import NONE, Dataflow, Op
 from .pattern_program import ANY, Alternative, Branch, Choices, Expected, Found, Instruction, merge
@@ -14,8 +15,7 @@ Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A pattern that is there. ``result`` is the last node; ``parts`` are the values and ``nodes`` the operators by the
     pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through;
     ``numbers`` are None where something else stands, which is not checked."""

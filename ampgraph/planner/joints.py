@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..oplists.kernels import Join, Place
@@ -15,8 +15,7 @@ ROWS = 2  # axes of what a Gemm makes
 STEPS = 8  # operators looked back for what is stored
 
 
-@dataclass(frozen=True)
-class Joint:
+class Joint(NamedTuple):
     """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
     what it is handed on as unchanged."""
 
