@@ -39,9 +39,10 @@ class OnnxShapes:
 
     def __call__(self, value: Value) -> Shape | None:
         native: ir.Value = value.native
-        shape = native.shape if native.const_value is None else native.const_value.shape
-        if shape is not None:
-            return sizes(shape)
+        if native.const_value is not None:
+            return dims(native.const_value)
+        if native.shape is not None:
+            return sizes(native.shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
