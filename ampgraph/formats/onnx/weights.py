@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -93,6 +94,11 @@ class OnnxWeights:
         return value.native
 
 
+@lru_cache(maxsize=1024)
+def _shape(dims: tuple[int, ...]) -> ir.Shape:
+    return ir.Shape(dims, frozen=True)
+
+
 class RoundedTensor(ir.LazyTensor):
     """A float32 tensor rounded to ``dtype`` (nearest, ties to even) when it is read, never held.
 
@@ -103,10 +109,10 @@ class RoundedTensor(ir.LazyTensor):
         super().__init__(
             self._round,
             IR_TYPES[dtype],
-            ir.Shape(dims(source)),
+            _shape(dims(source)),
             name=source.name,
             doc_string=source.doc_string,
-            metadata_props=dict(source.metadata_props),
+            metadata_props=dict(said) if (said := source.metadata_props) else None,
         )
         self.source, self.low, self.floor = source, STORED_TYPES[dtype], floor
 
