@@ -23,16 +23,18 @@ class Borders:
         """A value with all that it is passed from."""
         return _closure(value, self.before)
 
-    def origins_of(self, values: Iterable[int]) -> set[int]:
-        """Several values with all that they are passed from; those that are not there are left out."""
-        found = set(values)
+    def add_origins(self, found: set[int], values: Iterable[int]) -> None:
+        """Adds several values with all that they are passed from; those that are not there are left out."""
+        found.update(values)
         found.discard(NONE)
-        return found.union(*map(self.origins, found & self.before.keys())) if self.before else found
+        for value in self.before.keys() & values if self.before else ():
+            found |= self.origins(value)
 
-    def copies_of(self, values: Iterable[int]) -> set[int]:
-        """Several values with all that they are passed to."""
-        found = set(values)
-        return found.union(*map(self.copies, found & self.after.keys())) if self.after else found
+    def add_copies(self, found: set[int], values: Iterable[int]) -> None:
+        """Adds several values with all that they are passed to."""
+        found.update(values)
+        for value in self.after.keys() & values if self.after else ():
+            found |= self.copies(value)
 
     def copies(self, value: int) -> set[int]:
         """A value with all that it is passed to."""

@@ -175,6 +175,7 @@ class Dataflow:
         """What a node was exported from, where the file says it."""
         self._read_shape = read_shape
         self._parent: list[int] = []
+        self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
         """The same snapshot for another reader: ties that one makes are not seen in the other."""
@@ -267,13 +268,15 @@ class Dataflow:
 
     def scalar(self, value: int, *, overridable: bool = False) -> float | None:
         """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default"""
-        item = self.values[value] if value != NONE else None
-        if item is None or not (item.weight or (overridable and item.default)) or self.weights.size(item) != 1:
+        if value == NONE or not (self.values[value].weight or (overridable and self.values[value].default)):
             return None
-        array = self.weights.array(item)
-        if array is None or array.dtype.kind in "USO":
-            return None
-        return float(array.reshape(-1)[0])
+        if value not in self._scalars:
+            self._scalars[value] = self._read_scalar(self.values[value])
+        return self._scalars[value]
+
+    def _read_scalar(self, item: Value) -> float | None:
+        array = self.weights.array(item) if self.weights.size(item) == 1 else None
+        return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 
     def number(self, op: Op, name: str) -> float | None:
         """The number in an attribute, None where there is none."""

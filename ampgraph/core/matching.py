@@ -60,12 +60,14 @@ class PatternSet:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
         matcher = Matcher(flow, self, classes or {})
         anchors = self._anchors(classes or {})
-        behind = {name: self._behind(name, classes or {}) for name in {*anchors.values()}}
+        behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
         for op in flow.with_roles(anchors):
             if not op.slots:
                 continue
-            anchor = anchors[op.role]
-            if (roles := behind[anchor]) and roles.isdisjoint(reader.role for reader in flow.readers(op.outputs[0])):
+            if (anchor := anchors[op.role]) not in behind:
+                behind[anchor] = self._behind(anchor, classes or {})
+            read = [flow.ops[use.op].role for use in flow.uses[op.outputs[0]] if use.op != NONE]
+            if (roles := behind[anchor]) and roles.isdisjoint(read):
                 continue
             if (match := matcher.at(op, self._tree(anchor))) is not None:
                 yield match

@@ -27,7 +27,7 @@ class Why:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: there is one for each slot, and frozen ones take longer to make
 class Decision:
     """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 
@@ -79,6 +79,9 @@ BY_SQUARES = "Gelu by tanh, of squares"
 SAME_RESULT = (*REORDERED, BY_SQUARES)
 """Rewrites that leave their last node, which reads other values."""
 
+NUMBER = "Constant"
+"""A number of one element that follows from sizes: ``axis`` is how many dimensions it has, ``epsilon`` the number."""
+
 DROPPED = ("cast", "pad")
 """Names of rewrites that take nodes away which do nothing."""
 FOLDS = ("bias", "power", "scale")
@@ -88,8 +91,8 @@ FOLDS = ("bias", "power", "scale")
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
-    it, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a
-    norm's. ``name``: which rewrite it is."""
+    it, a number stored, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and
+    ``epsilon`` are a norm's, or a number's. ``name``: which rewrite it is."""
 
     scope: str
     kind: str

@@ -101,7 +101,7 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike"]
+Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
 """Where a fusion of two operators is made."""
 
 

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..core.borders import Borders
-from ..core.dataflow import Dataflow, Op
+from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.operators import Listing
-from ..oplists.traits import Traits
+from ..oplists.traits import Trait, Traits
+from .extents import Extents
 from .options import Options
 from .sizes import OpenSizes
+
+TOWARDS_SCORES: tuple[Trait, ...] = ("mask_path", "scalings", "multiplies")
+"""Traits of the operators by which a mask reaches its Softmax."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,27 @@ class Context:
     def traits(self) -> Traits:
         """What operators are: as shipped, with the user's lists."""
         return self.options.lists.traits
+
+    @cached_property
+    def extents(self) -> Extents:
+        """How large the numbers of stored tensors are."""
+        return Extents(self.flow, self.options)
+
+    @cached_property
+    def scores(self) -> set[int]:
+        """What a Softmax may read, through arithmetic and moves: most values of a model are none, and so no mask."""
+        flow, traits, found = self.flow, self.traits, set[int]()
+        through = frozenset[str]().union(*map(traits.operators, TOWARDS_SCORES))
+        readers = flow.with_roles(traits.operators("softmaxes") | traits.operators("attention_bias"))
+        work = [value for op in readers for value in op.inputs if value != NONE]
+        while work:
+            value = work.pop()
+            if value not in found:
+                found.add(value)
+                writer = flow.writer(value)
+                if writer is not None and writer.role in through:
+                    work += [v for v in writer.inputs if v != NONE]
+        return found
 
     @cached_property
     def sizes(self) -> OpenSizes:

@@ -14,6 +14,7 @@ from .forms import find_forms
 from .given_casts import find_given_casts
 from .given_pads import find_given_pads
 from .guards.measured import passing
+from .known_numbers import find_known_numbers
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -51,8 +52,9 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     found = [*norms, *forms]
     idle = find_given_casts(Context(flow, options)) if "cast" in names else []
     idle += find_given_pads(Context(flow, options)) if "pad" in names else []
+    numbers = find_known_numbers(Context(flow, options)) if "number" in names else []
     masks = possible_shifts(Context(flow, options)) if "mask" in names else []
-    if not clips and not folds and not idle and not masks:
+    if not clips and not folds and not idle and not masks and not numbers:
         return found
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
@@ -61,6 +63,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     found += shifts(Context(flow, options), trial, masks)
     if not any(trial.is_low(unit.id) for unit in flow.units):
         return found
+    found += numbers
     taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
     return found + [one for one in idle if not any((one.scope, index) in taken for index in one.nodes)]
 

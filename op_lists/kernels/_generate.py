@@ -105,6 +105,7 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "joined": {
+            "BiasGeluFusion": _joined("BiasGelu", "vector", "Add Gelu"),
             "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
             "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
             "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),

@@ -51,13 +51,20 @@ __all__ = [
 ]
 
 
+INSIDE = "ampgraph.inside"
+"""Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
+
+
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model; its external tensors stay on disk, mapped when they are read.
 
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    return _native(*_checked(path), path.parent.absolute(), str(path))
+    proto, held, outside = _checked(path)
+    model = _native(proto, held, path.parent.absolute() if outside else None, str(path))
+    model.graph.meta[INSIDE] = not outside
+    return model
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -65,8 +72,8 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return _checked(path)[0]
 
 
-def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder]]:
-    """The same with its graphs, which take a walk to find."""
+def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
+    """The same with its graphs, which take a walk to find, and whether it has data files."""
     proto = onnx.ModelProto()
     try:
         with _mapped(path) as data:
@@ -81,9 +88,9 @@ def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder]]:
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     held = holders(proto)
-    check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
+    outside = check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
     check_mark(proto, path.parent, str(path))
-    return proto, held
+    return proto, held, outside
 
 
 @contextlib.contextmanager
@@ -135,12 +142,10 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
     remember(model, said)
     if not annotated:
         know_plain(model)
-    outside = False
     for tensor in (tensor for holder in held for tensor in holder.tensors()):
-        outside |= bool(tensor.external_data)
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
-    if folder is not None and outside:
+    if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
     return model

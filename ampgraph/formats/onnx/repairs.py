@@ -36,7 +36,7 @@ def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str]
     slices = bounds_as_vectors(proto.graph, held[0].standard("Slice"))
     several = "Slice has" if slices == 1 else "Slices have"
     said += [f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else []
-    return said, held
+    return said, holders(proto) if count or slices else held
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from ...core.dataflow import NONE, Dataflow, Op
@@ -41,7 +41,7 @@ class Cancelling:
     def _spread(self, op: Op) -> list[Op]:
         """A variance or a covariance."""
         inputs = [v for v in op.inputs if v != NONE]
-        if len(inputs) != 2:
+        if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
             product = self._writer(square)
@@ -66,6 +66,16 @@ class Cancelling:
                     between = {**path, **one, **two, op.id: op}
                     return list({**between, **self._weights(between)}.values())
         return []
+
+    @cached_property
+    def _multiplied(self) -> set[int]:
+        """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
+        making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
+        found = set[int]()
+        for op in self.flow.with_roles(making | self.keeping | self.traits.operators("scalings")):
+            if self._multiplies(op) or not found.isdisjoint(op.inputs):
+                found.update(op.outputs)
+        return found
 
     def _weights(self, path: Path) -> Path:
         """What makes the weights of a mean: rounded, they do not add up to one."""
@@ -110,7 +120,7 @@ class Cancelling:
 
     def _distance(self, op: Op) -> list[Op]:
         """A sum that has a product and the squares of one of its operands."""
-        if not any(v in self._powers for v in op.inputs):
+        if self._powers.isdisjoint(op.inputs):
             return []
         terms = list(self._terms(op))
         products = [t for t in terms if self._is_product(t)]
@@ -146,7 +156,7 @@ class Cancelling:
         return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.flow, op)))
 
     @cached_property
-    def _powers(self) -> Collection[int]:
+    def _powers(self) -> set[int]:
         """Values that are sums of squares and of what else is added to them."""
         found = set[int]()
         for op in self.flow.ops if self.squares else ():

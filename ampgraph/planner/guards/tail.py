@@ -52,12 +52,13 @@ def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
     if not context.guards_hold:
         return Tail()
     read, made = _read_by_products(context, regions, guarded), _made_by_products(context, regions, guarded)
-    apart = read | scaled_results(context)
+    behind = {op for op in made - read if regions.classes[op] in WORTH}
+    behind -= scaled_results(context, behind)
+    roots = {root for op in behind for root in guarded.units_of(context.flow.ops[op])}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
-    for op in context.flow.ops:
-        cls = regions.classes[op.id] if op.id in made and op.id not in apart else ""
-        own = WORTH.get(cls, 1)
-        for root in guarded.units_of(op):
+    for op in context.flow.ops if roots else ():
+        own = WORTH[regions.classes[op.id]] if op.id in behind else 1
+        for root in roots.intersection(map(guarded.find, op.slots.values())):
             factors[root] = max(factors.get(root, -1), own)
     preferred = [root for root, factor in factors.items() if factor < 0 and may_be_free(guarded, root)]
     moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
@@ -99,19 +100,20 @@ def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> s
     for op in flow.ops:
         if not values.isdisjoint(op.inputs) or (regions.classes[op.id] == "white" and _may_be_low(guarded, op)):
             found.add(op.id)
-            values |= context.borders.copies_of(op.outputs)
+            context.borders.add_copies(values, op.outputs)
     return found
 
 
 def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
     """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
     flow, found, values = context.flow, set[int](), set[int]()
-    ends = {use.value for uses in flow.uses for use in uses if use.op == NONE and guarded.is_low(use.unit)}
+    left = {value for scope in flow.scopes for value in scope.outputs}
+    ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
+    ends |= context.borders.after.keys()
     for op in reversed(flow.ops):
-        after = not (values.isdisjoint(op.outputs) and context.borders.after.keys().isdisjoint(op.outputs))
-        if after or regions.classes[op.id] == "white" or not ends.isdisjoint(op.outputs):
+        if regions.classes[op.id] == "white" or not values.isdisjoint(op.outputs) or not ends.isdisjoint(op.outputs):
             found.add(op.id)
-            values |= context.borders.origins_of(op.inputs)
+            context.borders.add_origins(values, op.inputs)
     return found
 
 
