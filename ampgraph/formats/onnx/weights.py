@@ -136,7 +136,7 @@ class RoundedTensor(ir.LazyTensor):
             frozen_shape(self.dims),
             name=source.name,
             doc_string=source.doc_string,
-            metadata_props=dict(source.metadata_props) or None,
+            metadata_props=dict(said) if (said := source.metadata_props) else None,
         )
 
     def __repr__(self) -> str:
