@@ -78,9 +78,9 @@ class OnnxWeights:
     def array(self, value: Value, limit: int = 1 << 16) -> Array | None:
         """The whole tensor if it has at most ``limit`` elements, else None."""
         tensor = stored_tensor(value.native)
-        if tensor is None or size(tensor) > limit:
+        if tensor is None or math.prod(shape := dims(tensor)) > limit:
             return None
-        return np.asarray(tensor.numpy())
+        return flat(tensor).reshape(shape) if type(tensor) is InFile else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:
         tensor = stored_tensor(value.native)
