@@ -58,8 +58,8 @@ def nbytes(tensor: ir.TensorProtocol) -> int:
 
 def flat(tensor: ir.TensorProtocol) -> Array:
     """The elements in one dimension; a view where the tensor is mapped or raw."""
-    if type(tensor) is InFile and tensor.raw.data_type == FLOAT and tensor.raw.HasField("raw_data"):
-        return np.frombuffer(tensor.raw.raw_data, "<f4")
+    if type(tensor) is InFile and (raw := tensor.raw).data_type == FLOAT and raw.HasField("raw_data"):
+        return np.frombuffer(raw.raw_data, "<f4")
     return np.ascontiguousarray(tensor.numpy()).reshape(-1)
 
 
