@@ -40,6 +40,11 @@ class Context:
         return Extents(self.flow, self.options)
 
     @cached_property
+    def stored(self) -> frozenset[int]:
+        """The values that are stored tensors."""
+        return frozenset(value.id for value in self.flow.values if value.weight)
+
+    @cached_property
     def scores(self) -> set[int]:
         """What a Softmax may read, through arithmetic and moves: most values of a model are none, and so no mask."""
         flow, traits, found = self.flow, self.traits, set[int]()

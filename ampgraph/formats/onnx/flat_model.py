@@ -14,6 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 
 from .node_parts import NUMBERS, Kind, Parts
 from .proto import Holder
+from .weights import frozen_shape
 
 SORTED = "ampgraph.sorted"
 """Where the main graph remembers that it was read in order."""
@@ -45,8 +46,7 @@ def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
     inputs = [ir.serde.deserialize_value_info_proto(info, None) for info in proto.input]
     values: Values = {value.name or "": value for value in inputs}
     infos = {info.name: info for info in proto.value_info}
-    shapes = _Shapes()
-    stored = [_stored(tensor, values, infos, shapes) for tensor in proto.initializer]
+    stored = [_stored(tensor, values, infos) for tensor in proto.initializer]
     if not all(value.name for value in stored):
         return None
     nodes = _Nodes(values, infos).read(parts)
@@ -63,15 +63,7 @@ def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
     )
 
 
-class _Shapes(dict[tuple[int, ...], ir.Shape]):
-    """Shapes of stored tensors, which are many tensors' and frozen."""
-
-    def __missing__(self, dims: tuple[int, ...]) -> ir.Shape:
-        shape = self[dims] = ir.Shape(dims, frozen=True)
-        return shape
-
-
-def _stored(proto: TensorProto, values: Values, infos: Infos, shapes: _Shapes) -> ir.Value:
+def _stored(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
     """The value of an initializer: a new one, or the input whose default it is."""
     tensor, name = ir.serde.deserialize_tensor(proto), proto.name
     value = values.get(name)
@@ -79,7 +71,7 @@ def _stored(proto: TensorProto, values: Values, infos: Infos, shapes: _Shapes) -
         value.const_value = tensor
         return value
     value = values[name] = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=shapes[tuple(proto.dims)], const_value=tensor
+        name=name, type=ir.TensorType(tensor.dtype), shape=frozen_shape(tuple(proto.dims)), const_value=tensor
     )
     if name in infos:
         ir.serde.deserialize_value_info_proto(infos[name], value)

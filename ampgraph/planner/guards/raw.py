@@ -37,7 +37,7 @@ def raw(context: Context, regions: Regions) -> Raw:
     """Follows the model's float32 inputs to the first products."""
     flow, borders = context.flow, context.borders
     constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(context, v.id)}
-    fixed, seen = {NONE, *(v.id for v in flow.values if v.weight)}, set(values)  # with stored ones, with products'
+    fixed, seen = {NONE, *context.stored}, set(values)  # with stored ones, with products'
     ops, products = set[int](), set[int]()
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
@@ -102,12 +102,13 @@ def _spoils(context: Context, regions: Regions, op: Op) -> bool:
 def _before_products(context: Context, regions: Regions) -> set[int]:
     """Operators with a product behind them: what a Cast is for."""
     found, values = set[int](), set[int]()
+    add = context.borders.origins_into(values)
     for op in reversed(context.flow.ops):
         if not values.isdisjoint(op.outputs):
             found.add(op.id)
         elif regions.classes[op.id] != "white":
             continue
-        context.borders.add_origins(values, op.inputs)
+        add(op.inputs)
     return found
 
 

@@ -18,7 +18,7 @@ from .flat_update import Move, Part, Together, add_average, move_together, move_
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
-from .running_state import RunningState
+from .running_state import RunningState, told_by_gradients
 from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 from .update_options import UpdateOptions
@@ -87,7 +87,8 @@ def add_update(
     b.scope = ""
     parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
-    kept = RunningState(b, running, scale is not None and scale.skips)
+    told = told_by_gradients(b.graph, parameters)
+    kept = RunningState(b, running, scale is not None and scale.skips, told)
     scaled = gradients
     if scale is not None:
         gradients = [b.op("Div", gradient, scale.seed) for gradient in gradients]

@@ -94,6 +94,21 @@ def test_two_factors_of_one_product_and_what_is_nearly_too_large() -> None:
     np.testing.assert_array_equal(held["w"][small], (W.astype(np.float64) * factor).astype(np.float16)[small])
 
 
+def test_a_factor_of_two_products_is_given_to_both() -> None:
+    """As attention scales queries and keys by the root of one number."""
+    held = stored(model("a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  t = Add (q, k)"))
+    factor = float(S) / float(held["s"])
+    np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * factor).astype(np.float16))
+
+
+@pytest.mark.parametrize("zeros", ["z", "i"])
+def test_shared_zeros_are_the_same_times_anything(zeros: str) -> None:
+    """As an exporter writes equal biases of layers that were not trained."""
+    body = f"i = Identity (z)  a = MatMul (x, w)  d = Add (a, {zeros})  r = Mul (d, s)  e = Add (r, z)  t = Relu (e)"
+    held = stored(model(body, z=np.zeros(64, np.float32)))
+    np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * (float(S) / float(held["s"]))).astype(np.float16))
+
+
 def test_bytes_on_disk_are_those_in_memory(tmp_path: Any) -> None:
     given = model(BODIES["with a bias"])
     ampgraph.convert(given, output=tmp_path / "m.onnx")
