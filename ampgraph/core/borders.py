@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from .dataflow import NONE, Dataflow
 
@@ -23,22 +24,23 @@ class Borders:
         """A value with all that it is passed from."""
         return _closure(value, self.before)
 
-    def add_origins(self, found: set[int], values: Iterable[int]) -> None:
-        """Adds several values with all that they are passed from; those that are not there are left out."""
-        found.update(values)
-        found.discard(NONE)
-        for value in self.before.keys() & values if self.before else ():
-            found |= self.origins(value)
+    def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+        """What adds several values to a set, with all that they are passed from."""
+        return partial(_add_closures, found, self.before) if self.before else found.update
 
-    def add_copies(self, found: set[int], values: Iterable[int]) -> None:
-        """Adds several values with all that they are passed to."""
-        found.update(values)
-        for value in self.after.keys() & values if self.after else ():
-            found |= self.copies(value)
+    def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+        """What adds several values to a set, with all that they are passed to."""
+        return partial(_add_closures, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
         """A value with all that it is passed to."""
         return _closure(value, self.after)
+
+
+def _add_closures(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    found.update(values)
+    for value in step.keys() & values:
+        found |= _closure(value, step)
 
 
 def _closure(value: int, step: dict[int, list[int]]) -> set[int]:

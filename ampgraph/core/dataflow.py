@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
@@ -256,7 +258,7 @@ class Dataflow:
     def with_roles(self, roles: Collection[str]) -> list[Op]:
         """The operators that have one of some roles, in their order; to be asked for once the model is read."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
-        return groups[0] if len(groups) == 1 else sorted((op for ops in groups for op in ops), key=lambda op: op.id)
+        return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

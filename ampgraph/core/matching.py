@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .dataflow import NONE, Dataflow, Op
 from .pattern_program import ANY, Alternative, Branch, Choices, Expected, Found, Instruction, merge
@@ -14,8 +15,7 @@ Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A pattern that is there. ``result`` is the last node; ``parts`` are the values and ``nodes`` the operators by the
     pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through;
     ``numbers`` are None where something else stands, which is not checked."""
@@ -58,7 +58,7 @@ class PatternSet:
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
-        matcher = Matcher(flow, self, classes or {})
+        matcher, ops, uses = Matcher(flow, self, classes or {}), flow.ops, flow.uses
         anchors = self._anchors(classes or {})
         behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
         for op in flow.with_roles(anchors):
@@ -66,7 +66,7 @@ class PatternSet:
                 continue
             if (anchor := anchors[op.role]) not in behind:
                 behind[anchor] = self._behind(anchor, classes or {})
-            read = [flow.ops[use.op].role for use in flow.uses[op.outputs[0]] if use.op != NONE]
+            read = [ops[use.op].role for use in uses[op.outputs[0]] if use.op != NONE]
             if (roles := behind[anchor]) and roles.isdisjoint(read):
                 continue
             if (match := matcher.at(op, self._tree(anchor))) is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.matching import Match, Mismatch, PatternSet
@@ -16,8 +16,7 @@ PRODUCT = "Product"
 NORMAL = "normal"  # what patterns call the data of a norm before its scale
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """Nodes that share one decision. ``kind`` is the operator they stand for; ``result`` their last node."""
 
     kind: str

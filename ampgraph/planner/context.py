@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,6 +41,11 @@ class Context:
         return Extents(self.flow, self.options)
 
     @cached_property
+    def stored(self) -> frozenset[int]:
+        """The values that are stored tensors."""
+        return frozenset(value.id for value in self.flow.values if value.weight)
+
+    @cached_property
     def scores(self) -> set[int]:
         """What a Softmax may read, through arithmetic and moves: most values of a model are none, and so no mask."""
         flow, traits, found = self.flow, self.traits, set[int]()
@@ -59,6 +65,22 @@ class Context:
     def sizes(self) -> OpenSizes:
         """Sizes of values, the open dimensions guessed."""
         return OpenSizes(self.flow, self.options.dims, self.traits)
+
+    @cached_property
+    def _before(self) -> dict[frozenset[int], set[int]]:
+        return {}
+
+    def with_all_before(self, ops: frozenset[int]) -> Set[int]:
+        """Operators, with all those that what they read was made by, across borders as well."""
+        if ops not in self._before:
+            found, values = set(ops), set[int]()
+            add = self.borders.origins_into(values)
+            for op in reversed(self.flow.ops):
+                if op.id in ops or not values.isdisjoint(op.outputs):
+                    found.add(op.id)
+                    add(op.inputs)
+            self._before[ops] = found
+        return self._before[ops]
 
     @property
     def guards_hold(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..core.plan import Rewrite, Why
@@ -37,6 +37,16 @@ class Regions:
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     beside: Sequence[Hold | Tie] = ()
     fused: frozenset[int] = frozenset()
+
+    @cached_property
+    def white(self) -> frozenset[int]:
+        """Operators that are products, or governed like one."""
+        return frozenset(op for op, cls in enumerate(self.classes) if cls == "white")
+
+    @cached_property
+    def inside(self) -> frozenset[int]:
+        """Operators of regions that are more than a product with its bias."""
+        return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:

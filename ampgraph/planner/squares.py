@@ -21,6 +21,7 @@ class Squares:
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
+        self._sums = flow.with_roles(traits.operators("sums"))
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
@@ -43,7 +44,7 @@ class Squares:
                 return NONE
             if self._same(one, two):
                 return one
-            if not self._is_summed(op):
+            if not self._sums or not self._is_summed(op):
                 return NONE
             if self._is_form(one, two):
                 return one

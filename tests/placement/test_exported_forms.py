@@ -15,6 +15,7 @@ from planner.test_bias_gelu import FORMS as GELUS
 from planner.test_bias_gelu import biased
 from planner.test_constants import SCALED, SCALED_STORED, places
 from planner.test_floors import FORMS, LOWEST, model
+from planner.test_scales import GIVEN_BACK, two_sided
 from planner.test_wide_gelu import ENDS, POWER, PRODUCTS, SQUARES, by_tanh
 
 
@@ -84,3 +85,10 @@ def test_a_scale_of_a_known_size_in_an_open_shape_takes_no_node(gpu_python, leve
     before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
     assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) < len(before.nodes)
     assert not {"Shape", "Sqrt"} & {node.kind for node in found.nodes}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_number_on_both_sides_of_a_product_is_part_of_it(gpu_python, level):
+    given = two_sided(GIVEN_BACK["two sides by one number"])
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == before.fused() and "Mul" not in {node.kind for node in found.nodes}

@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 
+BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
 """Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
 
@@ -163,15 +164,14 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """
     path = Path(path)
     with model_files(path) as temporary:
-        held = list(stored(model))
-        outside = external_holders(held)
-        read = {os.path.realpath(tensor.path) for tensor in external_of(held)}
+        outside = external_holders(stored(model))
+        read = {os.path.realpath(tensor.path) for tensor in external_of(outside)}
         own = own_data(path)
         data = path.parent / free_name(path, own, read) if outside else None
         originals = [(holder, tensor_of(holder)) for holder in outside]
         try:
             mark = write_data(outside, data, temporary("data"), progress) if data else None
-            with open(temporary("model"), "wb") as file:
+            with open(temporary("model"), "wb", buffering=BUFFER) as file:
                 file.writelines(model_file(model, partial(_marked, data, mark)))
         finally:
             for holder, tensor in originals:

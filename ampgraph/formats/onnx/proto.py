@@ -86,10 +86,11 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 def _holder(graph: GraphProto | FunctionProto) -> Holder:
     """One walk over the nodes."""
-    reader, held = PartsReader(), Holder(graph, [], [], [])
+    reader, nodes = PartsReader(), list[Parts]()
+    held = Holder(graph, [], [], nodes)
     for node in graph.node:
         parts = reader.of(node)
-        held.parts.append(parts)
+        nodes.append(parts)
         kind = parts[3]
         if kind.op_type in WATCHED:
             held.watched.append(node)

@@ -13,8 +13,8 @@ from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .types import DTYPES
 from .weights import InFile, dims, nbytes, stored_tensor
-from .wire import with_nodes
-from .wire_types import INPUT, InfoWriter
+from .wire import text_bytes, with_nodes
+from .wire_types import INPUT, NAME, InfoWriter
 
 Nodes = Iterable[onnx.NodeProto]
 
@@ -39,9 +39,10 @@ class OnnxShapes:
 
     def __call__(self, value: Value) -> Shape | None:
         native: ir.Value = value.native
-        shape = native.shape if native.const_value is None else native.const_value.shape
-        if shape is not None:
-            return sizes(shape)
+        if native.const_value is not None:
+            return dims(native.const_value)
+        if native.shape is not None:
+            return sizes(native.shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
@@ -130,7 +131,7 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model, in_file: Nodes |
             proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
             outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(INPUT, value.name or "", *key))
+            large.append(infos.of(INPUT, text_bytes(NAME, value.name or ""), *key))
     if in_file is None:
         return with_nodes(outline, model.graph, large)
     outline.graph.node.extend(in_file)

@@ -134,8 +134,7 @@ def _crossed(context: Context, ops: Collection[Op]) -> list[int]:
 
 def _safe_inside(context: Context, regions: Regions) -> set[int]:
     """Operators whose region decides for them: norms are float32 where guards hold, and others need no guard."""
-    inside = (op for op, kind in regions.of_op.items() if kind != "Bias")
-    return {op for op in inside if context.guards_hold or regions.classes[op] != "kept"}
+    return {op for op in regions.inside if context.guards_hold or regions.classes[op] != "kept"}
 
 
 def _guards(context: Context) -> dict[str, list[Guard]]:
@@ -268,6 +267,8 @@ def _square(sight: Sight, op: Op) -> Spoilt:
 
 def _shrunk(sight: Sight, op: Op) -> Spoilt:
     """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
+    if sight.context.stored.isdisjoint(op.inputs):
+        return None
     if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
         return None
     if (factor := shrinks(sight.context, op)) is None:

@@ -31,10 +31,9 @@ def guard_constants(context: Context, regions: Regions) -> Findings:
 
 
 def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
-    flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
+    flow, known = context.flow, {NONE, *context.stored}
     holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
     shapes, absent = context.traits.operators("shapes"), {NONE}
-    known.add(NONE)
     read: list[Op] = []
     for op in flow.ops:
         if op.role in shapes and _tells_known_shape(context, op, fixed):

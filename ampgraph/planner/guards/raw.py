@@ -37,7 +37,7 @@ def raw(context: Context, regions: Regions) -> Raw:
     """Follows the model's float32 inputs to the first products."""
     flow, borders = context.flow, context.borders
     constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(context, v.id)}
-    fixed, seen = {NONE, *(v.id for v in flow.values if v.weight)}, set(values)  # with stored ones, with products'
+    fixed, seen = {NONE, *context.stored}, set(values)  # with stored ones, with products'
     ops, products = set[int](), set[int]()
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
@@ -82,8 +82,8 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
         return Unscaled()
     found = raw(context, regions)
     sinks = [op for op in map(context.flow.ops.__getitem__, sorted(found.ops)) if _spoils(context, regions, op)]
-    behind = _before_products(context, regions) if sinks else set[int]()
-    sinks = [op for op in sinks if op.id in behind]
+    if sinks:  # a Cast is for the products behind
+        sinks = [op for op in sinks if op.id in context.with_all_before(regions.white)]
     if not sinks:
         return Unscaled()
     rule, dtype = "raw", context.options.dtype
@@ -97,18 +97,6 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
 def _spoils(context: Context, regions: Regions, op: Op) -> bool:
     """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
     return context.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
-
-
-def _before_products(context: Context, regions: Regions) -> set[int]:
-    """Operators with a product behind them: what a Cast is for."""
-    found, values = set[int](), set[int]()
-    for op in reversed(context.flow.ops):
-        if not values.isdisjoint(op.outputs):
-            found.add(op.id)
-        elif regions.classes[op.id] != "white":
-            continue
-        context.borders.add_origins(values, op.inputs)
-    return found
 
 
 def _with_all_before(context: Context, found: Raw, sinks: list[Op]) -> list[Op]:

@@ -17,6 +17,8 @@ from .cosines import ends_cosine
 def remainder(context: Context, regions: Regions, squares: Mapping[int, int], op: Op) -> list[Op]:
     """All that must be float32 for it, from the operator that subtracts; empty where it takes no such thing."""
     flow, places = context.flow, context.traits.positions(op.role, "subtracts")
+    if not places and not regions.inside:
+        return []
     for writer in (flow.writer(v) for v in op.inputs if v != NONE):
         if writer is None:
             continue
