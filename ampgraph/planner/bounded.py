@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ..core.dataflow import NONE, Op
+from ..core.dataflow import NONE
 from .costs import Costs, CutTask
 from .cut import INFINITE, Net, OpenProblem, solve
 from .decisions import FREE, HIGH
@@ -31,13 +31,19 @@ class Bounded(OpenProblem):
     """The same problem, with bounds of its sizes."""
 
     def __init__(self, undecided: Undecided) -> None:
-        self._undecided, self.side, self.nets_of = undecided, undecided.side, undecided.nets_of
+        self._undecided = undecided
         self._least, self._most = LeastCosts(undecided.costs), MostCosts(undecided.costs)
 
     def is_bounded(self) -> bool:
         """Whether all that draws to float32 has a bound."""
         values, units = self.drawing()
         return all(self._most.elements(v) < INFINITE for v in values) and all(-self.extra(u) < INFINITE for u in units)
+
+    def side(self, unit: int) -> int:
+        return self._undecided.side(unit)
+
+    def nets_of(self, unit: int) -> Iterable[int]:
+        return self._undecided.nets_of(unit)
 
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
         return self._undecided.drawing()
@@ -65,7 +71,8 @@ class BoundedCosts(Costs):
     def __init__(self, exact: Costs) -> None:
         super().__init__(exact.flow, exact.options)
         self._exact = exact
-        main = exact.flow.scopes[0]
+        traits, main = exact.options.lists.traits, exact.flow.scopes[0]
+        self._by_element, self._same_size = traits.operators("by_element"), traits.operators("same_size")
         self._declared = {*main.inputs, *main.outputs}
 
     def _known(self, value: int, nearer: Callable[[int], Iterable[int]]) -> Iterator[int]:
@@ -75,10 +82,7 @@ class BoundedCosts(Costs):
             if self.flow.values[one].weight or one in self._declared:
                 yield self._exact.elements(one)
             elif len(work) < FAR:
-                work += nearer(one)
-
-    def _is(self, op: Op, trait: str) -> bool:
-        return self.options.lists.traits.has(op.role, trait)
+                work += [other for other in nearer(one) if other != NONE]
 
 
 class LeastCosts(BoundedCosts):
@@ -89,12 +93,12 @@ class LeastCosts(BoundedCosts):
 
     def _no_larger(self, value: int) -> Iterator[int]:
         op = self.flow.writer(value)
-        if op is not None and op.outputs[0] == value and self._is(op, "by_element"):
-            yield from (one for one in op.inputs if one != NONE)
-        elif op is not None and op.outputs[0] == value and self._is(op, "same_size"):
+        if op is not None and op.outputs[0] == value and op.role in self._by_element:
+            yield from op.inputs
+        elif op is not None and op.outputs[0] == value and op.role in self._same_size:
             yield op.inputs[0]
         for reader in self.flow.readers(value):
-            if reader.inputs[0] == value and self._is(reader, "same_size"):
+            if reader.inputs[0] == value and reader.role in self._same_size:
                 yield reader.outputs[0]
 
 
@@ -106,5 +110,5 @@ class MostCosts(BoundedCosts):
 
     def _no_smaller(self, value: int) -> Iterator[int]:
         for op in self.flow.readers(value):
-            if self._is(op, "by_element") or (op.inputs[0] == value and self._is(op, "same_size")):
+            if op.role in self._by_element or (op.inputs[0] == value and op.role in self._same_size):
                 yield op.outputs[0]
