@@ -58,7 +58,7 @@ class PartsReader:
         if self._heavy.get(node.op_type, True):
             kind = self._meet(node)
             if self._heavy[kind.op_type]:
-                return _texts(node.input), _texts(node.output), *_texts([node.name]), kind
+                return _texts(node.input), _texts(node.output), _texts([node.name])[0], kind
         data = node.SerializeToString()
         inputs: list[bytes] = []
         outputs: list[bytes] = []
