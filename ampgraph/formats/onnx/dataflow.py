@@ -35,7 +35,8 @@ def read_dataflow(
     flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values).read(model.graph)
-    foreign = (op for op in flow.ops if op.scope == 0 and op.native.domain not in ONNX_DOMAINS)
+    named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
+    foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
     shapes.typed = {value.name: value.dtype for value in results if value.dtype in DTYPES and not value.container}
     _refuse_without_cast(values, low)
