@@ -70,7 +70,8 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
 
 def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     """Changes stored tensors, and inserts casts and roundings; how many."""
-    named = {item.value for item in (*plan.weights, *plan.casts, *plan.roundings)}
+    inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
+    named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
     count = 0
     for edit in plan.weights:
@@ -82,7 +83,6 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     for op in flow.with_roles(factors | statistics) if plan.weights else ():
         if (op.role in factors or len(op.outputs) == 1) and editor.edits(op.scope):
             editor.round_together(op, plan.dtype)
-    inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
     for edge in inserts:
         value = _find(values, flow, edge)
         if not editor.edits(value.scope):

@@ -23,6 +23,7 @@ from ..core.plan import (
     HALF_LAST,
     MAX_AND_MIN,
     NUMBER,
+    NUMBER_FIRST,
     QUOTIENT,
     SAME_RESULT,
     Rewrite,
@@ -136,6 +137,13 @@ def _exchange(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
         editor.rename(flow.values[inner.outputs[0]], "doubled" if item.kind == HALF_LAST else "halved")
 
 
+def _number_first(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    (index,) = item.nodes
+    read = [_operand(editor.op(item.scope, index), name, flow)[1] for name in item.inputs]
+    for place, value in enumerate(read):
+        editor.give(flow.values[value], [(item.scope, index, place)])
+
+
 def _write_squares(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     """x * half * (1 + tanh(x * factor * (1 + x * cubic * x))), by new operators but for the last one."""
     ops = [op for index in item.nodes if (op := editor.op(item.scope, index)) is not None]
@@ -166,6 +174,7 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
     NUMBER: _write_number,
+    NUMBER_FIRST: _number_first,
     QUOTIENT: _write_quotient,
     HALF_LAST: _exchange,
     HALF_FIRST: _exchange,

@@ -27,7 +27,7 @@ class Why:
     text: str
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: there is one for each slot, and frozen ones take longer to make
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: there may be many, and frozen ones take longer to make
 class Decision:
     """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 
@@ -49,7 +49,7 @@ class CastEdge:
     uses: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class WeightEdit:
     """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
     (floor only). Finite elements below ``floor`` become ``floor``."""
@@ -70,8 +70,10 @@ HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 HALF_FIRST = "x * y, halved first"
 """x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
-REORDERED = (HALF_LAST, HALF_FIRST)
-"""Rewrites of two products that exchange an operand."""
+NUMBER_FIRST = "number * mask"
+"""A mask by a number as the number by the mask: the product; the number and the mask."""
+REORDERED = (HALF_LAST, HALF_FIRST, NUMBER_FIRST)
+"""Rewrites of products that exchange operands."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
 BY_SQUARES = "Gelu by tanh, of squares"

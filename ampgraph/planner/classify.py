@@ -85,7 +85,8 @@ def _first(context: Context) -> list[Tie | Hold]:
         if op.follows != NONE:
             first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            first += _ties(op, groups(op.role, op.kind))
+            if len(op.slots) > 1:
+                first += _ties(op, groups(op.role, op.kind))
             if op.kind in breakable:
                 first += _broken(context, op, breakable[op.kind])
             for look in looks(op.kind):
@@ -128,8 +129,6 @@ def _groups(options: Options, role: str, kind: str) -> TypeGroups:
 
 
 def _ties(op: Op, groups: TypeGroups) -> list[Tie]:
-    if len(op.slots) < 2:
-        return []
     tied = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
     return [Tie(units) for units in tied if len(units) > 1]
 

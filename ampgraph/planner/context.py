@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,6 +65,22 @@ class Context:
     def sizes(self) -> OpenSizes:
         """Sizes of values, the open dimensions guessed."""
         return OpenSizes(self.flow, self.options.dims, self.traits)
+
+    @cached_property
+    def _before(self) -> dict[frozenset[int], set[int]]:
+        return {}
+
+    def with_all_before(self, ops: frozenset[int]) -> Set[int]:
+        """Operators, with all those that what they read was made by, across borders as well."""
+        if ops not in self._before:
+            found, values = set(ops), set[int]()
+            add = self.borders.origins_into(values)
+            for op in reversed(self.flow.ops):
+                if op.id in ops or not values.isdisjoint(op.outputs):
+                    found.add(op.id)
+                    add(op.inputs)
+            self._before[ops] = found
+        return self._before[ops]
 
     @property
     def guards_hold(self) -> bool:

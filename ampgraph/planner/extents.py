@@ -66,9 +66,10 @@ class Extents:
         """The small tensors, as many at a time as are looked at together."""
         weights, group, count = self.flow.weights, dict[object, Array](), 0
         for value in self.flow.values:
-            if value.weight and value.dtype == FLOAT32 and 0 < weights.size(value) <= SMALL:
-                group[weights.key(value)] = part = next(weights.chunks(value))
-                count += part.size
+            array = weights.array(value, SMALL) if value.weight and value.dtype == FLOAT32 else None
+            if array is not None and array.size:
+                group[weights.key(value)] = array.reshape(-1)
+                count += array.size
                 if count >= TOGETHER:
                     yield group
                     group, count = {}, 0

@@ -40,12 +40,12 @@ def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     idle = options.lists.traits.operators("nothing_in_inference")
     ends = {first: idle | {then for one, then in by_pair if one == first} for first, _ in by_pair}
     found: list[Joint] = []
-    for op in flow.with_roles(ends):
-        then = _reader(flow, op)
-        joint = _joint(flow, options, op, then, by_pair) if then is not None and then.role in ends[op.role] else None
-        if joint is not None:
-            found.append(joint)
-    return found
+    for role, behind in ends.items():
+        for op in flow.with_roles((role,)):
+            then = _reader(flow, op)
+            if then is not None and then.role in behind and (joint := _joint(flow, options, op, then, by_pair)):
+                found.append(joint)
+    return sorted(found, key=lambda joint: joint.first.id)
 
 
 def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:

@@ -39,6 +39,11 @@ class Regions:
     fused: frozenset[int] = frozenset()
 
     @cached_property
+    def white(self) -> frozenset[int]:
+        """Operators that are products, or governed like one."""
+        return frozenset(op for op, cls in enumerate(self.classes) if cls == "white")
+
+    @cached_property
     def inside(self) -> frozenset[int]:
         """Operators of regions that are more than a product with its bias."""
         return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")

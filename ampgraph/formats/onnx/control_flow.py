@@ -39,12 +39,7 @@ class ControlFlow:
     def __init__(self, values: OnnxValues, read_nodes: ReadNodes) -> None:
         self._values, self._flow, self._read_nodes = values, values.flow, read_nodes
         self._functions = values.model.functions
-        self._called = {(domain, name) for domain, name, _ in self._functions}
         self._kinds = {"If": self._if, "Loop": self._loop, "Scan": self._scan}
-
-    def may_read(self, domain: str, op_type: str, kind: str) -> bool:
-        """Whether nodes of an operator may be calls, or are its own to read."""
-        return kind in self._kinds or (domain, op_type) in self._called
 
     def read(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> bool:
         """Reads a call, an If, a Loop or a Scan; False for any other operator."""

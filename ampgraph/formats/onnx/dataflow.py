@@ -13,11 +13,10 @@ from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
 from .origins import Origins
-from .schemas import ONNX_DOMAINS, first_opset_admitting, kind_of, opset_of_ir
+from .schemas import ONNX_DOMAINS, first_opset_admitting, opset_of_ir
 from .shapes import OnnxShapes
-from .slots import slots_of
 from .types import DTYPES
-from .values import Environment, Form, OnnxValues
+from .values import Environment, OnnxValues
 from .weights import OnnxWeights
 
 UNKNOWN = NONE - 1
@@ -94,7 +93,7 @@ class _OnnxReader:
                         values.lookup(native, scope, env)
                 inputs = [NONE if native is None else table[native] for native in node.inputs]
             key = node.domain, node.op_type, len(inputs), len(node.outputs)
-            form = forms.get(key) or self._form(key, env)
+            form = forms.get(key) or operators.form(*key, env)
             op = values.op(form.kind, scope.id, index, node.name or "", inputs, node)
             notes = node.metadata_props
             if notes:
@@ -107,10 +106,3 @@ class _OnnxReader:
             problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
             hint = "functions that call functions multiply: flatten or simplify the model first"
             raise AmpError("AMP203", problem, hint=hint)
-
-    def _form(self, key: tuple[str, str, int, int], env: Environment) -> Form:
-        domain, op_type, inputs, outputs = key
-        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self._values.flow.opset or 1)
-        slots = slots_of(domain, op_type, opset, inputs, outputs)
-        found = env.forms[key] = Form(kind, opset, slots, self._control.may_read(domain, op_type, kind))
-        return found

@@ -7,8 +7,6 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
@@ -110,27 +108,22 @@ def _private(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _scales(value: ir.Value) -> bool:
-    """Whether a stored number only scales: each that reads it gives what rounding takes to its own product."""
-    return not value.is_graph_output() and all(_is(node, "scalings") for node, _ in value.uses())
-
-
-def _stored(value: ir.Value | None, dtype: str, fits: Callable[[ir.Value], bool] = _private) -> ir.Value | None:
-    """The stored value that another one is, if it is rounded to ``dtype`` and read here alone, or as ``fits`` says."""
+def _stored(value: ir.Value | None, dtype: str, private: bool = True) -> ir.Value | None:
+    """The stored value that another one is, if it is rounded to ``dtype``. ``private``: and read here alone."""
     while value is not None:
         node = value.producer()
         if node is None or node.op_type == "Constant":
-            held = stored_tensor(value) if fits(value) and not value.is_graph_input() else None
+            held = stored_tensor(value) if (not private or _private(value)) and not value.is_graph_input() else None
             if not isinstance(held, RoundedTensor) or type(held) not in (RoundedTensor, ScaledTensor):
                 return None
             return value if held.low == LOW_TYPES[dtype] and held.floor is None else None
-        value = node.inputs[0] if _is(node, "nothing_in_inference") and fits(value) else None
+        value = node.inputs[0] if _is(node, "nothing_in_inference") and (not private or _private(value)) else None
     return None
 
 
 def _number(value: ir.Value | None, dtype: str) -> float:
     """The float32 number behind a stored factor, 0 where there is none."""
-    stored = _stored(value, dtype) or _stored(value, dtype, _scales)
+    stored = _stored(value, dtype, private=False)  # it stays as it is, whoever else reads it
     if stored is None:
         return 0.0
     held = stored_tensor(stored)

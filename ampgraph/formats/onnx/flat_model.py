@@ -14,7 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoP
 
 from .node_parts import NUMBERS, Kind, Parts
 from .proto import Holder
-from .weights import frozen_shape
+from .weights import FLOAT, InFile, frozen_shape
 
 SORTED = "ampgraph.sorted"
 """Where the main graph remembers that it was read in order."""
@@ -65,7 +65,9 @@ def _graph(proto: GraphProto, parts: list[Parts]) -> ir.Graph | None:
 
 def _stored(proto: TensorProto, values: Values, infos: Infos) -> ir.Value:
     """The value of an initializer: a new one, or the input whose default it is."""
-    tensor, name = ir.serde.deserialize_tensor(proto), proto.name
+    plain = proto.data_type == FLOAT and proto.data_location == TensorProto.DEFAULT
+    tensor = InFile(proto) if plain else ir.serde.deserialize_tensor(proto)
+    name = proto.name
     value = values.get(name)
     if value is not None:
         value.const_value = tensor
@@ -96,11 +98,10 @@ class _Nodes:
         for inputs, outputs, name, kind in nodes:
             try:
                 given = [values[text.decode()] if text else None for text in inputs]
-                results = [ir.Value(name=text.decode()) for text in outputs]
-                label = name.decode()
+                results, label = self._results(outputs), name.decode()
             except (KeyError, UnicodeDecodeError):
                 return None
-            if not self._are_new(results):
+            if results is None:
                 return None
             domain, op_type, attributes, overload, doc, props = self._kinds.get(kind) or self._common(kind)
             made.append(
@@ -118,18 +119,21 @@ class _Nodes:
             )
         return made
 
-    def _are_new(self, results: Iterable[ir.Value]) -> bool:
-        """Takes a node's results in, which have types and shapes where the file says them; False for a known one."""
+    def _results(self, names: Iterable[bytes]) -> list[ir.Value] | None:
+        """A node's results, which have types and shapes where the file says them; None where one is there already."""
         values, infos = self._values, self._infos
-        for value in results:
-            name = value.name
+        made: list[ir.Value] = []
+        for text in names:
+            name = text.decode()
+            value = ir.Value(name=name)
+            made.append(value)
             if not name:
                 continue
             if values.setdefault(name, value) is not value:
-                return False
+                return None
             if name in infos:
                 ir.serde.deserialize_value_info_proto(infos[name], value)
-        return True
+        return made
 
     def _common(self, kind: Kind) -> Common:
         proto = kind.proto

@@ -6,9 +6,11 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use
 from ...core.graph import LOW
+from ...oplists.traits import operators
 from ..flow_builder import NO_TYPES
 from .inference import inferred_types
-from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots
+from .schemas import kind_of
+from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
 from .types import Type, declared_type, dtype_name, type_numbered
 from .values import Environment, Form, OnnxValues
 
@@ -34,6 +36,15 @@ class OnnxOperators:
 
     def __init__(self, values: OnnxValues) -> None:
         self._values, self._flow = values, values.flow
+        self._called = {(domain, name) for domain, name, _ in values.model.functions}
+
+    def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
+        """What nodes of an operator with so many inputs and outputs have in common."""
+        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self._flow.opset or 1)
+        control = kind in operators("control_flow") or (domain, op_type) in self._called
+        slots = slots_of(domain, op_type, opset, inputs, outputs)
+        found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
+        return found
 
     def read(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
         """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""

@@ -58,7 +58,8 @@ def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[st
         *(node.output[0] for node in constants if node.output),
         *(sparse.values.name for sparse in graph.sparse_initializer),
     ]
-    counts = {name: count for name, count in Counter(names).items() if count > 1 and name} if names else {}
+    doubled = len(set(names)) < len(names)
+    counts = {name: count for name, count in Counter(names).items() if count > 1 and name} if doubled else {}
     if counts:
         last = {name: position for position, name in enumerate(names)}
         kept = [last[name] == position or name not in counts for position, name in enumerate(names)]

@@ -13,6 +13,9 @@ from ..flow_builder import FlowBuilder
 from .slots import NodeSlots
 from .types import declared_type, dtype_name
 
+PLAIN = (type(None), int, float, str, bytes, tuple, list)
+"""What most attributes hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -143,5 +146,8 @@ class OnnxValues(FlowBuilder):
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
         """The same for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
-        plain: AttributeValue = value.numpy() if isinstance(value, ir.TensorProtocol) else value
-        return plain
+        if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
+            plain: AttributeValue = value
+            return plain
+        array: AttributeValue = value.numpy()
+        return array

@@ -34,7 +34,8 @@ def stored_tensor(native: ir.Value) -> ir.TensorProtocol | None:
     if node.op_type != "Constant" or attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        return attribute.as_tensor()
+        is_tensor = attribute.type == ir.AttributeType.TENSOR  # else this raises; its own look at a tensor is slow
+        return attribute.value if is_tensor else attribute.as_tensor()
     if attribute.name == "value_float":
         return ir.tensor(np.asarray(attribute.value, np.float32), name=native.name)
     if attribute.name == "value_floats":
@@ -107,6 +108,8 @@ class OnnxWeights:
         if self.size(value) > limit:
             return None
         tensor = stored_tensor(value.native)
+        if type(tensor) is InFile:
+            return flat(tensor).reshape(dims(tensor))
         return None if tensor is None else np.asarray(tensor.numpy())
 
     def chunks(self, value: Value) -> Iterator[Array]:

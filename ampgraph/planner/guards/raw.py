@@ -82,8 +82,8 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
         return Unscaled()
     found = raw(context, regions)
     sinks = [op for op in map(context.flow.ops.__getitem__, sorted(found.ops)) if _spoils(context, regions, op)]
-    behind = _before_products(context, regions) if sinks else set[int]()
-    sinks = [op for op in sinks if op.id in behind]
+    if sinks:  # a Cast is for the products behind
+        sinks = [op for op in sinks if op.id in context.with_all_before(regions.white)]
     if not sinks:
         return Unscaled()
     rule, dtype = "raw", context.options.dtype
@@ -97,19 +97,6 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
 def _spoils(context: Context, regions: Regions, op: Op) -> bool:
     """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
     return context.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
-
-
-def _before_products(context: Context, regions: Regions) -> set[int]:
-    """Operators with a product behind them: what a Cast is for."""
-    found, values = set[int](), set[int]()
-    add = context.borders.origins_into(values)
-    for op in reversed(context.flow.ops):
-        if not values.isdisjoint(op.outputs):
-            found.add(op.id)
-        elif regions.classes[op.id] != "white":
-            continue
-        add(op.inputs)
-    return found
 
 
 def _with_all_before(context: Context, found: Raw, sinks: list[Op]) -> list[Op]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Op
@@ -98,26 +98,21 @@ def may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = context.flow, set[int](), set[int]()
-    add = context.borders.copies_into(values)
+    add, white = context.borders.copies_into(values), regions.white
     for op in flow.ops:
-        if not values.isdisjoint(op.inputs) or (regions.classes[op.id] == "white" and _may_be_low(guarded, op)):
+        if not values.isdisjoint(op.inputs) or (op.id in white and _may_be_low(guarded, op)):
             found.add(op.id)
             add(op.outputs)
     return found
 
 
-def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
+def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> Set[int]:
     """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
-    flow, found, values = context.flow, set[int](), set[int]()
-    add = context.borders.origins_into(values)
+    flow = context.flow
     left = {value for scope in flow.scopes for value in scope.outputs}
     ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
-    ends |= context.borders.after.keys()
-    for op in reversed(flow.ops):
-        if regions.classes[op.id] == "white" or not values.isdisjoint(op.outputs) or not ends.isdisjoint(op.outputs):
-            found.add(op.id)
-            add(op.inputs)
-    return found
+    writers = {flow.values[value].producer for value in ends | context.borders.after.keys()} - {NONE}
+    return context.with_all_before(regions.white | writers)
 
 
 def _may_be_low(guarded: Guarded, op: Op) -> bool:

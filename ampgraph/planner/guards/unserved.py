@@ -26,7 +26,7 @@ def release_unserved(context: Context, regions: Regions, loose: Loose) -> Unserv
     if not context.guards_hold:
         return Unserved()
     held = _held_by_kernels(loose)
-    white = (op for op in context.flow.ops if regions.classes[op.id] == "white" and op.slots)
+    white = (op for op in map(context.flow.ops.__getitem__, sorted(regions.white)) if op.slots)
     products = {op.id: not held.isdisjoint(op.slots.values()) for op in white}
     if not any(products.values()):
         return Unserved()

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ..gradients.builder import Builder
 from .flat_update import Move, Part, Together, add_average, move_together, move_vectors, parts_of
 from .groups import ParameterGroup, distinct
+from .kept_together import choose_together
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
 from .running_state import RunningState, told_by_gradients
@@ -114,6 +115,8 @@ def add_update(
         after = next_scale(b, scale.policy, scale.values, finite).named()
         moved = {value: after[name] for name, value in scale.values.named().items()}
         states.commit({old: new for old, new in moved.items() if new is not old})
+    if holds is not None:
+        choose_together(b, holds)
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 
