@@ -141,6 +141,7 @@ def _looks(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _broken_before),
         (broken.reads, _broken_type),
+        (broken.runs, _left),
         (broken.mask_below, broken_mask),
         (broken.sums, broken_sum),
     )
@@ -186,6 +187,17 @@ def _broken_type(context: Context, op: Op) -> list[Hold]:
     ):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
+
+
+def _left(context: Context, op: Op) -> list[Hold]:
+    """Holds what the target leaves to its fallback in every type, though it has a kernel."""
+    broken = context.options.kernels.broken[op.kind]
+    names = (*broken.runs, broken.mirrored)
+    found = broken.left_for({name: context.flow.attribute(op, name) for name in names if name})
+    if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
+        found = f"operand {broken.without}"
+    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[context.options.dtype]}")
+    return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
 
 
 def _has_constant(context: Context, op: Op) -> bool:
