@@ -92,8 +92,7 @@ def _gives_back(options: Options, flow: Dataflow, data: int, number: int) -> boo
     """Whether what rounding takes from a stored number is given to the stored operands of the product that makes what
     it scales, biases among them: they are rounded anyway. Operands that are low numbers already are left."""
     traits, value = options.lists.traits, data
-    readers = [flow.ops[use.op] for use in flow.uses[number] if use.op != NONE]
-    if not flow.values[number].weight or not all(traits.has(op.role, "scalings") for op in readers):
+    if not flow.values[number].weight:
         return False
     while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1 and "::" not in op.kind:
         adds = traits.has(op.role, "additions")

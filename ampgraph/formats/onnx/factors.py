@@ -7,8 +7,6 @@ and b before they are rounded; W (s * x) takes it in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
@@ -42,10 +40,11 @@ def round_factor(node: ir.Node, dtype: str) -> None:
     """Rounds the stored factor of a Mul or the divisor of a Div together with a product before it, else behind it.
 
     Nothing happens where the product's operands are not stored, are read elsewhere, or are low numbers already."""
-    place = next((k for k, value in enumerate(node.inputs) if value is not None and _number(value, dtype)), None)
+    numbers = [_number(value, dtype) for value in node.inputs]
+    place = next((k for k, number in enumerate(numbers) if number), None)
     if len(node.inputs) != 2 or place is None or (place == 0 and not has(node.op_type, "multiplies")):
         return
-    number, data = _number(node.inputs[place], dtype), node.inputs[1 - place]
+    number, data = numbers[place], node.inputs[1 - place]
     low = float(np.float64(number).astype(LOW_TYPES[dtype]))
     lost = number / low if low else 0.0
     lost = lost if has(node.op_type, "multiplies") or not lost else 1 / lost
@@ -110,14 +109,9 @@ def _private(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _scales(value: ir.Value) -> bool:
-    """Whether a stored number only scales: each that reads it gives what rounding takes to its own product."""
-    return not value.is_graph_output() and all(_is(node, "scalings") for node, _ in value.uses())
-
-
-def _stored(value: ir.Value | None, dtype: str, fits: Callable[[ir.Value], bool] = _private) -> ir.Value | None:
-    """The stored value that another one is, if it is rounded to ``dtype`` and read here alone, or as ``fits`` says."""
-    while value is not None and fits(value):
+def _stored(value: ir.Value | None, dtype: str, private: bool = True) -> ir.Value | None:
+    """The stored value that another one is, if it is rounded to ``dtype``. ``private``: and read here alone."""
+    while value is not None and (not private or _private(value)):
         node = value.producer()
         if node is None or node.op_type == "Constant":
             held = None if value.is_graph_input() else stored_tensor(value)
@@ -130,7 +124,7 @@ def _stored(value: ir.Value | None, dtype: str, fits: Callable[[ir.Value], bool]
 
 def _number(value: ir.Value | None, dtype: str) -> float:
     """The float32 number behind a stored factor, 0 where there is none."""
-    stored = _stored(value, dtype) or _stored(value, dtype, _scales)
+    stored = _stored(value, dtype, private=False)  # it stays as it is, whoever else reads it
     held = None if stored is None else stored_tensor(stored)
     if not isinstance(held, RoundedTensor) or isinstance(held, ScaledTensor) or held.size != 1:
         return 0.0

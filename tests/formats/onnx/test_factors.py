@@ -64,7 +64,6 @@ def stored(given: ModelProto, **options: Any) -> dict[str, np.ndarray]:
     "body",
     [
         "a = MatMul (x, w)  r = Mul (a, s)  q = Relu (r)  t = Add (q, a)",  # the product is read beside the factor
-        "a = MatMul (x, w)  r = Mul (a, s)  q = Add (r, s)  t = Relu (q)",  # the factor is read elsewhere
         "a = MatMul (x, w)  c = MatMul (a, w)  r = Mul (c, s)  t = Relu (r)",  # and here the weights are
         "a = MatMul (x, x2)  r = Mul (a, s)  t = Relu (r)",  # computed operands
     ],
@@ -95,8 +94,9 @@ def test_two_factors_of_one_product_and_what_is_nearly_too_large() -> None:
 
 
 def test_a_factor_of_two_products_is_given_to_both() -> None:
-    """As attention scales queries and keys by the root of one number."""
-    held = stored(model("a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  t = Add (q, k)"))
+    """As attention scales queries and keys by the root of one number, which others may read as well."""
+    body = "a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  u = Add (q, k)  t = Add (u, s)"
+    held = stored(model(body))
     factor = float(S) / float(held["s"])
     np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * factor).astype(np.float16))
 
