@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..oplists.kernels import Join, Place
@@ -15,8 +15,7 @@ ROWS = 2  # axes of what a Gemm makes
 STEPS = 8  # operators looked back for what is stored
 
 
-@dataclass(frozen=True)
-class Joint:
+class Joint(NamedTuple):
     """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
     what it is handed on as unchanged."""
 
@@ -38,14 +37,15 @@ class Joint:
 def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     """All that the target would join in float32, in the order of the model."""
     by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
-    firsts = {first for first, _ in by_pair}
-    ends = {then for _, then in by_pair} | options.lists.traits.operators("nothing_in_inference")
+    idle = options.lists.traits.operators("nothing_in_inference")
+    ends = {first: idle | {then for one, then in by_pair if one == first} for first, _ in by_pair}
     found: list[Joint] = []
-    for op in flow.ops if firsts else ():
-        then = _reader(flow, op) if op.role in firsts else None
-        if then is not None and then.role in ends and (joint := _joint(flow, options, op, by_pair)) is not None:
-            found.append(joint)
-    return found
+    for role, behind in ends.items():
+        for op in flow.with_roles((role,)):
+            then = _reader(flow, op)
+            if then is not None and then.role in behind and (joint := _joint(flow, options, op, then, by_pair)):
+                found.append(joint)
+    return sorted(found, key=lambda joint: joint.first.id)
 
 
 def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
@@ -53,9 +53,11 @@ def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
     return all(flow.with_roles((role,)) for role in pair)
 
 
-def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
-    """What an operator is the first of."""
-    values, then = [op.outputs[0]], _reader(flow, op)
+def _joint(
+    flow: Dataflow, options: Options, op: Op, then: Op | None, by_pair: Mapping[tuple[str, str], Join]
+) -> Joint | None:
+    """What an operator is the first of, by its one reader."""
+    values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
         then = _reader(flow, then)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -55,13 +55,13 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
-def scaled_results(context: Context) -> frozenset[int]:
-    """Operators that scale what a product makes, before anybody else reads it."""
+def scaled_results(context: Context, ops: Collection[int]) -> frozenset[int]:
+    """Those of some operators that scale what a product makes, before anybody else reads it."""
     flow, options = context.flow, context.options
     if not options.kernels.scaled:
         return frozenset()
     numbers = ComputedNumbers(flow, context.traits)
-    scalings = (op for op in flow.with_roles(context.traits.operators("scalings")) if op.slots)
+    scalings = (op for op in map(flow.ops.__getitem__, ops) if context.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
     found = ((op, _scaled(numbers, options, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))

@@ -27,7 +27,8 @@ def possible_shifts(context: Context) -> list[Op]:
     traits = context.traits
     adding = flow.with_roles(traits.operators("additions") | traits.operators("subtracts"))
     added = {flow.values[value].producer for op in adding for value in op.inputs if value != NONE}
-    made = [flow.ops[op] for op in sorted(added - {NONE})]
+    making = (traits.operators("affine") | traits.operators("mask_path")) - traits.operators("additions")
+    made = [op for op in map(flow.ops.__getitem__, sorted(added - {NONE})) if op.role in making]
     found = [op for op in made if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
     return found if found and not _is_fused(context) else []
 
@@ -69,7 +70,7 @@ def _is_mask(context: Context, op: Op) -> bool:
     known = any(all(traits.at(role, trait, index) for role, index in places) for trait in ("additions", "subtracts"))
     if not known or not 0 < len(places) == len(uses):
         return False
-    if traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
+    if flow.scopes[op.scope].kind == "function":
         return False
     ends = _ends_by_rows(context, value)  # first, as it soon tells
     fits = ends and flow.shape(value) and not is_shifted(context, value)

@@ -40,14 +40,14 @@ def _product(flow: Dataflow, options: Options, op: Op, data: int) -> Op | None:
 def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:
     """Whether a softmax alone reads a product with its bias, and the target adds the bias in the softmax's kernel."""
     traits = options.lists.traits
-    shape = flow.shape(region.result.outputs[0])
-    if shape is not None and len(shape) == 2:
-        return False  # a matrix: the product takes it
     reader: Op | None = region.result
     while reader is not None and (reader is region.result or traits.has(reader.role, "nothing_in_inference")):
         uses = flow.uses[reader.outputs[0]]
         reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
-    return reader is not None and reader.kind in options.kernels.shifted and reader.scope == region.result.scope
+    if reader is None or reader.kind not in options.kernels.shifted or reader.scope != region.result.scope:
+        return False
+    shape = flow.shape(region.result.outputs[0])  # last: nothing else may ask for it
+    return shape is None or len(shape) != 2  # a matrix: the product takes it
 
 
 def bias_taken_by(flow: Dataflow, options: Options, region: Region) -> Op | None:

@@ -14,7 +14,7 @@ from ampgraph.runtime.optimizing import optimized
 from cli_helpers import MODELS
 from placement.environment import ROOT
 
-MORE = {"digits CNN": 33, "encoder, 2 layers": 26, "encoder, 4 layers": 30}
+MORE = {"digits CNN": 21, "encoder, 2 layers": 15, "encoder, 4 layers": 7}
 """How many nodes O2 has more, at most: benchmarks/cuda_placement/README.md says which."""
 
 
@@ -44,4 +44,4 @@ def test_nodes_that_o2_has_more(gpu_python, forward_graphs, name):
     wide, low = (step(forward_graphs[name], level, gpu_python) for level in ("O0", "O2"))
     assert set(low.providers()) == {"CUDA"} and not low.copied()
     assert len(low.nodes) - len(wide.nodes) <= MORE[name]
-    assert name != "encoder, 4 layers" or len(low.nodes) <= 1.05 * len(wide.nodes)
+    assert len(low.nodes) <= 1.05 * len(wide.nodes)

@@ -72,11 +72,13 @@ def test_an_overflow_leaves_all_as_it_was(target, monkeypatch):
 
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_nodes_do_not_grow_with_the_number_of_parameters(level):
-    """Nor those of Casts. A matrix is read through a Reshape, and so is its gradient."""
+    """Nor those of Casts. A matrix is read through a Reshape, and so is its gradient; but not where low ones lie side
+    by side as rows, all behind a Reshape, and many of one width are taken apart as rows by a Split of their own."""
     few, many = layers(2, level=level), layers(20, level=level)
-    assert update_nodes(few) == update_nodes(many)
+    split = Counter({"Split": level == "O2"})
+    assert update_nodes(few) + split == update_nodes(many)
     reshapes = [sum(node.op_type == "Reshape" for node in step.model.graph) for step in (few, many)]
-    assert reshapes[1] - reshapes[0] == 2 * 18
+    assert (reshapes[1] - reshapes[0] < 0) if level == "O2" else (reshapes[1] - reshapes[0] == 2 * 18)
 
 
 @pytest.mark.slow
@@ -93,7 +95,7 @@ def test_a_loss_scale_takes_so_many_nodes():
     """For any number of parameters."""
     for count in (2, 20):
         scaled, plain = (update_nodes(layers(count, loss_scale=scale)).total() for scale in ("dynamic", None))
-        assert scaled - plain == 12
+        assert scaled - plain == 9
 
 
 def test_on_cuda_nodes_run_in_the_order_of_the_graph(tmp_path):

@@ -111,21 +111,23 @@ def _private(value: ir.Value) -> bool:
 
 def _stored(value: ir.Value | None, dtype: str, private: bool = True) -> ir.Value | None:
     """The stored value that another one is, if it is rounded to ``dtype``. ``private``: and read here alone."""
-    while value is not None and (not private or _private(value)):
+    while value is not None:
         node = value.producer()
         if node is None or node.op_type == "Constant":
-            held = None if value.is_graph_input() else stored_tensor(value)
+            held = stored_tensor(value) if (not private or _private(value)) and not value.is_graph_input() else None
             if not isinstance(held, RoundedTensor) or type(held) not in (RoundedTensor, ScaledTensor):
                 return None
             return value if held.low == LOW_TYPES[dtype] and held.floor is None else None
-        value = node.inputs[0] if _is(node, "nothing_in_inference") else None
+        value = node.inputs[0] if _is(node, "nothing_in_inference") and (not private or _private(value)) else None
     return None
 
 
 def _number(value: ir.Value | None, dtype: str) -> float:
     """The float32 number behind a stored factor, 0 where there is none."""
     stored = _stored(value, dtype, private=False)  # it stays as it is, whoever else reads it
-    held = None if stored is None else stored_tensor(stored)
+    if stored is None:
+        return 0.0
+    held = stored_tensor(stored)
     if not isinstance(held, RoundedTensor) or isinstance(held, ScaledTensor) or held.size != 1:
         return 0.0
     number = float(flat(held.source)[0])

@@ -6,10 +6,13 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use
 from ...core.graph import LOW
+from ...oplists.traits import operators
+from ..flow_builder import NO_TYPES
 from .inference import inferred_types
+from .schemas import kind_of
 from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
 from .types import Type, declared_type, dtype_name, type_numbered
-from .values import Environment, OnnxValues
+from .values import Environment, Form, OnnxValues
 
 CALLER = "its value comes from the caller"
 BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -33,13 +36,19 @@ class OnnxOperators:
 
     def __init__(self, values: OnnxValues) -> None:
         self._values, self._flow = values, values.flow
-        self._admits: dict[tuple[frozenset[tuple[str, str]], str], frozenset[str]] = {}
+        self._called = {(domain, name) for domain, name, _ in values.model.functions}
 
-    def read(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> bool:
+    def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
+        """What nodes of an operator with so many inputs and outputs have in common."""
+        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self._flow.opset or 1)
+        control = kind in operators("control_flow") or (domain, op_type) in self._called
+        slots = slots_of(domain, op_type, opset, inputs, outputs)
+        found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
+        return found
+
+    def read(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
         """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""
-        domain, outputs = node.domain, node.outputs
-        opset = env.opsets.get(domain, self._flow.opset or 1)
-        found = slots_of(domain, node.op_type, opset, len(op.inputs), len(outputs))
+        found = form.slots
         if found is None:
             self._flow.unknown_kinds.add(op.kind)
             self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
@@ -50,10 +59,9 @@ class OnnxOperators:
         if _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
-        for native in outputs:
-            op.outputs.append(self._values.make(native, scope.id, env, "", producer=op.id).id)
+        self._values.results(op, node.outputs, env)
         for slot in found.slots:
-            self._slot(op, node, slot, found.version, opset)
+            self._slot(op, node, slot, found.version, form.opset)
         if op.kind in LINKED:
             units = [op.slots[name] for name in LINKED[op.kind] if name in op.slots]
             if len(units) == 2:
@@ -64,23 +72,23 @@ class OnnxOperators:
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Types the outputs of one slot, and makes its unit if the slot is float32."""
-        values = self._flow.values
-        container = dtype = ""
+        values, inputs = self._flow.values, op.inputs
         for position in slot.inputs:
-            if op.inputs[position] != NONE and values[op.inputs[position]].dtype:
-                dtype, container = values[op.inputs[position]].dtype, values[op.inputs[position]].container
+            if inputs[position] != NONE and (dtype := values[inputs[position]].dtype):
+                container = values[inputs[position]].container
                 break
-        if not dtype:
+        else:
             container, dtype = self._output_type(op, node, slot)
         unit = NONE
         if dtype == FLOAT32:
-            admits, fixed = self._admitted(slot, container), ""
+            admits, fixed = slot.low.get(container, NO_TYPES), ""
             if op.kind == "ConstantOfShape" and any(a.is_ref() for a in node.attributes.values()):
                 fixed = CALLER
             unit = self._flow.new_unit(op.id, slot.slot, admits, fixed=fixed, version=version, opset=opset)
             op.slots[slot.slot] = unit
-        self._reads(op, slot, dtype, unit)
-        if dtype in LOW and dtype not in self._admitted(slot, container):
+        if slot.inputs:
+            self._reads(op, slot, dtype, unit)
+        if dtype in LOW and dtype not in slot.low.get(container, NO_TYPES):
             self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
         for position in slot.outputs:
             value = values[op.outputs[position]]
@@ -88,14 +96,14 @@ class OnnxOperators:
 
     def _reads(self, op: Op, slot: NodeSlot, dtype: str, unit: int) -> None:
         """The inputs of a slot of type ``dtype``; notes those that have another."""
-        values, uses = self._flow.values, self._flow.uses
+        values, uses, reader, scope = self._flow.values, self._flow.uses, op.id, op.scope
         for position in slot.inputs:
             number = op.inputs[position]
             if number == NONE:
                 continue
             value = values[number]
             if value.dtype == dtype and not value.container:  # as nearly all are
-                uses[number].append(Use(number, op.id, position, unit, op.scope))
+                uses[number].append(Use(number, reader, position, unit, scope))
                 continue
             if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
                 value.dtype = FLOAT32
@@ -103,12 +111,6 @@ class OnnxOperators:
             elif value.dtype != dtype and value.dtype and not slot.literal:
                 self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
             self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
-
-    def _admitted(self, slot: NodeSlot, container: str) -> frozenset[str]:
-        key = (slot.admits, container)
-        if key not in self._admits:
-            self._admits[key] = frozenset(low for low in LOW if (container, low) in slot.admits)
-        return self._admits[key]
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of outputs that no input of the slot types."""

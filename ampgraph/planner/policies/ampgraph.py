@@ -10,7 +10,7 @@ from ...core.plan import Note, Why
 from ...core.spellings import LEVELS
 from ..classify import classify
 from ..context import Context
-from ..costs import CutTask, build_problem
+from ..costs import CutTask
 from ..cut import solve
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
@@ -35,6 +35,7 @@ from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
 from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
+from ..undecided import Undecided
 from ..wide_streams import hold_wide_streams, stream_additions
 from .registry import Policy, register
 
@@ -131,14 +132,11 @@ def _cut(judgement: Judgement) -> Cut:
         unseeded = Verdict(HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
         return Cut(dict.fromkeys(free, unseeded), seeded=False)
     task = judgement.task
-    problem = build_problem(task, task.costs)
-    solution = solve(problem)
+    float32 = solve(Undecided(task, task.costs))
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
-    verdicts = {}
-    for root in free:
-        side = solution.get(root, problem.fixed.get(root, HIGH))
-        verdicts[root] = low if side == LOW else Verdict(HIGH, CUT, judgement.wide.get(root, why))
+    verdicts = dict.fromkeys(free, low)
+    verdicts |= {root: Verdict(HIGH, CUT, judgement.wide.get(root, why)) for root in float32}
     return Cut(verdicts, seeded=True)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ...core.dataflow import HELD
+from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
 from . import rules  # noqa: F401
@@ -112,7 +112,8 @@ class _Differentiation:
             raise _without_rule(node, f"no gradient rule for {kind_of(node)}")
         self.builder.scope = node.name or node.op_type
         try:
-            with self.builder.float32(node.metadata_props.get(HELD, "")):
+            held, kept = (node.metadata_props.get(key, "") for key in (HELD, KEPT))
+            with self.builder.float32(held), self.builder.float32_as_norms(kept):
                 made = rule(self.builder, node, gradients)
         except Unsupported as error:
             raise _without_rule(node, str(error)) from error

@@ -19,6 +19,7 @@ from ...core.names import FreshNames
 from ...formats.onnx import io as onnx_io
 from ...oplists.traits import has
 from ..forward.read import infer
+from .kept_together import choose_apart
 from .running_state import move_apart
 from .session_model import session_model
 from .state_tensors import RUNNING
@@ -57,6 +58,7 @@ def _read(step: TrainingStep) -> ir.Model:
     """The step without its state, and without nodes that nothing reads, which belong to neither side."""
     proto, folder = session_model(step)
     model = onnx_io.deserialize(proto, Path(folder) if folder else None)
+    choose_apart(model.graph)
     running = {entry.name for entry in step.layout.of(RUNNING)}
     move_apart(model.graph, {value.name: value for value in model.graph.inputs if value.name in running})
     common.RemoveUnusedNodesPass()(model)

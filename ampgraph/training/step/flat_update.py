@@ -17,7 +17,7 @@ from ..gradients.builder import Builder
 from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
-from .vectors import LOW, apart, dims, hold_as_vectors, joined, low_source, size, split
+from .vectors import LOW, apart, by_width, dims, hold_as_vectors, joined, low_source, size, split
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
@@ -97,9 +97,19 @@ def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Val
     goes back from the last node first, so that their operands are given back where their layer is done."""
     rows = list(zip(run, map(low_source, gradients), strict=True))
     rows.sort(key=lambda row: [LOW.index(value.dtype) if value.dtype in LOW else -1 for value in row])
+    rows = _matrices_last(rows)
     parameters = tuple(p for p, _ in rows)
     whole = hold_as_vectors(states, parameters)
     return Part(parameters, joined(states.builder, [g for _, g in rows]), group, whole)
+
+
+def _matrices_last(rows: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
+    """Of those whose gradients are low, which are last, matrices of one width behind the others."""
+    first = next((place for place, (_, gradient) in enumerate(rows) if gradient.dtype in LOW), len(rows))
+    low = rows[first:]
+    matrices = by_width([parameter for parameter, _ in low])
+    order = sorted(zip(matrices, low, strict=True), key=lambda one: one[0])
+    return rows[:first] + [row for _, row in order]
 
 
 def move_vectors(states: StateBuilder, part: Part, move: Move) -> None:

@@ -30,6 +30,7 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
+from .border_products import hold_border_products
 from .flat_update import Together
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
@@ -91,6 +92,8 @@ class JointGraph:
         self.parts: dict[str, ir.Value] = {}
         self.loss = self._loss(read)
         infer(model)
+        if self.backward is None:
+            hold_border_products(self.graph, self.loss)
         self.running += buffer_values(self.graph, read.buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()

@@ -13,10 +13,9 @@ import onnx_ir as ir
 
 from ...oplists.traits import has
 from ..gradients.builder import Builder
-from .vectors import dims, size
+from .vectors import LAUNCH, dims, size
 
 Value = ir.Value
-LAUNCH = 1 << 20  # bytes: what a kernel start is worth, as for the planner
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,21 @@
 """State that a step makes anew beside its parameters, as running statistics: moved, checked and kept as one vector.
 
 new = old + (batch - old) rate, of all statistics with one rate side by side
+
+Statistics of a BatchNormalization whose scale is trained need no check of their own. If its mean is not finite, then
+neither is its variance a, nor if the sum of squares is not, from which the next value is made; and sqrt(a) / a, which
+its gradient rule multiplies by, is NaN for infinity and NaN. So the gradient of the scale is NaN, whatever arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
+from ..gradients.rules.norms import BATCH
 from .state_tensors import StateBuilder
 from .vectors import apart, dims, joined
 
@@ -20,8 +25,11 @@ Value = ir.Value
 class RunningState:
     """``numbers``: float32 values that must all be finite."""
 
-    def __init__(self, b: Builder, running: Sequence[tuple[Value, Value]], skips: bool) -> None:
-        """``running``: state and its next value. ``skips``: whether a step may leave it as it is."""
+    def __init__(
+        self, b: Builder, running: Sequence[tuple[Value, Value]], skips: bool, told: Collection[Value] = ()
+    ) -> None:
+        """``running``: state and its next value. ``skips``: whether a step may leave it as it is. ``told``: statistics
+        of a batch that are finite if the gradients are."""
         found = {old: new for old, new in running if old.dtype == ir.DataType.FLOAT and len(dims(old)) == 1}
         averages = [_Average.of(old, new) for old, new in found.items()]
         moved = _moved(b, [average for average in averages if average is not None]) if None not in averages else None
@@ -31,7 +39,8 @@ class RunningState:
         if self.vectors:
             self._old, self._new = moved or (joined(b, list(found)), joined(b, list(found.values())))
         self.numbers = [new for old, new in self.others.items() if old.dtype == ir.DataType.FLOAT]
-        self.numbers += [self._new] if self._new is not None else []
+        checked = moved is None or any(average is None or average.batch not in told for average in averages)
+        self.numbers += [self._new] if self._new is not None and checked else []
 
     def commit(self, states: StateBuilder, holds: Value | None) -> None:
         """The next values, or the old ones where ``holds`` is false."""
@@ -74,6 +83,18 @@ class _Average:
             return None
         alike = value.shape == old.shape and rate.is_initializer() and rate.shape == ir.Shape([])
         return _Average(old, value, rate, tuple(nodes)) if alike else None
+
+
+def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
+    """Means and variances of a batch that are finite if the gradients of ``trained`` are."""
+    found: set[Value] = set()
+    for node in graph:
+        if BATCH in node.metadata_props and node.inputs[1] in trained:
+            mean, variance = node.inputs[3], node.inputs[4]
+            squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
+            if mean is not None and squares is not None:
+                found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
+    return found
 
 
 def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:

@@ -16,9 +16,10 @@ import onnx_ir as ir
 from ..gradients.builder import Builder
 from .flat_update import Move, Part, Together, add_average, move_together, move_vectors, parts_of
 from .groups import ParameterGroup, distinct
+from .kept_together import choose_together
 from .loss_scale import DynamicLossScale, LossScale
 from .loss_scale_rules import RULES
-from .running_state import RunningState
+from .running_state import RunningState, told_by_gradients
 from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
 from .update_options import UpdateOptions
@@ -87,7 +88,8 @@ def add_update(
     b.scope = ""
     parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
-    kept = RunningState(b, running, scale is not None and scale.skips)
+    told = told_by_gradients(b.graph, parameters)
+    kept = RunningState(b, running, scale is not None and scale.skips, told)
     scaled = gradients
     if scale is not None:
         gradients = [b.op("Div", gradient, scale.seed) for gradient in gradients]
@@ -113,6 +115,8 @@ def add_update(
         after = next_scale(b, scale.policy, scale.values, finite).named()
         moved = {value: after[name] for name, value in scale.values.named().items()}
         states.commit({old: new for old, new in moved.items() if new is not old})
+    if holds is not None:
+        choose_together(b, holds)
     return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
 
 

@@ -6,28 +6,37 @@ Those of one low type are put together first, and their type is changed once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import onnx_ir as ir
 
+from ...oplists.traits import has
 from ..gradients.builder import Builder
 from .state_tensors import StateBuilder
 
 Value = ir.Value
 FLOAT = ir.DataType.FLOAT
 LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-MOST = 7 / 8  # of all numbers: the others are cast with them, which takes a node less
+LAUNCH = 1 << 20  # bytes: what a kernel start is worth, as for the planner
+VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
 
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
     """One float32 vector of all numbers; a single value as it is."""
     if len(values) == 1:
         return _wide(b, values[0], _type(values[0]))
+    groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_type)]
     pieces = []
-    for dtype, alike in groupby(values, key=_type):
-        parts = [value if len(dims(value)) == 1 else b.op("Reshape", value, b.ints(-1)) for value in alike]
-        pieces += parts if dtype == FLOAT else [b.cast(_together(b, parts), FLOAT)]
+    for dtype, alike in groups:
+        width = _row_width(alike) if dtype != FLOAT or len(groups) == 1 else 0
+        parts = [_as_rows(b, value, width) if width else _flat(b, value) for value in alike]
+        if not width and dtype == FLOAT:
+            pieces += parts
+            continue
+        whole = b.cast(_together(b, parts), FLOAT) if dtype != FLOAT else _together(b, parts)
+        pieces.append(b.op("Reshape", whole, b.ints(-1)) if width else whole)
     return _together(b, pieces)
 
 
@@ -57,15 +66,96 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value:
         states.flatten(parameter)
     whole = joined(b, parameters)
     for dtype, casts in lowered.items():
-        most = all(value.dtype == FLOAT for value in parameters) and _sum(casts) >= MOST * _sum(parameters)
-        taken = list(parameters) if most else list(casts)
-        low = b.cast(whole if most else _together(b, taken), dtype)
-        for piece, parameter in zip(split(b, low, list(map(size, taken))), taken, strict=True):
-            shape = shapes[parameter]
-            if parameter in casts:
-                read = piece if len(shape) == 1 else b.op("Reshape", piece, b.ints(*shape))
-                _put_in_place(b.typed(read, dtype, *shape), casts[parameter])
+        together = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
+        taken = list(parameters) if together else list(casts)
+        low = b.cast(whole if together else _together(b, taken), dtype)
+        read = _tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
+        for parameter, found in casts.items():
+            _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
     return whole
+
+
+def by_width(parameters: Sequence[Value]) -> list[bool]:
+    """Which of some parameters, that are read low, are matrices of one width and are best held side by side."""
+    widths = Counter(dims(one)[1] for one in parameters if len(dims(one)) == 2)
+    width = max(widths, key=widths.__getitem__, default=0)
+    found = [len(dims(one)) == 2 and dims(one)[1] == width for one in parameters]
+    chosen = [one for one, alike in zip(parameters, found, strict=True) if alike]
+    return found if _rows_pay(len(chosen), _sum(chosen)) else [False] * len(found)
+
+
+def _tensors(b: Builder, vector: Value, shapes: Mapping[Value, tuple[int, ...]]) -> dict[Value, Value]:
+    """A vector as tensors of some shapes: each by a view, or several matrices of one width as rows of their own."""
+    names, sizes = list(shapes), [math.prod(shape) for shape in shapes.values()]
+    start, end = _run(list(shapes.values()))
+    if start == end:
+        pieces = split(b, vector, sizes)
+        return {name: _shaped(b, piece, shapes[name]) for name, piece in zip(names, pieces, strict=True)}
+    pieces = split(b, vector, [*sizes[:start], sum(sizes[start:end]), *sizes[end:]])
+    alike = names[start:end]
+    rows = b.op("Reshape", pieces.pop(start), b.ints(-1, shapes[alike[0]][1]))
+    matrices = b.ops("Split", len(alike), rows, b.ints(*(shapes[name][0] for name in alike)), axis=0)
+    rest = zip([*names[:start], *names[end:]], pieces, strict=True)
+    return {name: _shaped(b, piece, shapes[name]) for name, piece in rest} | dict(zip(alike, matrices, strict=True))
+
+
+def _run(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """From which to before which are matrices of one width, so many that a node for all of them pays."""
+    place = 0
+    for width, alike in groupby(shapes, key=lambda shape: shape[1] if len(shape) == 2 else None):
+        found = list(alike)
+        if width is not None and _rows_pay(len(found), sum(map(math.prod, found))):
+            return place, place + len(found)
+        place += len(found)
+    return 0, 0
+
+
+def _rows_pay(matrices: int, numbers: int) -> bool:
+    """Whether one launch more, which moves them once more in two bytes, is worth a view for each but one."""
+    return (matrices - 1) * VIEW >= LAUNCH + 4 * numbers
+
+
+def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
+    return vector if len(shape) == 1 else b.op("Reshape", vector, b.ints(*shape))
+
+
+def _flat(b: Builder, value: Value) -> Value:
+    return value if len(dims(value)) == 1 else b.op("Reshape", value, b.ints(-1))
+
+
+def _row_width(values: Sequence[Value]) -> int:
+    """The width at which tensors lie side by side as rows by fewer nodes than as vectors; 0 for none. A matrix of that
+    width needs no view, and what a view has made is seen in another shape."""
+    views = sum(len(dims(value)) != 1 for value in values)
+    best = 0
+    for width in sorted({dims(value)[1] for value in values if len(dims(value)) == 2}):
+        if width and all(size(value) % width == 0 for value in values):
+            needed = 1 + sum(dims(value)[1:] != (width,) and _view(value) is None for value in values)
+            views, best = (needed, width) if needed < views else (views, best)
+    return best
+
+
+def _as_rows(b: Builder, value: Value, width: int) -> Value:
+    """A tensor as rows, not through the view that made it."""
+    if dims(value)[1:] == (width,):
+        return value
+    view, maker = _view(value), value.producer()
+    if view is not None and maker is not None and (source := view.inputs[0]) is not None:
+        maker.replace_input_with(0, source)
+        b.typed(value, source)
+        if view.graph is not None:
+            view.graph.remove(view, safe=True)
+    return b.op("Reshape", value, b.ints(-1, width))
+
+
+def _view(value: Value) -> ir.Node | None:
+    """The node that made a value by giving a tensor another shape, where nobody else reads the result. Each gradient
+    has an Identity of its own in the update."""
+    maker = value.producer()
+    own = maker is not None and maker.op_type == "Identity" and len(value.uses()) <= 1
+    source = maker.inputs[0] if maker is not None and own else None
+    view = None if source is None or len(source.uses()) > 1 or source.is_graph_output() else source.producer()
+    return view if view is not None and has(view.op_type, "reshapes") and view.graph is not None else None
 
 
 def low_source(gradient: Value) -> Value:
@@ -91,6 +181,11 @@ def dims(value: Value) -> tuple[int, ...]:
 def size(value: Value) -> int:
     """How many numbers it holds."""
     return math.prod(dims(value))
+
+
+def _pays(low: int, numbers: int) -> bool:
+    """Whether the others are cast and taken apart with the low ones: else these are put side by side once more."""
+    return 10 * (numbers - low) <= LAUNCH + 8 * low
 
 
 def _sum(values: Iterable[Value]) -> int:
