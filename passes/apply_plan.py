@@ -45,18 +45,21 @@ class ApplyPlan:
 def _reasons(editor: Editor, flow: Dataflow, plan: Plan) -> Iterator[tuple[Op, str, str]]:
     """Operators that become low, with the type and the reason of their first low slot."""
     why = {(d.scope, d.index): d.why for d in reversed(plan.decisions) if d.dtype != FLOAT32 and d.index >= 0}
-    texts = {reason: f"{reason.rule}: {reason.text}" for reason in why.values()}
+    few = {id(reason): reason for reason in why.values()}  # thousands of decisions share one
+    texts = {number: f"{reason.rule}: {reason.text}" for number, reason in few.items()}
+    paths = [scope.path if editor.edits(scope.id) else None for scope in flow.scopes]
     for op in flow.ops:
-        reason = why.get((flow.scopes[op.scope].path, op.index))
-        if reason is not None and editor.edits(op.scope):
-            yield op, plan.dtype, texts[reason]
+        path = paths[op.scope]
+        reason = None if path is None else why.get((path, op.index))
+        if reason is not None:
+            yield op, plan.dtype, texts[id(reason)]
 
 
 def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
     """Gives the values of low units their type; how many."""
-    count = 0
+    count, mine = 0, [editor.edits(scope.id) for scope in flow.scopes]
     for value in flow.values:
-        if editor.edits(value.scope) and value.unit != NONE and value.dtype == FLOAT32 and value.low_source == NONE:
+        if value.unit != NONE and mine[value.scope] and value.dtype == FLOAT32 and value.low_source == NONE:
             if value.unit in low:
                 editor.retype(value, dtype)
                 count += 1
@@ -67,7 +70,9 @@ def _retype(editor: Editor, flow: Dataflow, dtype: str, low: set[int]) -> int:
 
 def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     """Changes stored tensors, and inserts casts and roundings; how many."""
-    values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values}
+    inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
+    named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
+    values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
     count = 0
     for edit in plan.weights:
         value = _find(values, flow, edit)
@@ -78,7 +83,6 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     for op in flow.with_roles(factors | statistics) if plan.weights else ():
         if (op.role in factors or len(op.outputs) == 1) and editor.edits(op.scope):
             editor.round_together(op, plan.dtype)
-    inserts: tuple[CastEdge | Rounding, ...] = (*plan.casts, *plan.roundings)
     for edge in inserts:
         value = _find(values, flow, edge)
         if not editor.edits(value.scope):
@@ -94,6 +98,8 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
     """What the plan does inside each function call, relative to it: calls with equal signatures share one function."""
     paths = {scope.path for scope in flow.scopes if scope.kind == "function"}
+    if not paths:
+        return {}
     inside: dict[str, list[Hashable]] = {path: [] for path in paths}
 
     @cache
@@ -101,13 +107,13 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
         parts = scope.split("/")
         return [path for n in range(2, len(parts) + 1) if (path := "/".join(parts[:n])) in paths]
 
-    for d in plan.decisions if paths else ():
+    for d in plan.decisions:
         if d.dtype != FLOAT32:
             for path in owners(d.scope):
                 inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
     edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
     edits += [(edit, (edit.store, edit.floor)) for edit in plan.weights]
-    for item, rest in edits if paths else ():
+    for item, rest in edits:
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)
             inside[path].append((item.scope[len(path) :], item.value, uses, *rest))
@@ -125,14 +131,14 @@ def _low_units(plan: Plan, flow: Dataflow) -> set[int]:
             slots[flow.scopes[op.scope].path, op.index, unit.slot] = unit.id
     low, decided = set(), set()
     for d in plan.decisions:
-        decided.add((d.scope, d.index, d.slot))
         found = slots.get((d.scope, d.index, d.slot))
         if found is None:
             raise foreign(f"decides {d.kind} {d.scope}/{d.index} ({d.slot})")
+        decided.add(found)
         if d.dtype != FLOAT32:
             low.add(found)
     if len(decided) < len(slots):
-        scope, index, slot = next(place for place in slots if place not in decided)
+        scope, index, slot = next(place for place, unit in slots.items() if unit not in decided)
         raise foreign(f"leaves {scope}/{index} ({slot}) undecided", "has")
     return low
 
@@ -144,10 +150,7 @@ def _find(values: dict[tuple[str, str], Value], flow: Dataflow, edit: CastEdge |
         raise foreign(f"changes value '{edit.value}' in scope '{edit.scope}'")
     if not edit.uses:
         return value
-    uses = {
-        (flow.scopes[use.scope].path, flow.ops[use.op].index if use.op != NONE else NONE, use.index)
-        for use in flow.uses[value.id]
-    }
+    uses = {flow.place(use) for use in flow.uses[value.id]}
     for place in edit.uses:
         if place not in uses:
             scope, op, position = place

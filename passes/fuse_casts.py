@@ -17,15 +17,19 @@ from ..oplists.traits import operators
 class FuseCasts:
     """``low``: the type whose casts are looked at. A rounding in the file (float32 to low to float32) stays.
 
-    ``keep``: casts that are left alone, as the file had them before anything was edited."""
+    ``keep``: casts that are left alone, as the file had them before anything was edited. ``given``: False where it had
+    none, so that all that there are do what a plan wants."""
 
     low: str = "float16"
     keep: frozenset[Hashable] = frozenset()
+    given: bool = True
 
     def __repr__(self) -> str:
         return f"FuseCasts({self.low}{f', {len(self.keep) // 2} kept' if self.keep else ''})"
 
     def __call__(self, graph: Graph) -> Change:
+        if not self.given:
+            return Change(0)
         flow = graph.dataflow(self.low)
         casts = _casts(flow)
         same = _in_every_call([op for op in casts if _types(flow, op) == (self.low, self.low)], casts)
@@ -40,6 +44,11 @@ class FuseCasts:
 
     def _may_go(self, flow: Dataflow, op: Op) -> bool:
         return not self.keep or self.keep.isdisjoint(_marks(flow, op))
+
+
+def has_casts(flow: Dataflow) -> bool:
+    """Whether there is a cast at all."""
+    return bool(_casts(flow))
 
 
 def idle_casts(flow: Dataflow) -> frozenset[Hashable]:

@@ -8,7 +8,7 @@ from ..core.dataflow import Dataflow
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from .apply_plan import ApplyPlan
-from .fuse_casts import FuseCasts, idle_casts
+from .fuse_casts import FuseCasts, has_casts, idle_casts
 from .rewrite_regions import RewriteRegions
 from .verify_types import VerifyTypes
 
@@ -27,4 +27,5 @@ def default_pipeline(
     if plan.changes_nothing:
         return (*more, verify)
     rewrite = RewriteRegions(tuple(plan.rewrites), plan.dtype)
-    return (rewrite, ApplyPlan(plan, describe), FuseCasts(plan.dtype, idle_casts(before)), *more, verify)
+    fuse = FuseCasts(plan.dtype, idle_casts(before), given or has_casts(before))
+    return (rewrite, ApplyPlan(plan, describe), fuse, *more, verify)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.errors import AmpError
 from ..core.graph import Attribute, Graph, NodeEditor
@@ -20,6 +22,8 @@ from ..core.plan import (
     HALF_FIRST,
     HALF_LAST,
     MAX_AND_MIN,
+    NUMBER,
+    NUMBER_FIRST,
     QUOTIENT,
     SAME_RESULT,
     Rewrite,
@@ -110,6 +114,13 @@ def _write_quotient(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     editor.replace(item.scope, item.nodes, item.kind, item.inputs, {})
 
 
+def _write_number(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    op = editor.op(item.scope, item.nodes[-1])
+    dtype = np.dtype(flow.values[op.outputs[0]].dtype if op is not None else FLOAT32)
+    number = np.full((1,) * item.axis, item.epsilon, dtype)
+    editor.replace(item.scope, item.nodes, item.kind, (), {"value": number})
+
+
 def _write_gelu(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     approximate = "tanh" if item.kind == GELU_BY_TANH else "none"
     editor.replace(item.scope, item.nodes, GELU, item.inputs, {"approximate": approximate})
@@ -124,6 +135,13 @@ def _exchange(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
     if inner is not None:
         # whoever compares values by name compares what they hold
         editor.rename(flow.values[inner.outputs[0]], "doubled" if item.kind == HALF_LAST else "halved")
+
+
+def _number_first(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
+    (index,) = item.nodes
+    read = [_operand(editor.op(item.scope, index), name, flow)[1] for name in item.inputs]
+    for place, value in enumerate(read):
+        editor.give(flow.values[value], [(item.scope, index, place)])
 
 
 def _write_squares(item: Rewrite, editor: NodeEditor, flow: Dataflow) -> None:
@@ -155,6 +173,8 @@ def _operand(op: Op | None, name: str, flow: Dataflow) -> tuple[int, int]:
 
 
 _WRITE: Mapping[str, Callable[[Rewrite, NodeEditor, Dataflow], None]] = {
+    NUMBER: _write_number,
+    NUMBER_FIRST: _number_first,
     QUOTIENT: _write_quotient,
     HALF_LAST: _exchange,
     HALF_FIRST: _exchange,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from .dataflow import NONE, Dataflow
 
@@ -23,20 +24,23 @@ class Borders:
         """A value with all that it is passed from."""
         return _closure(value, self.before)
 
-    def origins_of(self, values: Iterable[int]) -> set[int]:
-        """Several values with all that they are passed from; those that are not there are left out."""
-        found = set(values)
-        found.discard(NONE)
-        return found.union(*map(self.origins, found & self.before.keys())) if self.before else found
+    def origins_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+        """What adds several values to a set, with all that they are passed from."""
+        return partial(_add_closures, found, self.before) if self.before else found.update
 
-    def copies_of(self, values: Iterable[int]) -> set[int]:
-        """Several values with all that they are passed to."""
-        found = set(values)
-        return found.union(*map(self.copies, found & self.after.keys())) if self.after else found
+    def copies_into(self, found: set[int]) -> Callable[[Iterable[int]], None]:
+        """What adds several values to a set, with all that they are passed to."""
+        return partial(_add_closures, found, self.after) if self.after else found.update
 
     def copies(self, value: int) -> set[int]:
         """A value with all that it is passed to."""
         return _closure(value, self.after)
+
+
+def _add_closures(found: set[int], step: dict[int, list[int]], values: Iterable[int]) -> None:
+    found.update(values)
+    for value in step.keys() & values:
+        found |= _closure(value, step)
 
 
 def _closure(value: int, step: dict[int, list[int]]) -> set[int]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from .arrays import Array
@@ -175,6 +177,7 @@ class Dataflow:
         """What a node was exported from, where the file says it."""
         self._read_shape = read_shape
         self._parent: list[int] = []
+        self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
         """The same snapshot for another reader: ties that one makes are not seen in the other."""
@@ -255,7 +258,7 @@ class Dataflow:
     def with_roles(self, roles: Collection[str]) -> list[Op]:
         """The operators that have one of some roles, in their order; to be asked for once the model is read."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
-        return groups[0] if len(groups) == 1 else sorted((op for ops in groups for op in ops), key=lambda op: op.id)
+        return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""
@@ -267,13 +270,15 @@ class Dataflow:
 
     def scalar(self, value: int, *, overridable: bool = False) -> float | None:
         """The number in a stored tensor of one element, else None. ``overridable``: or in an input's default"""
-        item = self.values[value] if value != NONE else None
-        if item is None or not (item.weight or (overridable and item.default)) or self.weights.size(item) != 1:
+        if value == NONE or not (self.values[value].weight or (overridable and self.values[value].default)):
             return None
-        array = self.weights.array(item)
-        if array is None or array.dtype.kind in "USO":
-            return None
-        return float(array.reshape(-1)[0])
+        if value not in self._scalars:
+            self._scalars[value] = self._read_scalar(self.values[value])
+        return self._scalars[value]
+
+    def _read_scalar(self, item: Value) -> float | None:
+        array = self.weights.array(item) if self.weights.size(item) == 1 else None
+        return None if array is None or array.dtype.kind in "USO" else float(array.reshape(-1)[0])
 
     def number(self, op: Op, name: str) -> float | None:
         """The number in an attribute, None where there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .dataflow import NONE, Dataflow, Op
 from .pattern_program import ANY, Alternative, Branch, Choices, Expected, Found, Instruction, merge
@@ -14,8 +15,7 @@ Classes = Mapping[str, Collection[str]]
 """What a pattern calls by one name -> the operators that are meant, which only the caller knows."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """A pattern that is there. ``result`` is the last node; ``parts`` are the values and ``nodes`` the operators by the
     pattern's names; ``ops`` has them in the pattern's order, then casts and second copies that were seen through;
     ``numbers`` are None where something else stands, which is not checked."""
@@ -58,14 +58,16 @@ class PatternSet:
 
     def find(self, flow: Dataflow, classes: Classes | None = None) -> Iterator[Match]:
         """Every match, in the order of the anchors' nodes; of several at one anchor the first."""
-        matcher = Matcher(flow, self, classes or {})
+        matcher, ops, uses = Matcher(flow, self, classes or {}), flow.ops, flow.uses
         anchors = self._anchors(classes or {})
-        behind = {name: self._behind(name, classes or {}) for name in {*anchors.values()}}
+        behind: dict[str, frozenset[str]] = {}  # of those that the model has: a tree is made once one is asked for
         for op in flow.with_roles(anchors):
             if not op.slots:
                 continue
-            anchor = anchors[op.role]
-            if (roles := behind[anchor]) and roles.isdisjoint(reader.role for reader in flow.readers(op.outputs[0])):
+            if (anchor := anchors[op.role]) not in behind:
+                behind[anchor] = self._behind(anchor, classes or {})
+            read = [ops[use.op].role for use in uses[op.outputs[0]] if use.op != NONE]
+            if (roles := behind[anchor]) and roles.isdisjoint(read):
                 continue
             if (match := matcher.at(op, self._tree(anchor))) is not None:
                 yield match

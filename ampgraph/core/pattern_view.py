@@ -19,7 +19,6 @@ class View:
     ) -> None:
         self.flow, self.conventions, self.roles, self.through = flow, conventions, roles, conventions.through
         self.overridable = overridable
-        self._numbers: dict[int, float | None] = {}  # by value: many nodes share one, and reading takes time
 
     def seen_through(self, value: int) -> tuple[int, tuple[Op, ...]]:
         """The value before casts and identities that change nothing, and these."""
@@ -47,11 +46,7 @@ class View:
 
     def number(self, value: int) -> float | None:
         """The number in a stored tensor of one element."""
-        if not self._is_stored(value):
-            return None
-        if value not in self._numbers:
-            self._numbers[value] = self.flow.scalar(value, overridable=self.overridable)
-        return self._numbers[value]
+        return self.flow.scalar(value, overridable=self.overridable)
 
     def stored(self, sort: str, value: int) -> bool:
         """Whether a value is a stored tensor of a sort, a key of STORED."""

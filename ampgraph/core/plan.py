@@ -27,7 +27,7 @@ class Why:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: there may be many, and frozen ones take longer to make
 class Decision:
     """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 
@@ -49,7 +49,7 @@ class CastEdge:
     uses: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class WeightEdit:
     """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
     (floor only). Finite elements below ``floor`` become ``floor``."""
@@ -70,14 +70,19 @@ HALF_LAST = "x * y, halved last"
 """x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
 HALF_FIRST = "x * y, halved first"
 """x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
-REORDERED = (HALF_LAST, HALF_FIRST)
-"""Rewrites of two products that exchange an operand."""
+NUMBER_FIRST = "number * mask"
+"""A mask by a number as the number by the mask: the product; the number and the mask."""
+REORDERED = (HALF_LAST, HALF_FIRST, NUMBER_FIRST)
+"""Rewrites of products that exchange operands."""
 GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
 """A GELU written as its operator."""
 BY_SQUARES = "Gelu by tanh, of squares"
 """A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
 SAME_RESULT = (*REORDERED, BY_SQUARES)
 """Rewrites that leave their last node, which reads other values."""
+
+NUMBER = "Constant"
+"""A number of one element that follows from sizes: ``axis`` is how many dimensions it has, ``epsilon`` the number."""
 
 DROPPED = ("cast", "pad")
 """Names of rewrites that take nodes away which do nothing."""
@@ -88,8 +93,8 @@ FOLDS = ("bias", "power", "scale")
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
-    it, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and ``epsilon`` are a
-    norm's. ``name``: which rewrite it is."""
+    it, a number stored, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and
+    ``epsilon`` are a norm's, or a number's. ``name``: which rewrite it is."""
 
     scope: str
     kind: str

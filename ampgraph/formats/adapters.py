@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ..core.errors import AmpError
 from ..core.graph import Graph, is_mindir
+from .onnx import copying
 from .onnx import io as onnx_io
 from .onnx.graph import OnnxGraph
 
@@ -37,7 +38,8 @@ def load(model: object) -> tuple[Graph, Back]:
         graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
         return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _copy(model)
     if isinstance(model, ir.Model):
-        return OnnxGraph(model.clone()), lambda graph, changed: _model(graph) if changed else model.clone()
+        graph = OnnxGraph(copying.copied(model))
+        return graph, lambda graph, changed: _model(graph) if changed else copying.copied(model)
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
         return _from_graphsurgeon(cast("gs.Graph", model))
@@ -81,7 +83,7 @@ def copied(graph: Graph) -> Graph:
     """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
-    return OnnxGraph(graph.model.clone())
+    return OnnxGraph(copying.copied(graph.model))
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -5,11 +5,11 @@ load_kernels("cuda").admits("Conv", 17, "T", "bfloat16")   # False: that kernel 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from ..core.errors import AmpError, nearest
 from .files import own_file
@@ -56,16 +56,39 @@ class Broken:
     reads: str = ""
     """Only nodes with an operand of this type; empty: every node."""
 
+    runs: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Only nodes that set such an attribute to another value than these; of a list, to others than these in turn."""
+
+    mirrored: str = ""
+    """Only nodes whose attribute has other numbers in its second half than in its first. With `runs`."""
+
+    without: int = 0
+    """Only nodes that have this operand; 0: whatever they have. With `runs`."""
+
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below or self.sums or self.reads)
+        return not (self.attribute or self.before or self.mask_below or self.sums or self.reads or self.runs)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
         value = attributes.get(self.attribute)
         value = self.default if value is None else value
         return bool(self.attribute) and (value.decode() if isinstance(value, bytes) else value) != self.fine
+
+    def left_for(self, attributes: Mapping[str, object]) -> str:
+        """The attribute for which `runs` or `mirrored` count a node in, or an empty string."""
+        given = attributes.get(self.mirrored)
+        if isinstance(given, (list, tuple)) and given[: len(given) // 2] != given[len(given) // 2 :]:
+            return self.mirrored
+        return next((name for name, fine in self.runs.items() if not _is_among(attributes.get(name), fine)), "")
+
+
+def _is_among(value: object, fine: Sequence[object]) -> bool:
+    """Whether a value is not set, is one of some, or a list of them in turn, whose case does not matter."""
+    if isinstance(value, (list, tuple)):
+        return not value or bool(fine) and all(one.lower() == fine[i % len(fine)] for i, one in enumerate(value))
+    return value is None or value in fine
 
 
 @dataclass(frozen=True)
@@ -101,7 +124,7 @@ class Fused:
     """Of its pattern: the forms in which it is known there."""
 
 
-Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike"]
+Place = Literal["last_axis", "stored", "inverse", "number", "same_source", "alike", "vector"]
 """Where a fusion of two operators is made."""
 
 
@@ -219,8 +242,14 @@ def _broken(entry: Mapping[str, object]) -> Broken:
     before, sums, beside = (_trait(entry.get(name)) for name in ("before", "sums", "beside"))
     reasons = {low: str(why) for low, why in entry.items() if low not in {field.name for field in fields(Broken)}}
     below = float(str(entry.get("mask_below", 0)))
-    reads = str(entry.get("reads", ""))
-    return Broken(reasons, attribute, entry.get("fine"), entry.get("default"), before, below, sums, beside, reads)
+    reads, mirrored, without = (
+        str(entry.get("reads", "")),
+        str(entry.get("mirrored", "")),
+        int(str(entry.get("without", 0))),
+    )
+    runs = {name: tuple(fine) for name, fine in cast("Mapping[str, list[object]]", entry.get("runs", {})).items()}
+    some = (entry.get("fine"), entry.get("default"), before, below, sums, beside, reads)
+    return Broken(reasons, attribute, *some, runs, mirrored, without)
 
 
 def _trait(name: object) -> Trait | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.matching import Match, Mismatch, PatternSet
@@ -16,8 +16,7 @@ PRODUCT = "Product"
 NORMAL = "normal"  # what patterns call the data of a norm before its scale
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """Nodes that share one decision. ``kind`` is the operator they stand for; ``result`` their last node."""
 
     kind: str
@@ -58,7 +57,11 @@ def _region(flow: Dataflow, match: Match) -> Region:
     compared = [match.nodes[name] for name in match.pattern.compared if name in match.nodes]
     stored = axes if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes) else None
     data = tuple(part(name, NONE) for name in ("x", "scale", "bias"))
-    behind = {op.id for name, op in match.nodes.items() if name not in match.pattern.above(NORMAL)}
+    normal, core = match.nodes.get(NORMAL), tuple[Op, ...]()
+    if normal is not None:
+        within = match.pattern.above(NORMAL)
+        behind = {op.id for name, op in match.nodes.items() if name not in within}
+        core = tuple(op for op in match.ops if op.id not in behind)
     return Region(
         match.pattern.kind,
         match.ops,
@@ -71,8 +74,8 @@ def _region(flow: Dataflow, match: Match) -> Region:
         stored if stored is not None else (),
         axes is not None and stored is None,
         match.pattern.since,
-        match.nodes.get(NORMAL),
-        tuple(op for op in match.ops if op.id not in behind) if NORMAL in match.nodes else (),
+        normal,
+        core,
         match.nodes.get(match.pattern.ends[-1]) is match.result,
         match.pattern.variant,
         None not in match.numbers.values()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..core.dataflow import FLOAT32, NONE, Value
+from collections.abc import Collection, Sequence
+
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
 from .costs import STORED_TWICE_LIMIT
 from .decided import DecidedModel
@@ -17,15 +19,17 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
     plan = Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     plan.decisions = _decisions(decided)
     plan.roundings = list(decided.roundings)
+    sides = decided.settled.sides
+    low = {unit for unit, root in enumerate(decided.settled.roots) if sides[root] == LOW}
     for value in flow.values:
         if value.dtype != FLOAT32 or value.container:
             continue
         if value.weight:
-            _weight(decided, value, plan)
+            _weight(decided, low, value, plan)
         else:
-            _casts(decided, value, plan)
+            _casts(decided, low, value, plan)
             if value.id in decided.floors:  # filled with one number
-                store = "low" if decided.settled.is_low(value.unit) else "float32"
+                store = "low" if value.unit in low else "float32"
                 scope = flow.scopes[value.scope].path
                 plan.weights.append(WeightEdit(scope, value.name, store, floor=decided.floors[value.id]))
     plan.notes = [*decided.notes, *plan.notes]
@@ -48,41 +52,41 @@ def _pinned(decided: DecidedModel, plan: Plan) -> list[str]:
 
 
 def _decisions(decided: DecidedModel) -> list[Decision]:
-    flow, settled = decided.flow, decided.settled
-    decisions = []
-    for unit in flow.units:
+    flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
+    paths, decisions = [scope.path for scope in flow.scopes], []
+    for unit, root in zip(flow.units, settled.roots, strict=True):
+        chosen, why = dtype if settled.sides[root] == LOW else FLOAT32, settled.whys[root] or UNDECIDED
         if unit.op != NONE:
             op = flow.ops[unit.op]
-            scope, index, kind = flow.scopes[op.scope].path, op.index, op.kind
+            decisions.append(Decision(paths[op.scope], op.index, op.kind, unit.slot, chosen, why))
         else:
-            scope, index, kind = "", -1, "border"
-        chosen = decided.options.dtype if settled.side(unit.id) == LOW else FLOAT32
-        decisions.append(Decision(scope, index, kind, unit.slot, chosen, settled.why(unit.id) or UNDECIDED))
+            decisions.append(Decision("", -1, "border", unit.slot, chosen, why))
     return decisions
 
 
-def _casts(decided: DecidedModel, value: Value, plan: Plan) -> None:
-    """The one cast that a value needs, if any reader wants the other type."""
-    flow, settled, dtype = decided.flow, decided.settled, decided.options.dtype
-    low = settled.is_low(value.unit)
-    to = FLOAT32 if low else dtype
-    if value.low_source != NONE:  # made by a given Cast: float32 readers have it already, the others take its source
-        low, to = False, dtype
-    other = [u for u in flow.uses[value.id] if u.unit != NONE and not u.given_cast and settled.is_low(u.unit) != low]
+def _casts(decided: DecidedModel, low: Collection[int], value: Value, plan: Plan) -> None:
+    """The one cast that a value needs, if any reader wants the other type. ``low``: units."""
+    flow = decided.flow
+    is_low = value.unit in low and value.low_source == NONE  # made by a given Cast: low readers take its source
+    other = [u for u in flow.uses[value.id] if (u.unit in low) != is_low and u.unit != NONE and not u.given_cast]
     if other:
-        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, tuple(flow.place(u) for u in other)))
+        to = FLOAT32 if is_low else decided.options.dtype
+        plan.casts.append(CastEdge(flow.scopes[value.scope].path, value.name, to, _places(flow, other)))
 
 
-def _weight(decided: DecidedModel, value: Value, plan: Plan) -> None:
+def _places(flow: Dataflow, uses: Sequence[Use]) -> tuple[tuple[str, int, int], ...]:
+    return tuple(map(flow.place, uses))
+
+
+def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, plan: Plan) -> None:
     flow, options, floor = decided.flow, decided.options, decided.floors.get(value.id)
     uses = flow.uses[value.id]
-    low = [u for u in uses if decided.settled.is_low(u.unit) and not u.given_cast]
-    given = sum(u.given_cast for u in uses) if decided.seeded else 0  # casts of the file fold into the weight
+    low = [u for u in uses if u.unit in low_units and not u.given_cast]
+    given = sum([u.given_cast for u in uses]) if decided.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
-    keys = tuple(flow.place(u) for u in low)
     if value.parameter and value.id not in decided.numbers and options.store_weights == "keep":
         if low:
-            plan.casts.append(CastEdge(scope, value.name, options.dtype, keys))
+            plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
         return
     if not low and (not given or given < len(uses)):
         if floor is not None:
@@ -90,11 +94,11 @@ def _weight(decided: DecidedModel, value: Value, plan: Plan) -> None:
     elif len(low) + given == len(uses):
         plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
     elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT and (flow.parameters_copied or not value.parameter):
-        plan.weights.append(WeightEdit(scope, value.name, "both", keys, floor))
+        plan.weights.append(WeightEdit(scope, value.name, "both", _places(flow, low), floor))
     else:
         if floor is not None:
             plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
-        plan.casts.append(CastEdge(scope, value.name, options.dtype, keys))
+        plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
         megabytes = 4 * flow.weights.size(value) / 1e6
         message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"
         plan.notes.append(Note("weight", value.name, message))

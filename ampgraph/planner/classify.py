@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from types import MappingProxyType
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
+from ..oplists.tied import TypeGroups
+from ..oplists.traits import Trait
 from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .gradients import tied_to_forward
 from .guards.embeddings import broken_sum
 from .guards.masks import broken_mask
 from .opsets import freed_at
+from .options import Options
 from .taken import taken_by_product
 
 FEW = 8
@@ -24,6 +28,9 @@ LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
 
 SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
 """What a level says of a class."""
+UNLIKE: tuple[Trait, ...] = ("stored_statistics", "means", "adds_up")
+"""Traits of operators of which a level may judge one unlike another."""
+Look = Callable[[Context, Op], list[Hold]]
 
 
 @dataclass(frozen=True)
@@ -72,17 +79,18 @@ def _first(context: Context) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
     breakable = _breakable(context.options.kernels)
     first: list[Tie | Hold] = []
-    broken = context.options.kernels.broken
+    groups = cache(partial(_groups, context.options))
+    looks = cache(partial(_looks, context.options))
     for op in context.flow.ops:
         if op.follows != NONE:
             first += [Tie(units) for units in tied_to_forward(context.flow, op)]
         if op.slots:
-            first += _ties(context, op)
+            if len(op.slots) > 1:
+                first += _ties(op, groups(op.role, op.kind))
             if op.kind in breakable:
                 first += _broken(context, op, breakable[op.kind])
-            if op.kind in broken:
-                first += [*_broken_before(context, op), *_broken_type(context, op)]
-                first += [*broken_mask(context, op), *broken_sum(context, op)]
+            for look in looks(op.kind):
+                first += look(context, op)
             held = op.held or (op.kept if context.options.level.kept != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
@@ -90,12 +98,12 @@ def _first(context: Context) -> list[Tie | Hold]:
 
 
 def _verdicts(context: Context) -> list[Verdict]:
-    flow, verdicts = context.flow, []
+    flow, verdicts, unlike = context.flow, [], _often_unlike(context)
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
-        like_gray = _like_gray(context, owner) if owner else ""
+        like_gray = _like_gray(context, owner) if owner is not None and owner.role in unlike else ""
         follows = owner is not None and owner.follows != NONE
         key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
         if key not in known:
@@ -115,13 +123,29 @@ def _is_border(flow: Dataflow, op: Op) -> bool:
     return bool(op.slots) and all(flow.units[u].border for u in op.slots.values())
 
 
-def _ties(context: Context, op: Op) -> list[Tie]:
-    options = context.options
-    groups = (*options.lists.tied.get(op.role, ()), *options.kernels.tied.get(op.kind, ()))
-    if not groups:
-        return []
+def _groups(options: Options, role: str, kind: str) -> TypeGroups:
+    """Slots of an operator that share one type."""
+    return (*options.lists.tied.get(role, ()), *options.kernels.tied.get(kind, ()))
+
+
+def _ties(op: Op, groups: TypeGroups) -> list[Tie]:
     tied = [tuple(op.slots[name] for name in group if name in op.slots) for group in groups]
     return [Tie(units) for units in tied if len(units) > 1]
+
+
+def _looks(options: Options, kind: str) -> list[Look]:
+    """What may find that a kernel fails beside its neighbours."""
+    broken = options.kernels.broken.get(kind)
+    if broken is None or options.dtype not in broken.reasons:
+        return []
+    looks: tuple[tuple[object, Look], ...] = (
+        (broken.before, _broken_before),
+        (broken.reads, _broken_type),
+        (broken.runs, _left),
+        (broken.mask_below, broken_mask),
+        (broken.sums, broken_sum),
+    )
+    return [look for given, look in looks if given]
 
 
 def _breakable(kernels: Kernels | None) -> dict[str, str]:
@@ -163,6 +187,17 @@ def _broken_type(context: Context, op: Op) -> list[Hold]:
     ):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
+
+
+def _left(context: Context, op: Op) -> list[Hold]:
+    """Holds what the target leaves to its fallback in every type, though it has a kernel."""
+    broken = context.options.kernels.broken[op.kind]
+    names = (*broken.runs, broken.mirrored)
+    found = broken.left_for({name: context.flow.attribute(op, name) for name in names if name})
+    if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
+        found = f"operand {broken.without}"
+    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[context.options.dtype]}")
+    return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
 
 
 def _has_constant(context: Context, op: Op) -> bool:
@@ -228,6 +263,13 @@ def _valid(context: Context, unit: Unit, op: Op | None) -> Verdict | None:
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
+def _often_unlike(context: Context) -> Collection[str]:
+    """The operators of which one may be judged unlike another."""
+    if context.options.level.gray == "float32":
+        return {op.role for op in context.flow.ops}
+    return frozenset[str]().union(*map(context.traits.operators, UNLIKE))
+
+
 def _like_gray(context: Context, op: Op) -> str:
     """Why an operator of a careful class is left to the cut here, where its level lets gray ones be low."""
     traits, options = context.traits, context.options
@@ -284,6 +326,8 @@ def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
 def _unlisted(flow: Dataflow, classes: Sequence[str]) -> list[Note]:
     unlisted: dict[str, int] = {}
     for op in flow.ops:
+        if classes[op.id] and op.kind not in flow.unknown_kinds:
+            continue
         listed = bool(classes[op.id]) or _is_border(flow, op)
         if op.slots and not (op.held or op.kept) and (op.kind in flow.unknown_kinds or not listed):
             unlisted[op.kind] = unlisted.get(op.kind, 0) + 1

@@ -29,14 +29,23 @@ class ComputedNumbers:
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
+        self._rows: dict[int, Array] = {}
 
     def number(self, value: int) -> float | None:
         """The number in a tensor of one element, None where it is not known."""
-        found = self._row(value, STEPS)
+        found = self.row(value)
         return float(found[0]) if found is not None and found.size == 1 and np.isfinite(found[0]) else None
 
-    def _row(self, value: int, steps: int) -> Array | None:
+    def row(self, value: int) -> Array | None:
         """The numbers of a tensor of few in their order; NaN for a size that is open."""
+        return self._row(value, STEPS)
+
+    def _row(self, value: int, steps: int) -> Array | None:
+        if value not in self._rows and (found := self._found(value, steps)) is not None:
+            self._rows[value] = found
+        return self._rows.get(value)
+
+    def _found(self, value: int, steps: int) -> Array | None:
         item = self.flow.values[value] if value != NONE else None
         if item is None or item.weight:
             few = item is not None and self.flow.weights.size(item) <= FEW
@@ -52,10 +61,11 @@ class ComputedNumbers:
         return self._made(op, steps - 1)
 
     def _sizes(self, op: Op) -> Array | None:
-        shape, ends = self.flow.shape(op.inputs[0]), [self.flow.attribute(op, name) for name in ("start", "end")]
-        if shape is None or ends != [None, None] or self.flow.shape(op.outputs[0]) != (len(shape),):
+        shape, (start, end) = self.flow.shape(op.inputs[0]), (self.flow.number(op, name) for name in ("start", "end"))
+        part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
+        if part is None or self.flow.shape(op.outputs[0]) != (len(part),):
             return None
-        return np.array([size if isinstance(size, int) else np.nan for size in shape])
+        return np.array([size if isinstance(size, int) else np.nan for size in part])
 
     def _fill(self, op: Op) -> Array | None:
         fill = self.flow.attribute(op, "value")
@@ -73,8 +83,12 @@ class ComputedNumbers:
         known = [row for row in others if row is not None]
         if len(known) < len(others):
             return None
-        if self.flow.values[op.outputs[0]].dtype == FLOAT32:
+        dtype = self.flow.values[op.outputs[0]].dtype
+        if dtype == FLOAT32:
             return self._computed(op, [first, *known])
+        kind = self._arithmetic(op)
+        if kind is not None:
+            return self._counted(kind, [first, *known]) if dtype == "int64" else None
         shape = self.flow.shape(op.inputs[0])
         return self._picked(op, first, known) if shape is not None and len(shape) == 1 else None
 
@@ -98,10 +112,22 @@ class ComputedNumbers:
         if any(row.size != 1 for row in rows):
             return None
         numbers = [row.astype(np.float32) for row in rows]
-        kind = next((trait for trait in ARITHMETIC if self.traits.has(op.role, trait)), None)
+        kind = self._arithmetic(op)
         with np.errstate(all="ignore"):
             if len(numbers) == 1 and self.traits.has(op.role, "roots"):
                 return np.asarray(np.sqrt(numbers[0]))
             if len(numbers) == 1 and kind == "divides":
                 return np.asarray(np.float32(1) / numbers[0])
             return np.asarray(ARITHMETIC[kind](*numbers)) if kind is not None and len(numbers) == 2 else None
+
+    def _arithmetic(self, op: Op) -> Trait | None:
+        return next((trait for trait in ARITHMETIC if self.traits.has(op.role, trait)), None)
+
+    def _counted(self, kind: Trait, rows: list[Array]) -> Array | None:
+        """Arithmetic on two whole numbers; a quotient of sizes, which is cut off."""
+        if len(rows) != 2 or any(row.size != 1 for row in rows) or kind == "powers":
+            return None
+        one, other = (row.astype(np.float64) for row in rows)
+        if kind != "divides":
+            return np.asarray(ARITHMETIC[kind](one, other))
+        return np.floor(one / other) if one >= 0 and other > 0 else None

@@ -3,13 +3,16 @@
 Costs are bytes moved, plus a constant for each kernel started. A value costs a Cast when a reader's type differs from
 its writer's, once however many readers there are; a stored tensor costs what must stay float32 or be stored twice.
 Among cheapest plans the one with the smallest float32 side is taken, so that plans are unique.
+
+So a unit is low unless something draws it to float32, and the search begins at what does: mostly it ends a few values
+further on, and no more than these are asked for what they cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import Protocol
 
 from .decisions import FREE, HIGH, LOW
 from .max_flow import ENDLESS, FlowNetwork
@@ -56,160 +59,105 @@ class Problem:
         return total
 
 
-def solve(problem: Problem) -> dict[int, int]:
-    """LOW or HIGH for every free unit: the cheapest assignment, with the fewest units in float32 among equals."""
-    tally = Tally(problem.nets, problem.fixed, problem.extra)
-    _dominate(problem, tally)
-    rest = [unit for unit in tally.by_unit if unit not in tally.side]
-    for component in _components(rest, tally):
-        for unit, value in _minimum_cut(problem, component, tally).items():
-            tally.settle(unit, value)
-    return {unit: tally.side[unit] for unit in tally.by_unit}
+class OpenProblem(Protocol):
+    """A problem that is told as far as it is asked for. Nets have numbers."""
+
+    def side(self, unit: int) -> int:
+        """LOW or HIGH; FREE where the cut decides."""
+
+    def extra(self, unit: int) -> int:
+        """What a free unit costs in float32, or in the low type where it is negative."""
+
+    def nets_of(self, unit: int) -> Iterable[int]:
+        """The nets that a free unit is in, some more than once."""
+
+    def net(self, number: int) -> Net | None:
+        """A net; None where it costs nothing whatever is decided."""
+
+    def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
+        """What may draw free units to float32 by itself: nets with a unit that is float32 already, or of a stored
+        tensor that costs less to keep than to round; and units whose ``extra`` is negative."""
 
 
-OWN, STORED = -1, -2
-"""Beside the sides of a writer: it is the unit that is asked for, or there is none."""
+def solve(problem: OpenProblem) -> set[int]:
+    """The free units that are float32 in the cheapest assignment: the fewest among equals."""
+    return _UnitNetwork(problem).float32()
 
 
-@lru_cache(maxsize=1 << 14)  # of a large model most nets are alike
-def _delta(up: int, down: int, writer: int, free: int, high: bool, low: bool) -> tuple[int, int]:
-    """`Tally.delta` by what it depends on. ``free``: other free readers, 2 for more; ``high``, ``low``: whether some
-    reader is."""
-    others = [(high, low)] if not free else [(True, low), (high, True)] + ([(True, True)] if free > 1 else [])
-    if writer == OWN:
-        deltas = [up * h - down * w for h, w in others]
-    elif writer == STORED:
-        deltas = [up * (h - 1) + down * (1 - w) for h, w in others]
-    else:
-        deltas = [up * (h - 1) for h, _ in others] if writer != HIGH else []
-        if writer != LOW:
-            deltas += [down * (1 - w) for _, w in others]
-    return min(deltas), max(deltas)
+class _UnitNetwork:
+    """Free units as nodes of a flow network, source side low, sink side float32. Nets come in as it reaches units."""
 
+    def __init__(self, problem: OpenProblem) -> None:
+        self._problem = problem
+        self._flow = FlowNetwork(reach=self._reach)
+        self._places: dict[int, int] = {}
+        self._units: dict[int, int] = {}  # by place: others stand between the readers of a value
+        self._nets: set[int] = set()
 
-class Tally:
-    """Who is low, float32 or free around every net, kept up to date: nets can have thousands of readers."""
+    def float32(self) -> set[int]:
+        """The sink side."""
+        nets, units = self._problem.drawing()
+        for number in nets:
+            self._add(number)
+        for unit in units:
+            self._flow.suspect(self._place(unit))
+        return {self._units[place] for place in self._flow.sink_side() if place in self._units}
 
-    def __init__(self, nets: list[Net], fixed: dict[int, int], more: Iterable[int] = ()) -> None:
-        self.nets = nets
-        self.side = dict(fixed)
-        self.by_unit: dict[int, list[int]] = {unit: [] for unit in more if unit not in fixed}
-        self.counts: list[list[int]] = []  # by net: readers that are FREE, LOW, HIGH
-        self._members: list[tuple[int, ...]] = []  # by net
-        for number, net in enumerate(nets):
-            counts = [0, 0, 0]
-            for reader in net.readers:
-                counts[self.side.get(reader, FREE)] += 1
-            self.counts.append(counts)
-            writers = () if net.writer is None or net.writer in net.readers else (net.writer,)
-            self._members.append((*net.readers, *writers))
-            for unit in self._members[number]:
-                if unit not in self.side:
-                    self.by_unit.setdefault(unit, []).append(number)
+    def _place(self, unit: int) -> int:
+        place = self._places.get(unit)
+        if place is None:
+            place = self._places[unit] = self._flow.node()
+            self._units[place] = unit
+        return place
 
-    def members(self, number: int) -> Sequence[int]:
-        """Who reads or writes the value of a net."""
-        return self._members[number]
+    def _reach(self, place: int) -> None:
+        """Adds what a unit costs, and its nets."""
+        unit = self._units.get(place)
+        if unit is not None:
+            self._flow.supply(place, self._problem.extra(unit))
+            for number in self._problem.nets_of(unit):
+                self._add(number)
 
-    def settle(self, unit: int, value: int) -> None:
-        self.side[unit] = value
-        for number in self.by_unit[unit]:
-            if unit in self.nets[number].readers:
-                self.counts[number][FREE] -= 1
-                self.counts[number][value] += 1
+    def _add(self, number: int) -> None:
+        """Adds a net, once."""
+        net = None if number in self._nets else self._problem.net(number)
+        self._nets.add(number)
+        if net is None:
+            return
+        side, writer = self._problem.side, net.writer
+        free, lows, highs = [], False, False
+        for reader in net.readers:
+            one = side(reader)
+            if one == LOW:
+                lows = True
+            elif one == HIGH:
+                highs = True
+            elif reader != writer:
+                free.append(self._place(reader))
+        made = FREE if writer is None else side(writer)
+        at = None if writer is None or made != FREE else self._place(writer)
+        paid = 0 if writer is not None or lows or highs else min(net.up, net.down)  # whatever the readers are
+        if made != HIGH and (highs or free):
+            self._charge(at, [] if highs else free, net.up, paid)
+        if made != LOW and (lows or free):
+            self._charge(at, [] if lows else free, -net.down, paid)
 
-    def delta(self, number: int, unit: int) -> tuple[int, int]:
-        """The least and the most that choosing low instead of float32 for a free unit adds to the cost of a net."""
-        net, (free, lows, highs) = self.nets[number], self.counts[number]
-        free -= unit in net.readers
-        writer = STORED if net.writer is None else OWN if net.writer == unit else self.side.get(net.writer, FREE)
-        return _delta(net.up, net.down, writer, min(free, 2), highs > 0, lows > 0)
+    def _charge(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
+        """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is
+        negative.
 
-    def neighbours(self, unit: int, most: int = 64) -> Iterator[int]:
-        """Free units that share a net with ``unit``; nets with more readers than ``most`` are passed over."""
-        for number in self.by_unit[unit]:
-            if len(self.nets[number].readers) <= most:
-                for other in self.members(number):
-                    if other not in self.side:
-                        yield other
-
-
-def _dominate(problem: Problem, tally: Tally) -> None:
-    """Settles units for which one side is no dearer whatever the others do; this leaves few for the solver."""
-    work = list(tally.by_unit)
-    while work:
-        queued: dict[int, None] = {}
-        for unit in work:
-            if unit in tally.side:
-                continue
-            worst = best = -problem.extra.get(unit, 0)
-            for number in tally.by_unit[unit]:
-                least, most = tally.delta(number, unit)
-                best, worst = best + least, worst + most
-            if worst <= 0:
-                tally.settle(unit, LOW)
-            elif best > 0:
-                tally.settle(unit, HIGH)
-            else:
-                continue
-            queued.update(dict.fromkeys(tally.neighbours(unit)))
-        work = [unit for unit in queued if unit not in tally.side]
-
-
-def _components(rest: list[int], tally: Tally) -> list[list[int]]:
-    """What is left, split where no net connects it."""
-    seen: set[int] = set()
-    nets_seen: set[int] = set()
-    components = []
-    for start in rest:
-        if start in seen:
-            continue
-        seen.add(start)
-        component = [start]
-        for unit in component:
-            for number in tally.by_unit[unit]:
-                if number in nets_seen:
-                    continue
-                nets_seen.add(number)
-                for other in tally.members(number):
-                    if other not in tally.side and other not in seen:
-                        seen.add(other)
-                        component.append(other)
-        components.append(component)
-    return components
-
-
-def _minimum_cut(problem: Problem, component: list[int], tally: Tally) -> dict[int, int]:
-    """One connected problem as a flow network: source side low, sink side float32."""
-    places = {unit: place for place, unit in enumerate(component)}
-    network = FlowNetwork(len(component))
-    for unit, place in places.items():
-        network.supply(place, problem.extra.get(unit, 0))
-    for number in dict.fromkeys(n for unit in component for n in tally.by_unit[unit]):
-        net, (_, lows, highs) = tally.nets[number], tally.counts[number]
-        writer, side = net.writer, FREE if net.writer is None else tally.side.get(net.writer, FREE)
-        free = [places[reader] for reader in net.readers if reader in places and reader != writer]
-        at = None if writer is None or side != FREE else places[writer]
-        if side != HIGH and (highs or free):
-            _charge(network, at, [] if highs else free, net.up)
-        if side != LOW and (lows or free):
-            _charge(network, at, [] if lows else free, -net.down)
-    float32 = network.sink_side()
-    return {unit: HIGH if place in float32 else LOW for unit, place in places.items()}
-
-
-def _charge(network: FlowNetwork, writer: int | None, readers: list[int], price: int) -> None:
-    """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is negative.
-
-    ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay."""
-    if not readers:
-        if writer is not None:
-            network.supply(writer, -price)
-        return
-    nearest = readers[0] if len(readers) == 1 else network.node()
-    for reader in readers if len(readers) > 1 else ():
-        network.connect(nearest, reader, *((ENDLESS, 0) if price > 0 else (0, ENDLESS)))
-    if writer is None:
-        network.supply(nearest, price)
-    else:
-        network.connect(writer, nearest, max(price, 0), max(-price, 0))
+        ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay; ``paid``:
+        what flows already from the one price to the other, through the first reader."""
+        flow = self._flow
+        if not readers:
+            if writer is not None:
+                flow.supply(writer, -price)
+            return
+        nearest = readers[0] if len(readers) == 1 else flow.node()
+        for reader in readers if len(readers) > 1 else ():
+            back = paid if reader == readers[0] else 0
+            flow.connect(nearest, reader, *((ENDLESS, back) if price > 0 else (back, ENDLESS)))
+        if writer is None:
+            flow.supply(nearest, price - paid if price > 0 else price + paid)
+        else:
+            flow.connect(writer, nearest, max(price, 0), max(-price, 0))

@@ -104,7 +104,7 @@ class Ledger:
         for result in results:
             result.enter(self)
         if self._roots is None:
-            self._roots = [self._find(unit) for unit in range(len(self._parents))]
+            self._roots = [unit if unit == parent else self._find(unit) for unit, parent in enumerate(self._parents)]
         return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots)
 
     def _find(self, unit: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..oplists.kernels import Join, Place
@@ -12,10 +12,10 @@ from .options import Options
 
 AXES = 3  # of data that SkipLayerNormalization adds to
 ROWS = 2  # axes of what a Gemm makes
+STEPS = 8  # operators looked back for what is stored
 
 
-@dataclass(frozen=True)
-class Joint:
+class Joint(NamedTuple):
     """Two operators with the fusion that joins them. ``values``: what the first makes and only the second reads, with
     what it is handed on as unchanged."""
 
@@ -37,14 +37,15 @@ class Joint:
 def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     """All that the target would join in float32, in the order of the model."""
     by_pair = {pair: join for join in options.kernels.joined for pair in join.pairs if _both(flow, pair)}
-    firsts = {first for first, _ in by_pair}
-    ends = {then for _, then in by_pair} | options.lists.traits.operators("nothing_in_inference")
+    idle = options.lists.traits.operators("nothing_in_inference")
+    ends = {first: idle | {then for one, then in by_pair if one == first} for first, _ in by_pair}
     found: list[Joint] = []
-    for op in flow.ops if firsts else ():
-        then = _reader(flow, op) if op.role in firsts else None
-        if then is not None and then.role in ends and (joint := _joint(flow, options, op, by_pair)) is not None:
-            found.append(joint)
-    return found
+    for role, behind in ends.items():
+        for op in flow.with_roles((role,)):
+            then = _reader(flow, op)
+            if then is not None and then.role in behind and (joint := _joint(flow, options, op, then, by_pair)):
+                found.append(joint)
+    return sorted(found, key=lambda joint: joint.first.id)
 
 
 def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
@@ -52,9 +53,11 @@ def _both(flow: Dataflow, pair: tuple[str, str]) -> bool:
     return all(flow.with_roles((role,)) for role in pair)
 
 
-def _joint(flow: Dataflow, options: Options, op: Op, by_pair: Mapping[tuple[str, str], Join]) -> Joint | None:
-    """What an operator is the first of."""
-    values, then = [op.outputs[0]], _reader(flow, op)
+def _joint(
+    flow: Dataflow, options: Options, op: Op, then: Op | None, by_pair: Mapping[tuple[str, str], Join]
+) -> Joint | None:
+    """What an operator is the first of, by its one reader."""
+    values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
         then = _reader(flow, then)
@@ -110,6 +113,15 @@ def by_channel(flow: Dataflow, value: int) -> bool:
     return all(size == 1 for size in others)
 
 
+def is_constant(flow: Dataflow, value: int, steps: int = STEPS) -> bool:
+    """Whether a value is stored, or made of stored ones alone, which the runtime folds."""
+    if flow.values[value].weight:
+        return True
+    op = flow.writer(value)
+    read = [v for v in op.inputs if v != NONE] if op is not None and steps else []
+    return bool(read) and all(is_constant(flow, v, steps - 1) for v in read)
+
+
 def _is_inverse(flow: Dataflow, options: Options, joint: Joint) -> bool:
     return flow.scalar(joint.first.inputs[0]) == 1
 
@@ -121,6 +133,18 @@ def _scales(flow: Dataflow, options: Options, joint: Joint) -> bool:
     places = traits.positions(op.role, "divides") or range(len(op.inputs))
     numbers = (op.inputs[place] for place in places if op.inputs[place] not in joint.values)
     return any(flow.scalar(number) is not None for number in numbers)
+
+
+def _adds_vector(flow: Dataflow, options: Options, joint: Joint) -> bool:
+    return adds_vector(flow, joint.first)
+
+
+def adds_vector(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator adds a stored vector to what is no matrix: a product of matrices takes that itself."""
+    shape = flow.shape(op.outputs[0])
+    stored = [v for v in op.inputs if v != NONE and is_constant(flow, v)]
+    vector = len(stored) == 1 and len(op.inputs) == 2 and len(flow.shape(stored[0]) or ()) == 1
+    return vector and (shape is None or len(shape) != ROWS)
 
 
 def _read_the_same(flow: Dataflow, options: Options, joint: Joint) -> bool:
@@ -142,5 +166,6 @@ _WHERE: Mapping[Place, Callable[[Dataflow, Options, Joint], bool]] = MappingProx
         "number": _scales,
         "same_source": _read_the_same,
         "alike": _add_alike,
+        "vector": _adds_vector,
     }
 )

@@ -1,37 +1,59 @@
-"""The minimum cut of a flow network by augmenting paths between two search trees.
+"""The minimum cut of a flow network by augmenting paths to a search tree, and no more of it than that takes.
 
-The method of Boykov and Kolmogorov, "An experimental comparison of min-cut/max-flow algorithms for energy minimization
-in vision" (2004): a tree grows from each end; where they meet flow is pushed, and what a full arc leaves without a
-parent looks for another one. Nodes and arcs are numbers, and what is known of them stands in lists.
+After Boykov and Kolmogorov, "An experimental comparison of min-cut/max-flow algorithms for energy minimization in
+vision" (2004), with a tree from the sink alone: where it meets what the source supplies, flow is pushed, and what a
+full arc leaves without a parent looks for another one. A node that the tree never meets need not be known.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import chain
 
 Capacity = int | float
 """Whole numbers, or infinity."""
 
 ENDLESS = float("inf")
-OUTSIDE, SOURCE, SINK = 0, 1, 2
+UNKNOWN, KNOWN, TREE = 0, 1, 2
+"""What a node is: not looked at, looked at, in the tree."""
 ROOT, ORPHAN = -1, -2
-"""In place of the arc to a node's parent: the end itself is its parent; it has none any more."""
+"""In place of the arc to a node's parent: the sink itself is its parent; it has none any more."""
 
 
 class FlowNetwork:
-    """Nodes between a source and a sink. Arcs come in pairs: that with an even number, and behind it its reverse."""
+    """Nodes between a source and a sink. Arcs come in pairs: that with an even number, and behind it its reverse.
 
-    def __init__(self, nodes: int = 0) -> None:
-        self._arcs: list[list[int]] = [[] for _ in range(nodes)]  # by node: the arcs that leave it
+    ``reach``: called with a node before it is looked at, once; it may add nodes, and what connects and supplies that
+    node and others that were not looked at.
+    """
+
+    def __init__(self, nodes: int = 0, reach: Callable[[int], None] | None = None) -> None:
+        self._reach = reach
         self._heads: list[int] = []
         self._left: list[Capacity] = []  # what an arc can still take
-        self._excess: list[Capacity] = [0] * nodes  # what the source can still give, or the sink take where negative
+        self._arcs: list[list[int]] = []  # by node: the arcs that leave it
+        self._excess: list[Capacity] = []  # what the source can still give, or the sink take where negative
+        self._state: list[int] = []
+        self._parent: list[int] = []
+        self._depth: list[int] = []  # from the sink, as far as was known at ``_seen``
+        self._seen: list[int] = []
+        self._tried: list[int] = []  # the place of the arc from which an orphan looks for a parent: a hub has thousands
+        self._waits: list[bool] = []  # whether a node is among the active ones
+        self._time = 0
+        self._sinks: deque[int] = deque()  # what may be some
+        self._active: deque[int] = deque()
+        self._orphans: deque[int] = deque()
+        for _ in range(nodes):
+            self.node()
 
     def node(self) -> int:
         """Another node."""
         self._arcs.append([])
-        self._excess.append(0)
+        self._parent.append(ROOT)
+        self._waits.append(False)
+        for numbers in (self._excess, self._state, self._depth, self._seen, self._tried):
+            numbers.append(0)
         return len(self._arcs) - 1
 
     def connect(self, tail: int, head: int, there: Capacity, back: Capacity = 0) -> None:
@@ -45,134 +67,115 @@ class FlowNetwork:
     def supply(self, node: int, capacity: Capacity) -> None:
         """What may flow from the source to a node; to the sink where it is negative."""
         self._excess[node] += capacity
+        if capacity < 0:
+            self.suspect(node)
+
+    def suspect(self, node: int) -> None:
+        """Looks at a node, as it may be supplied less than nothing once it is known."""
+        self._sinks.append(node)
 
     def sink_side(self) -> set[int]:
         """The nodes from which the sink can be reached in a maximum flow: the smallest sink side of all minimum cuts.
 
         Uses up the capacities."""
-        _Search(self._arcs, self._heads, self._left, self._excess).run()
-        work = [node for node, excess in enumerate(self._excess) if excess < 0]
-        found = set(work)
-        for node in work:
-            for arc in self._arcs[node]:
-                before = self._heads[arc]
-                if self._left[arc ^ 1] and before not in found:
-                    found.add(before)
-                    work.append(before)
-        return found
+        while self._sinks or self._active:
+            if self._sinks:
+                self._look(self._sinks.popleft())
+            else:
+                self._grow(self._active.popleft())
+        return {node for node, state in enumerate(self._state) if state == TREE}
 
+    def _look(self, node: int) -> None:
+        """All that is to be known of a node."""
+        if self._state[node] == UNKNOWN:
+            self._state[node] = KNOWN
+            if self._reach is not None:
+                self._reach(node)
+            if self._excess[node] < 0:
+                self._join(node, ROOT, 1)
 
-class _Search:
-    """The two trees."""
-
-    def __init__(
-        self, arcs: list[list[int]], heads: list[int], left: list[Capacity], excess: list[Capacity]
-    ) -> None:  # fmt: skip
-        self.arcs, self.heads, self.left, self.excess = arcs, heads, left, excess
-        count = len(arcs)
-        self.tree = [SOURCE if e > 0 else SINK if e < 0 else OUTSIDE for e in excess]
-        self.parent = [ROOT] * count
-        self.depth = [1] * count  # from the end, as far as was known at ``seen``
-        self.seen = [0] * count
-        self.tried = [0] * count  # the place of the arc from which an orphan looks for a parent: a hub has thousands
-        self.time = 0
-        self.active = deque(node for node in range(count) if self.tree[node])
-        self.waits = [bool(side) for side in self.tree]  # whether a node is among the active ones
-        self.orphans: deque[int] = deque()
-
-    def run(self) -> None:
-        """Pushes flow until the trees do not meet any more."""
-        active = self.active
-        while active:
-            node = active.popleft()
-            self.waits[node] = False
-            arcs, place = self.arcs[node], 0
-            while self.tree[node] and place < len(arcs):
-                place = self._grow(node, place)
-                if place < len(arcs):
-                    self.time += 1
-                    self._push(arcs[place] ^ (self.tree[node] == SINK))
-                    while self.orphans:
-                        self._adopt(self.orphans.popleft())
-
-    def _grow(self, node: int, start: int) -> int:
-        """Takes in what a node can reach over its arcs from ``start`` on; the place of that on which it meets the other
-        tree, or the number of its arcs."""
-        tree, heads, left, mine, arcs = self.tree, self.heads, self.left, self.tree[node], self.arcs[node]
-        turn = mine == SINK
-        for place in range(start, len(arcs)):
-            arc = arcs[place]
-            if left[arc ^ turn]:
-                other = heads[arc]
-                if tree[other] == OUTSIDE:
-                    tree[other], self.parent[other] = mine, arc ^ 1
-                    self.depth[other], self.seen[other] = self.depth[node] + 1, self.seen[node]
-                    self._wake(other)
-                elif tree[other] != mine:
-                    return place
-        return len(arcs)
-
-    def _push(self, meeting: int) -> None:
-        """Sends what it takes over the arc where the trees meet."""
-        heads, left, parent, excess = self.heads, self.left, self.parent, self.excess
-        least, roots = left[meeting], []
-        for node, turn in ((heads[meeting ^ 1], 1), (heads[meeting], 0)):
-            while (arc := parent[node]) != ROOT:
-                least = min(least, left[arc ^ turn])
-                node = heads[arc]
-            roots.append(node)
-            least = min(least, abs(excess[node]))
-        left[meeting] -= least
-        left[meeting ^ 1] += least
-        for node, turn, root in ((heads[meeting ^ 1], 1, roots[0]), (heads[meeting], 0, roots[1])):
-            while (arc := parent[node]) != ROOT:
-                left[arc ^ turn] -= least
-                left[arc ^ turn ^ 1] += least
-                if not left[arc ^ turn]:
-                    self._orphan(node)
-                node = heads[arc]
-            excess[root] -= least if turn else -least
-            if not excess[root]:
-                self._orphan(root)
+    def _join(self, node: int, parent: int, depth: int) -> None:
+        """Takes a node into the tree."""
+        self._state[node] = TREE
+        self._parent[node], self._depth[node], self._seen[node] = parent, depth, self._time
+        self._wake(node)
 
     def _wake(self, node: int) -> None:
         """A node may have something to take in."""
-        if not self.waits[node]:
-            self.waits[node] = True
-            self.active.append(node)
+        if not self._waits[node]:
+            self._waits[node] = True
+            self._active.append(node)
+
+    def _grow(self, node: int) -> None:
+        """Takes in what can reach a node of the tree, once the source has nothing left to give there."""
+        heads, left, state, excess = self._heads, self._left, self._state, self._excess
+        self._waits[node] = False
+        for arc in self._arcs[node]:
+            if state[node] != TREE:
+                return
+            if not left[arc ^ 1]:
+                continue
+            other = heads[arc]
+            self._look(other)
+            while excess[other] > 0 and left[arc ^ 1] and state[node] == TREE:
+                self._push(arc ^ 1)
+            if state[other] == KNOWN and left[arc ^ 1] and state[node] == TREE:
+                self._join(other, arc ^ 1, self._depth[node] + 1)
+
+    def _push(self, entry: int) -> None:
+        """Sends what it takes over an arc into the tree, and finds parents for those whose arc is full."""
+        heads, left, parent, excess = self._heads, self._left, self._parent, self._excess
+        path, node = [], heads[entry]
+        while (arc := parent[node]) != ROOT:
+            path.append(arc)
+            node = heads[arc]
+        start = heads[entry ^ 1]
+        least = min(left[entry], excess[start], -excess[node], *map(left.__getitem__, path))
+        excess[start] -= least
+        excess[node] += least
+        for arc in (entry, *path):
+            left[arc] -= least
+            left[arc ^ 1] += least
+        for arc in path:
+            if not left[arc]:
+                self._orphan(heads[arc ^ 1])
+        if not excess[node]:
+            self._orphan(node)
+        self._time += 1
+        while self._orphans:
+            self._adopt(self._orphans.popleft())
 
     def _orphan(self, node: int) -> None:
-        self.parent[node] = ORPHAN
-        self.orphans.append(node)
+        self._parent[node] = ORPHAN
+        self._orphans.append(node)
 
     def _adopt(self, node: int) -> None:
         """Finds another parent for an orphan; else it leaves the tree, and those that it was parent of are orphans."""
-        tree, heads, left, mine, arcs = self.tree, self.heads, self.left, self.tree[node], self.arcs[node]
-        turn = mine == SOURCE  # the arc that must have something left comes from the parent, or goes to it
-        best, nearest, tried = ROOT, 0, self.tried[node]
+        state, heads, left, parent, arcs = self._state, self._heads, self._left, self._parent, self._arcs[node]
+        best, nearest, tried = ROOT, 0, self._tried[node]
         for place in chain(range(tried, len(arcs)), range(tried)):
             arc = arcs[place]
-            if left[arc ^ turn] and tree[heads[arc]] == mine:
-                depth = self._depth(heads[arc])
+            if left[arc] and state[heads[arc]] == TREE:
+                depth = self._depth_of(heads[arc])
                 if depth and (best == ROOT or depth < nearest):
-                    best, nearest, self.tried[node] = arc, depth, place
-                    if depth < self.depth[node]:  # no further from its end than it was
+                    best, nearest, self._tried[node] = arc, depth, place
+                    if depth < self._depth[node]:  # no further from the sink than it was
                         break
         if best != ROOT:
-            self.parent[node], self.depth[node], self.seen[node] = best, nearest + 1, self.time
+            parent[node], self._depth[node], self._seen[node] = best, nearest + 1, self._time
             return
+        state[node] = KNOWN
         for arc in arcs:
             other = heads[arc]
-            if tree[other] == mine:
-                if left[arc ^ turn]:
+            if state[other] == TREE:
+                if left[arc]:
                     self._wake(other)
-                if self.parent[other] == arc ^ 1:
+                if parent[other] == arc ^ 1:
                     self._orphan(other)
-        tree[node] = OUTSIDE
 
-    def _depth(self, node: int) -> int:
-        """How far a node is from its end, 0 where an orphan is in between. What is found out is noted on the way."""
-        parent, heads, seen, time, path = self.parent, self.heads, self.seen, self.time, []
+    def _depth_of(self, node: int) -> int:
+        """How far a node of the tree is from the sink, 0 where an orphan is between. What is found out is noted."""
+        parent, heads, seen, time, path = self._parent, self._heads, self._seen, self._time, []
         while seen[node] != time:
             arc = parent[node]
             if arc == ORPHAN:
@@ -183,8 +186,8 @@ class _Search:
                 break
             node = heads[arc]
         else:
-            depth = self.depth[node]
+            depth = self._depth[node]
         for node in reversed(path):
             depth += 1
-            self.depth[node], seen[node] = depth, time
+            self._depth[node], seen[node] = depth, time
         return depth

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Op
 from ..core.plan import Why
-from .costs import add_extra, net_of
+from .costs import extra_of, net_of
 from .cut import INFINITE, Problem
 from .decided import DecidedModel
 from .decisions import CUT, HIGH, LOW
@@ -73,12 +73,11 @@ def _prices(decided: DecidedModel, root: int) -> tuple[Price, Price]:
     """What low and float32 cost for one unit while all others stay as decided."""
     flow, task = decided.flow, decided.task
     costs, sides = task.costs, decided.settled.sides
-    nets = {value: net for value in _touched(decided, root) if (net := net_of(task, value, costs, {root})) is not None}
+    found = {value: net_of(task, value, costs) for value in _touched(decided, root)}
+    nets = {value: net for value, net in found.items() if net is not None and root in (net.writer, *net.readers)}
     others = {u for net in nets.values() for u in (*net.readers, net.writer) if u is not None and u != root}
-    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others}, {root: 0})
-    for op in flow.ops:
-        if any(decided.settled.find(unit) == root for unit in op.slots.values()):
-            add_extra(task, op, costs, problem)
+    problem = Problem(list(nets.values()), {unit: sides[unit] for unit in others})
+    problem.extra[root] = extra_of(task, root, flow.ops, costs)
 
     def price(side: int) -> Price:
         total = problem.cost({root: side})

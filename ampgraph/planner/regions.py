@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
 from ..core.plan import Rewrite, Why
@@ -20,7 +20,9 @@ from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
-from .taken import taken_by_softmax
+from .taken import bias_taken_by, taken_by_softmax
+
+LONGEST_BIAS = 1 << 20  # elements: what is longer is none
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,16 @@ class Regions:
     ties: Sequence[tuple[Sequence[int], int, Why]] = ()
     beside: Sequence[Hold | Tie] = ()
     fused: frozenset[int] = frozenset()
+
+    @cached_property
+    def white(self) -> frozenset[int]:
+        """Operators that are products, or governed like one."""
+        return frozenset(op for op, cls in enumerate(self.classes) if cls == "white")
+
+    @cached_property
+    def inside(self) -> frozenset[int]:
+        """Operators of regions that are more than a product with its bias."""
+        return frozenset(op for op, kind in self.of_op.items() if kind != "Bias")
 
     def enter(self, ledger: Ledger) -> None:
         for units, side, why in self.ties:
@@ -83,7 +95,9 @@ def tie_regions(
         if decided[0] != HIGH and options.level.kept != "low" and fused_when_wide(flow, options, region):
             text = f"{region.kind} is one kernel on {options.target} in float32, and many in {options.dtype}"
             decided = HIGH, Why("region", text)
-        ties.append((_units(core), *decided))
+        bias = bias_taken_by(flow, options, region) if decided[0] == HIGH else None
+        joined |= set() if bias is None else {bias.id}
+        ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
         if form is None:
             beside += beside_fusion(context, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
@@ -172,15 +186,11 @@ def _class(options: Options, kind: str) -> str:
 
 def _in_range(context: Context, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
-    import numpy as np
-
-    array = context.flow.weights.array(context.flow.values[region.bias], limit=1 << 20)
-    if array is None or not array.size:
-        return False
-    top = float(np.abs(array).max())
-    if not np.isfinite(top):
-        top = float(np.abs(array[np.isfinite(array)]).max(initial=0))
-    return top <= context.options.largest
+    bias = context.flow.values[region.bias]
+    if context.extents.is_plain(bias):
+        return True
+    read = 0 < context.flow.weights.size(bias) <= LONGEST_BIAS
+    return read and context.extents.of(bias).largest <= context.options.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from ..oplists.traits import Traits
 from .computed_numbers import ComputedNumbers
 from .context import Context
 from .decisions import HIGH, LOW
@@ -18,6 +21,8 @@ LEAST, MOST = 1 / 64, 1.0
 """How large such a number is: one that shrinks more may keep what it scales within the low range."""
 BITS = MappingProxyType({"float16": 11, "bfloat16": 8})
 """Significant ones of a number."""
+FLOAT32_BITS = 24
+FIRST = 4096  # elements
 EXACT = 2.0**-12
 """How far it may move when it is rounded: half as far as a float16 number at most, since it moves a whole tensor."""
 
@@ -50,13 +55,13 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
-def scaled_results(context: Context) -> frozenset[int]:
-    """Operators that scale what a product makes, before anybody else reads it."""
+def scaled_results(context: Context, ops: Collection[int]) -> frozenset[int]:
+    """Those of some operators that scale what a product makes, before anybody else reads it."""
     flow, options = context.flow, context.options
     if not options.kernels.scaled:
         return frozenset()
     numbers = ComputedNumbers(flow, context.traits)
-    scalings = (op for op in flow.with_roles(context.traits.operators("scalings")) if op.slots)
+    scalings = (op for op in map(flow.ops.__getitem__, ops) if context.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
     found = ((op, _scaled(numbers, options, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
@@ -77,9 +82,48 @@ def _scaled(numbers: ComputedNumbers, options: Options, op: Op) -> int:
             continue
         factor = abs(1 / number) if divides and number else abs(number)
         low = _rounded(number, options.dtype)
-        if LEAST <= factor <= MOST and abs(low - number) <= EXACT * abs(number):
+        near = abs(low - number) <= EXACT * abs(number)
+        if LEAST <= factor <= MOST and (near or _gives_back(options, flow, data, value)):
             return data
     return NONE
+
+
+def _gives_back(options: Options, flow: Dataflow, data: int, number: int) -> bool:
+    """Whether what rounding takes from a stored number is given to the stored operands of the product that makes what
+    it scales, biases among them: they are rounded anyway. Operands that are low numbers already are left."""
+    traits, value = options.lists.traits, data
+    if not flow.values[number].weight:
+        return False
+    while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1 and "::" not in op.kind:
+        adds = traits.has(op.role, "additions")
+        added = [v for v in op.inputs if adds and (_is_own(flow, v) or _is_zero(flow, traits, v))]
+        if traits.has(op.role, "reshapes"):
+            value = op.inputs[0]
+        elif len(added) == 1 and len(op.inputs) == 2:
+            value = next(v for v in op.inputs if v != added[0])
+        else:
+            held = [op.inputs[k] for k in traits.positions(op.role, "linear_in") if k < len(op.inputs)]
+            return bool(held) and all(_is_own(flow, v) for v in held) and _is_inexact(flow, held[0], options.dtype)
+    return False
+
+
+def _is_own(flow: Dataflow, value: int) -> bool:
+    return value != NONE and bool(flow.values[value].weight) and len(flow.uses[value]) == 1
+
+
+def _is_zero(flow: Dataflow, traits: Traits, value: int) -> bool:
+    """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
+    while (op := flow.writer(value)) is not None and traits.has(op.role, "nothing_in_inference"):
+        value = op.inputs[0]
+    array = flow.weights.array(flow.values[value]) if flow.values[value].weight else None
+    return array is not None and not array.any()
+
+
+def _is_inexact(flow: Dataflow, value: int, dtype: str) -> bool:
+    """Whether the first of stored numbers have more digits than the low type."""
+    piece = next(iter(flow.weights.chunks(flow.values[value])), None)
+    more = (1 << FLOAT32_BITS - BITS[dtype]) - 1
+    return piece is not None and bool((piece.reshape(-1)[:FIRST].view(np.uint32) & more).any())
 
 
 def _rounded(number: float, dtype: str) -> float:

@@ -1,5 +1,6 @@
 """Masks like -10,000, less their largest number in each row: no Softmax sees the difference, and rows that are hidden
-whole keep their scores, of which a low type would know nothing beside such a number."""
+whole keep their scores, of which a low type would know nothing beside such a number. And masks by a number which the
+target's runtime fails to read: the number stands first then."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..core.dataflow import FLOAT32, NONE, Op
-from ..core.plan import MASK_BY_ROWS, Rewrite
+from ..core.plan import MASK_BY_ROWS, NUMBER_FIRST, Rewrite
 from ..oplists.patterns import find_regions
 from .context import Context
 from .guards.coarse_masks import hidden_by, is_shifted
+from .guards.masks import broken_number
+from .selection import touched
 from .stages import Settled
 
 SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one over the last
@@ -24,7 +27,8 @@ def possible_shifts(context: Context) -> list[Op]:
     traits = context.traits
     adding = flow.with_roles(traits.operators("additions") | traits.operators("subtracts"))
     added = {flow.values[value].producer for op in adding for value in op.inputs if value != NONE}
-    made = [flow.ops[op] for op in sorted(added - {NONE})]
+    making = (traits.operators("affine") | traits.operators("mask_path")) - traits.operators("additions")
+    made = [op for op in map(flow.ops.__getitem__, sorted(added - {NONE})) if op.role in making]
     found = [op for op in made if len(op.outputs) == 1 and op.slots and _is_mask(context, op)]
     return found if found and not _is_fused(context) else []
 
@@ -40,6 +44,25 @@ def shifts(context: Context, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]
             yield Rewrite(flow.scopes[op.scope].path, MASK_BY_ROWS, (op.index,), names, 0, 0.0, "mask")
 
 
+def possible_orders(context: Context) -> list[Op]:
+    """What makes a mask by a number behind it, which the target's runtime fails to read in the low type."""
+    flow, broken = context.flow, context.options.kernels.broken
+    kinds = {kind for kind, entry in broken.items() if entry.mask_below and context.traits.has(kind, "multiplies")}
+    found = [op for op in flow.with_roles(kinds) if op.slots and len(op.inputs) == 2 and broken_number(context, op)]
+    found = [op for op in found if flow.scopes[op.scope].kind != "function" and flow.scalar(op.inputs[0]) is None]
+    named = touched(flow, context.options.named) if found else set()
+    return [op for op in found if op.id not in named]
+
+
+def orders(context: Context, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]:
+    """The rewrites of those that are added low."""
+    flow = context.flow
+    for op in ops:
+        if any(trial.is_low(unit) for reader in flow.readers(op.outputs[0]) for unit in reader.slots.values()):
+            names = tuple(flow.values[value].name for value in reversed(op.inputs))
+            yield Rewrite(flow.scopes[op.scope].path, NUMBER_FIRST, (op.index,), names, 0, 0.0, "order")
+
+
 def _is_mask(context: Context, op: Op) -> bool:
     flow, traits, value = context.flow, context.traits, op.outputs[0]
     uses = flow.uses[value]
@@ -47,7 +70,7 @@ def _is_mask(context: Context, op: Op) -> bool:
     known = any(all(traits.at(role, trait, index) for role, index in places) for trait in ("additions", "subtracts"))
     if not known or not 0 < len(places) == len(uses):
         return False
-    if traits.has(op.role, "additions") or flow.scopes[op.scope].kind == "function":
+    if flow.scopes[op.scope].kind == "function":
         return False
     ends = _ends_by_rows(context, value)  # first, as it soon tells
     fits = ends and flow.shape(value) and not is_shifted(context, value)

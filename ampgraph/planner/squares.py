@@ -21,6 +21,7 @@ class Squares:
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:
         self.flow, self.traits = flow, traits
+        self._sums = flow.with_roles(traits.operators("sums"))
 
     @cached_property
     def of_op(self) -> Mapping[int, int]:
@@ -41,21 +42,30 @@ class Squares:
             one, two = op.inputs
             if values[one].weight or values[two].weight:
                 return NONE
-            if self._same(one, two) or self._is_form(op, one, two):
+            if self._same(one, two):
                 return one
-            return two if self._is_form(op, two, one) else NONE
+            if not self._sums or not self._is_summed(op):
+                return NONE
+            if self._is_form(one, two):
+                return one
+            return two if self._is_form(two, one) else NONE
         return NONE
 
-    def _is_form(self, op: Op, one: int, two: int) -> bool:
-        """Whether a sum reads x times a product of x and a stored matrix, as in a Mahalanobis distance."""
-        product, traits, source = self.flow.writer(self._uncast(two)), self.traits, self._uncast(one)
+    def _is_summed(self, op: Op) -> bool:
+        """Whether sums alone read what an operator makes."""
+        uses = self.flow.uses[op.outputs[0]]
+        readers = [self.flow.ops[use.op] for use in uses if use.op != NONE]
+        return bool(readers) and all(self.traits.has(reader.role, "sums") for reader in readers)
+
+    def _is_form(self, one: int, two: int) -> bool:
+        """Whether the second of two values is a product of the first and a stored matrix, so that the sum of both
+        multiplied is a quadratic form, as in a Mahalanobis distance."""
+        product, traits = self.flow.writer(self._uncast(two)), self.traits
         if product is None or not traits.has(product.role, "products"):
             return False
-        if source not in {self._uncast(v) for v in product.inputs if v != NONE}:
+        if self._uncast(one) not in {self._uncast(v) for v in product.inputs if v != NONE}:
             return False
-        stored = any(v != NONE and self.flow.values[v].weight for v in product.inputs)
-        readers = list(self.flow.readers(op.outputs[0]))
-        return stored and bool(readers) and all(traits.has(reader.role, "sums") for reader in readers)
+        return any(v != NONE and self.flow.values[v].weight for v in product.inputs)
 
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""

@@ -14,11 +14,12 @@ from .forms import find_forms
 from .given_casts import find_given_casts
 from .given_pads import find_given_pads
 from .guards.measured import passing
+from .known_numbers import find_known_numbers
 from .options import Options
 from .overrides import read_overrides
 from .policies.registry import policy
 from .regions import Regions, find_norms
-from .shifts import possible_shifts, shifts
+from .shifts import orders, possible_orders, possible_shifts, shifts
 from .stages import Settled, Tied
 
 __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
@@ -51,16 +52,20 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     found = [*norms, *forms]
     idle = find_given_casts(Context(flow, options)) if "cast" in names else []
     idle += find_given_pads(Context(flow, options)) if "pad" in names else []
+    numbers = find_known_numbers(Context(flow, options)) if "number" in names else []
     masks = possible_shifts(Context(flow, options)) if "mask" in names else []
-    if not clips and not folds and not idle and not masks:
+    swaps = possible_orders(Context(flow, options)) if "order" in names else []
+    if not clips and not folds and not idle and not masks and not numbers and not swaps:
         return found
     trial = decide(flow, with_kernels(options, clips)).settled  # they pay only where they are low
     low = [op for op in clips if _is_low(trial, op)]
     whole = [fold for fold in folds if all(_is_low(trial, op) for op in (fold.product, *fold.chain))]
     found += [*(written(flow, op) for op in low), *(fold.rewrite(flow) for fold in whole)]
     found += shifts(Context(flow, options), trial, masks)
+    found += orders(Context(flow, options), trial, swaps)
     if not any(trial.is_low(unit.id) for unit in flow.units):
         return found
+    found += numbers
     taken = {(rewrite.scope, index) for rewrite in found for index in rewrite.nodes}
     return found + [one for one in idle if not any((one.scope, index) in taken for index in one.nodes)]
 

@@ -15,6 +15,7 @@ import onnx
 
 from ..oplists.traits import has
 from .fused_parts import fused_parts
+from .unwritten_types import unwritten
 
 FLOATS: dict[int, str] = {
     onnx.TensorProto.BFLOAT16: "bfloat16",
@@ -141,13 +142,14 @@ def kind_of(node: onnx.NodeProto) -> str:
 def walk(
     graph: onnx.GraphProto, outer: Mapping[str, int] | None = None
 ) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
-    """Every node, bodies included, with the element types of the values that it sees."""
+    """Every node, bodies included, with the element types of the values that it sees, written or not."""
     types = dict(outer or {})
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.HasField("tensor_type"):
             types[value.name] = value.type.tensor_type.elem_type
     types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
     for node in graph.node:
+        types.update(unwritten(node, kind_of(node), types))
         yield node, types
         for body in bodies(node):
             yield from walk(body, types)

@@ -40,6 +40,8 @@ EMBEDDINGS = {
     "sums": "lookups",
     "beside": "fused_attention",
 }
+LEFT = dict.fromkeys(LOW, "the provider leaves it to the CPU in every type")
+PLAIN: dict[str, list[object]] = {"activation_alpha": [], "activation_beta": [], "clip": []}
 MASKS = {
     "float16": "ONNX Runtime 1.31 reads the number by which its fusion of attention knows a mask as float32, and fails",
     "mask_below": -1000.0,
@@ -76,13 +78,21 @@ HEADS: dict[str, dict[str, Any]] = {
         "broken": {
             "Add": EMBEDDINGS,
             "CastLike": {"float16": "no provider has a Cast from it to float16", "reads": "float4e2m1"},
+            "ConvTranspose": {**LEFT, "runs": {"auto_pad": ["NOTSET", "VALID"]}, "mirrored": "pads"},
             "GRU": {
-                **dict.fromkeys(LOW, "the provider leaves it to the CPU in every type"),
+                **LEFT,
                 "attribute": "linear_before_reset",
                 "fine": 1,
                 "default": 0,
+                "runs": {**PLAIN, "activations": ["sigmoid", "tanh"]},
+            },
+            "LSTM": {
+                **LEFT,
+                "runs": {**PLAIN, "activations": ["sigmoid", "tanh", "tanh"], "input_forget": [0]},
+                "without": 7,
             },
             "Mul": MASKS,
+            "RNN": {**LEFT, "runs": {**PLAIN, "activations": ["tanh"]}},
         },
         "fuses": {
             "Gelu": {
@@ -105,6 +115,7 @@ HEADS: dict[str, dict[str, Any]] = {
             },
         },
         "joined": {
+            "BiasGeluFusion": _joined("BiasGelu", "vector", "Add Gelu"),
             "BiasSoftmaxFusion": _joined("BiasSoftmax", "last_axis", "Add Softmax", low=["float16"]),
             "ConvAddFusion": _joined("Conv", "stored", "Conv Add"),
             "ConvBNFusion": _joined("Conv", "stored", "Conv BatchNormalization", "ConvTranspose BatchNormalization"),
@@ -146,7 +157,9 @@ COMMENTS = {
     "cuda": """
 # Reductions are not in float32_inside: nothing promises their accumulator. [broken]: nodes whose `attribute` (`default`
 # if not set) has another value than `fine`; the last sum of what the trait `sums` makes, in models with an operator of
-# the trait `beside`; those that read an operand of the type `reads`; or all nodes.
+# the trait `beside`; those that read an operand of the type `reads`; those that set an attribute of `runs` to another
+# value (a list: others in turn), have other numbers in the second half of `mirrored` than in the first, or an operand
+# at `without`; or all nodes.
 # [fuses]: what a region stands for = the operators that ONNX Runtime makes one kernel of, in the order that the name of
 # the fusion says; `quotient`, `half_last`, `half_first` (these variants): written so by us. In the types of
 # `float32_alone` it matches no constants (optimizer_utils::IsInitializerWithExpectedValue knows float, float16 and

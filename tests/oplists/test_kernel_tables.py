@@ -97,6 +97,24 @@ def test_cuda_leaves_a_gru_to_the_cpu_unless_it_resets_late():
     assert cuda.refuses("GRU", 14, "float16", {"linear_before_reset": 1}) == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes", "found"),
+    [
+        ("ConvTranspose", {"auto_pad": "VALID", "pads": [1, 2, 1, 2]}, ""),
+        ("ConvTranspose", {"auto_pad": "SAME_LOWER"}, "auto_pad"),
+        ("ConvTranspose", {"pads": [1, 2, 1, 1]}, "pads"),
+        ("LSTM", {"activations": ["Sigmoid", "TANH", "tanh"] * 2, "activation_alpha": [], "input_forget": 0}, ""),
+        ("LSTM", {"activations": ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Relu", "Tanh"]}, "activations"),
+        ("LSTM", {"input_forget": 1}, "input_forget"),
+        ("GRU", {"clip": 2.0}, "clip"),
+        ("RNN", {"activation_alpha": [0.1]}, "activation_alpha"),
+    ],
+)
+def test_attributes_for_which_cuda_leaves_a_node_to_the_cpu(kind, attributes, found):
+    broken = load_kernels("cuda").broken[kind]
+    assert broken.left_for(attributes) == found and not broken.always
+
+
 def test_cpu_wraps():
     cpu = load_kernels("cpu")
     assert (cpu.provider, cpu.missing) == ("CPUExecutionProvider", "wraps")

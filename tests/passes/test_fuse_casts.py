@@ -6,14 +6,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ampgraph
+from ampgraph.core.pass_ import run
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.passes.apply_plan import ApplyPlan
-from ampgraph.passes.fuse_casts import FuseCasts
+from ampgraph.passes.fuse_casts import FuseCasts, has_casts
+from ampgraph.passes.pipeline import default_pipeline
 from ampgraph.passes.verify_types import VerifyTypes
 from formats.onnx.helpers import kinds, nodes, types
 from onnx_text import parse
+from planner.graphs import random_models
 
 CASES = {
     "a narrowing of what is low": ("a = MatMul (x, w)  y = Cast <to = 10> (a)", 1),
@@ -85,3 +90,18 @@ def test_a_function_keeps_a_cast_that_one_of_its_calls_needs(order: tuple[str, s
     graph = OnnxGraph(ir.from_proto(proto))
     assert FuseCasts()(graph).count == 0
     VerifyTypes()(graph)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None)
+@given(random_models(), st.sampled_from(("O1", "O2", "O3", "auto")))
+def test_what_a_plan_adds_to_a_model_without_casts_stays(proto: onnx.ModelProto, level: str) -> None:
+    plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
+    if has_casts(graph.dataflow()):
+        return
+    passes = default_pipeline(plan, graph.dataflow())
+    if not passes:
+        return
+    assert passes[2] == FuseCasts(given=False)
+    run(passes[:2], graph)
+    assert FuseCasts()(graph).count == 0

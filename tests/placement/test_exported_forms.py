@@ -11,8 +11,11 @@ import ampgraph
 from ampgraph.runtime.optimizing import optimized
 from onnx_text import parse
 from planner.form_models import attention
+from planner.test_bias_gelu import FORMS as GELUS
+from planner.test_bias_gelu import biased
 from planner.test_constants import SCALED, SCALED_STORED, places
 from planner.test_floors import FORMS, LOWEST, model
+from planner.test_scales import GIVEN_BACK, two_sided
 from planner.test_wide_gelu import ENDS, POWER, PRODUCTS, SQUARES, by_tanh
 
 
@@ -68,3 +71,24 @@ def test_products_of_constants_are_folded(gpu_python, level):
     before, found = (optimized(one, python=gpu_python) for one in (places(), ampgraph.convert(places(), level)))
     assert "Slice" not in {node.kind for node in found.nodes}
     assert len(found.nodes) <= len(before.nodes) + 2
+
+
+@pytest.mark.parametrize("form", GELUS)
+def test_a_bias_in_front_of_a_gelu_is_one_kernel_with_it_at_o1(gpu_python, form):
+    before, after = (optimized(one, python=gpu_python) for one in (biased(form), ampgraph.convert(biased(form), "O1")))
+    assert after.fused() == before.fused() and len(after.nodes) == len(before.nodes) + 4
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "auto"])
+def test_a_scale_of_a_known_size_in_an_open_shape_takes_no_node(gpu_python, level):
+    given = parse(SCALED, SCALED_STORED, opset=17)
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == {"com.microsoft::FusedMatMul": 1} and len(found.nodes) < len(before.nodes)
+    assert not {"Shape", "Sqrt"} & {node.kind for node in found.nodes}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_number_on_both_sides_of_a_product_is_part_of_it(gpu_python, level):
+    given = two_sided(GIVEN_BACK["two sides by one number"])
+    before, found = (optimized(one, python=gpu_python) for one in (given, ampgraph.convert(given, level)))
+    assert found.fused() == before.fused() and "Mul" not in {node.kind for node in found.nodes}

@@ -66,6 +66,36 @@ def gru(reset: int) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.parametrize(
+    ("node", "left"),
+    [
+        ("ConvTranspose <strides = [2, 2]> (x, k)", False),
+        ('ConvTranspose <auto_pad = "VALID"> (x, k)', False),
+        ('ConvTranspose <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, k)', True),
+        ("ConvTranspose <pads = [1, 0, 1, 0]> (x, k)", False),
+        ("ConvTranspose <pads = [0, 0, 1, 1]> (x, k)", True),
+        ('LSTM <hidden_size = 4, activations = ["Sigmoid", "Tanh", "Tanh"]> (s, w, r)', False),
+        ('LSTM <hidden_size = 4, activations = ["Sigmoid", "Relu", "Tanh"]> (s, w, r)', True),
+        ("LSTM <hidden_size = 4, clip = 3.0> (s, w, r)", True),
+        ("LSTM <hidden_size = 4, input_forget = 1> (s, w, r)", True),
+        ("LSTM <hidden_size = 4> (s, w, r, , , , , p)", True),
+        ("RNN <hidden_size = 4> (s, v, u)", False),
+        ('RNN <hidden_size = 4, activations = ["Relu"]> (s, v, u)', True),
+    ],
+)
+def test_what_cuda_leaves_to_the_cpu_stays_float32(gpu_python, node, left):
+    """Casts around it, and copies of what they make, would be all that a conversion adds."""
+    model = parse(f"g (float[1, 2, 8, 8] x, float[5, 2, 4] s) => (float y) {{ y = {node} }}", LEFT_STORED)
+    for given in (model, ampgraph.convert(model), ampgraph.convert(model, "auto")):
+        made = optimized(given, python=gpu_python)
+        assert {n.provider for n in made.nodes} == ({"CPU"} if left else {"CUDA"}) and not made.copied()
+    low = [n.dtype for n in optimized(ampgraph.convert(model), python=gpu_python).nodes if n.kind != "Cast"]
+    assert low == ["float32" if left else "float16"]
+
+
+LEFT_STORED = {"k": (2, 2, 3, 3), "w": (1, 16, 4), "r": (1, 16, 4), "p": (1, 12), "v": (1, 4, 4), "u": (1, 4, 4)}
+
+
 @pytest.mark.parametrize("reset", [0, 1])
 def test_a_gru_is_low_where_cuda_runs_it(gpu_python, reset):
     made = optimized(ampgraph.convert(gru(reset), dtype="float16"), python=gpu_python)

@@ -48,7 +48,7 @@ def layer_norm(opset: int = 16) -> ModelProto:
 def attention(lowest: float = -10000) -> ModelProto:
     """What ONNX Runtime makes one Attention of, with a mask of -10000, at an opset at which it does."""
     heads = "  ".join(
-        f"{x}0 = MatMul (n, w)  {x}1 = Add ({x}0, b)  {x}2 = Reshape ({x}1, split)  "
+        f"{x}0 = MatMul (n, w{x})  {x}1 = Add ({x}0, b{x})  {x}2 = Reshape ({x}1, split)  "
         f"{x} = Transpose <perm = {perm}> ({x}2)"
         for x, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
     )
@@ -57,13 +57,14 @@ def attention(lowest: float = -10000) -> ModelProto:
         m1 = Unsqueeze <axes = [1]> (mask)  m2 = Unsqueeze <axes = [2]> (m1)  m3 = Cast <to = 1> (m2)
         m4 = Sub (one, m3)  m = Mul (m4, lowest)  {heads}
         s0 = MatMul (q, k)  s1 = Div (s0, root)  s2 = Add (s1, m)  s = Softmax <axis = 3> (s2)  c0 = MatMul (s, v)
-        c1 = Transpose <perm = [0, 2, 1, 3]> (c0)  c = Reshape (c1, joined)  o = MatMul (c, w)  o1 = Add (o, b)
+        c1 = Transpose <perm = [0, 2, 1, 3]> (c0)  c = Reshape (c1, joined)  o = MatMul (c, wo)  o1 = Add (o, b)
         r = Add (o1, n)  y = LayerNormalization <axis = -1> (r, b, b) }}"""
     numbers = {"one": 1, "lowest": lowest, "root": 2.828427}
     stored: dict[str, Any] = {name: np.float32(number) for name, number in numbers.items()}
     shapes = {"split": np.array([0, 0, 2, 8]), "joined": np.array([0, 0, 16])}
     w = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
-    return parse(graph, {"w": w, "b": w[0], **stored, **shapes}, opset=12)
+    own = {f"w{x}": w for x in "qkvo"} | {f"b{x}": w[0] for x in "qkv"}
+    return parse(graph, {"b": w[0], **own, **stored, **shapes}, opset=12)
 
 
 def embeddings(norm: str = "n = LayerNormalization <axis = -1> (e, g, b)", attention: bool = True) -> ModelProto:

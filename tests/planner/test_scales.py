@@ -128,3 +128,39 @@ def test_the_last_product_takes_its_number_too(number: float, level: str, dtype:
     assert dtype_of(converted(given, level, dtype=dtype), "Div") != "f32"
     assert dtype_of(converted(given, level, dtype=dtype), "Tanh") == "f32"
     assert dtype_of(converted(given, level, dtype=dtype, target="tensorrt"), "Div") == "f32"
+
+
+GIVEN_BACK = {
+    "two sides by one number": "q = MatMul (x, w)  k = MatMul (x, w2)  a = Mul (q, c)  l = Mul (k, c)",
+    "with a bias, moved": """o = MatMul (x, w)  i = Add (o, d)  q = Reshape (i, r)  k = MatMul (x, w2)  a = Mul (q, c)
+        l = Mul (k, c)""",
+}
+WIDTH = 32
+
+
+def two_sided(body: str, low: bool = False, seed: int = 0) -> ModelProto:
+    text = f"""g (float[16,{WIDTH}] x) => (float[16,16] y) {{ {body}
+        b = Transpose <perm = [1, 0]> (l)  t = MatMul (a, b)  p = Softmax (t)  y = MatMul (p, w3) }}"""
+    rng = np.random.default_rng(seed)
+    stored = {name: (rng.standard_normal((WIDTH, WIDTH)) / 5).astype(np.float32) for name in ("w", "w2")}
+    if low:
+        stored = {name: array.astype(np.float16).astype(np.float32) for name, array in stored.items()}
+    stored |= {"w3": np.eye(16, dtype=np.float32), "c": np.array(0.537285, np.float32)}
+    stored |= {"d": rng.standard_normal(WIDTH).astype(np.float32)} if "d)" in body else {}
+    return parse(text, {**stored, **({"r": np.array([16, WIDTH])} if "r)" in body else {})})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", GIVEN_BACK.values(), ids=GIVEN_BACK)
+def test_what_rounding_takes_is_given_to_stored_operands(body: str) -> None:
+    """Rounded by itself the number would move by 2^-12 and more: the weights and the bias are rounded with it."""
+    assert "Mul:f32" not in decisions(converted(two_sided(body), "O1"))
+    assert "Mul:f32" in decisions(converted(two_sided(body, low=True), "O1"))  # low numbers stay what they are
+    errors = {"cuda": 0.0, "tensorrt": 0.0}
+    for seed in range(16):
+        given = two_sided(body, seed=seed)
+        feed = {"x": np.random.default_rng(seed).standard_normal((16, WIDTH)).astype(np.float32)}
+        for target in errors:
+            made = run_strict(ampgraph.convert(given, "O1", target=target), feed)["y"]
+            errors[target] += float(np.linalg.norm(made - run_strict(given, feed)["y"]))
+    assert errors["cuda"] <= 1.05 * errors["tensorrt"]  # as many roundings, others

@@ -51,6 +51,16 @@ def test_types_casts_and_copies_are_read():
     assert found.providers() == {"CUDA": 3} and not found.fused()
 
 
+def test_types_that_the_runtime_does_not_write_follow_from_the_operators():
+    after = parse("""g (float[2] x, int64[1] n) => (float16[2] y) {
+        a = com.microsoft.Gelu(x) b = Expand(a, n) c = Softmax(b) h = Cast<to = 10>(c)
+        s = Shape(h) f = Cast<to = 1>(s) k = Cast<to = 10>(f) w = Less(k, h) v = Cast<to = 10>(w) y = Add(h, v) }""")
+    found = read_optimized(after, after, "AssignedToAnEp]  All nodes placed on [CUDAExecutionProvider].")
+    told = [node.dtype for node in found.nodes if node.kind == "Cast"]
+    assert told == ["float32->float16", "float32", "float32->float16", "float16"]
+    assert found.cast() == {"float32->float16": 2}
+
+
 @pytest.fixture(scope="module")
 def norm(tmp_path_factory) -> Path:
     """A decomposed LayerNormalization whose scale lies in another file."""

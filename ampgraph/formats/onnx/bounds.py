@@ -19,12 +19,18 @@ def check_tensors(proto: onnx.ModelProto, folder: Path, where: str) -> None:
     check_each(onnx_proto.tensors(proto), folder, where)
 
 
-def check_each(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) -> None:
-    """The same of some tensors."""
+def check_each(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) -> bool:
+    """The same of some tensors; whether one of them lies in a data file."""
     sizes: dict[str, int] = {}
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}
     root = os.path.realpath(folder)
     for tensor in tensors:
-        expected = _expected_bytes(tensor, where)
+        kind = tensor.data_type, tuple(tensor.dims)
+        if kind not in known:
+            known[kind] = _expected_bytes(tensor, where)
+        expected = known[kind]
+        if expected is None:
+            expected = len(tensor.raw_data)
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             if tensor.HasField("raw_data") and len(tensor.raw_data) != expected:
                 raise AmpError(
@@ -51,6 +57,7 @@ def check_each(tensors: Iterable[onnx.TensorProto], folder: Path, where: str) ->
                 where=where,
                 hint="the data file does not belong to this model, or is cut short",
             )
+    return bool(sizes)
 
 
 def _external_size(location: str, folder: Path, root: str, where: str, name: str) -> int:
@@ -69,7 +76,8 @@ def _external_size(location: str, folder: Path, root: str, where: str, name: str
     return os.path.getsize(real)
 
 
-def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
+def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int | None:
+    """What type and shape ask for; None for a type without a fixed size, as of strings."""
     dims = list(tensor.dims)
     count: int = math.prod(dims)
     if count > 1 << 50 or min(dims, default=0) < 0:
@@ -82,4 +90,4 @@ def _expected_bytes(tensor: onnx.TensorProto, where: str) -> int:
     try:
         return -(-count * ir.DataType(tensor.data_type).bitwidth // 8)
     except (TypeError, ValueError):
-        return len(tensor.raw_data)  # strings have no fixed size
+        return None

@@ -7,6 +7,7 @@ differ has a pair of which one half is older.
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
@@ -84,21 +85,22 @@ def locations(proto: onnx.ModelProto) -> set[str]:
 
 
 def own_data(path: Path) -> set[str]:
-    """Data files that ampgraph wrote for the model that stands at ``path`` now, by what both say."""
+    """Data files beside ``path`` that ampgraph wrote for the model that stands there now, by what both say."""
     if not path.is_file():
         return set()
+    named = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
+    hashed = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")  # how they were named before 0.2
+    names = glob.glob(f"{glob.escape(path.name)}.*", root_dir=path.parent)
+    beside = {name for name in names if named.fullmatch(name) or hashed.fullmatch(name)}
+    if not beside:
+        return set()  # without a look at the model, which may be large
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
     except DecodeError:
         return set()  # not a model: nothing of ours is behind it
-    named = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
-    hashed = re.compile(re.escape(path.name) + r"\.[0-9a-f]{16}\.data")  # how they were named before 0.2
-    return {
-        name
-        for name in locations(proto)
-        if hashed.fullmatch(name) or (named.fullmatch(name) and Mark.of_file(path.parent / name))
-    }
+    read = beside & locations(proto)
+    return {name for name in read if hashed.fullmatch(name) or Mark.of_file(path.parent / name)}
 
 
 def free_name(path: Path, own: Collection[str], read: Collection[str]) -> str:

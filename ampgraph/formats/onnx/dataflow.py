@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
@@ -11,7 +13,7 @@ from .control_flow import ControlFlow
 from .layers import layer_of
 from .operators import OnnxOperators
 from .origins import Origins
-from .schemas import ONNX_DOMAINS, first_opset_admitting, kind_of, opset_of_ir
+from .schemas import ONNX_DOMAINS, first_opset_admitting, opset_of_ir
 from .shapes import OnnxShapes
 from .types import DTYPES
 from .values import Environment, OnnxValues
@@ -21,16 +23,20 @@ UNKNOWN = NONE - 1
 MAX_OPS = 4_000_000  # functions called from functions multiply
 
 
-def read_dataflow(model: ir.Model, low: str, low_io: frozenset[str]) -> Dataflow:
-    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low."""
-    shapes = OnnxShapes(model)
+def read_dataflow(
+    model: ir.Model, low: str, low_io: frozenset[str], in_file: Iterable[onnx.NodeProto] | None = None
+) -> Dataflow:
+    """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low;
+    ``in_file``: the main graph's nodes as the file has them, where they are still that: it has no other graph then."""
+    shapes = OnnxShapes(model, in_file)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
-    _OnnxReader(values).read(model.graph)
-    foreign = (op for op in flow.ops if op.scope == 0 and op.native.domain not in ONNX_DOMAINS)
+    _OnnxReader(values, bodies=in_file is None).read(model.graph)
+    named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
+    foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
     shapes.typed = {value.name: value.dtype for value in results if value.dtype in DTYPES and not value.container}
     _refuse_without_cast(values, low)
@@ -58,10 +64,10 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
 
 
 class _OnnxReader:
-    """Reads graphs by their nodes; control flow reads bodies by it."""
+    """Reads graphs by their nodes; control flow reads bodies by it. ``bodies``: whether there may be any."""
 
-    def __init__(self, values: OnnxValues) -> None:
-        self._values, self._operators = values, OnnxOperators(values)
+    def __init__(self, values: OnnxValues, bodies: bool) -> None:
+        self._values, self._operators = values, OnnxOperators(values, bodies)
         self._control = ControlFlow(values, self._nodes)
 
     def read(self, graph: ir.Graph) -> None:
@@ -78,7 +84,7 @@ class _OnnxReader:
             values.leaving(native, index, scope, env)
 
     def _nodes(self, graph: ir.Graph | ir.Function, scope: Scope, env: Environment) -> None:
-        values, table, ops = self._values, env.table, self._values.flow.ops
+        values, table, forms, ops = self._values, env.table, env.forms, self._values.flow.ops
         control, operators = self._control, self._operators
         for index, node in enumerate(graph):
             inputs = [NONE if native is None else table.get(native, UNKNOWN) for native in node.inputs]
@@ -87,13 +93,17 @@ class _OnnxReader:
                     if native is not None and native not in table:
                         values.lookup(native, scope, env)
                 inputs = [NONE if native is None else table[native] for native in node.inputs]
-            op = values.op(kind_of(node.domain, node.op_type), scope.id, index, node.name or "", inputs, node)
+            key = node.domain, node.op_type, len(inputs), len(node.outputs)
+            form = forms.get(key) or operators.form(*key, env)
+            op = values.op(form.kind, scope.id, index, node.name or "", inputs, node)
             notes = node.metadata_props
             if notes:
                 op.held, op.kept, op.adds_branches = notes.get(HELD, ""), notes.get(KEPT, ""), BRANCHES in notes
-            if not control.read(op, node, scope, env) and operators.read(op, node, scope, env):
+            if form.control and control.read(op, node, scope, env):
+                continue
+            if operators.read(op, node, form, scope, env):
                 control.opaque_bodies(op, node, scope, env)
-            if len(ops) > MAX_OPS:
-                problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
-                hint = "functions that call functions multiply: flatten or simplify the model first"
-                raise AmpError("AMP203", problem, hint=hint)
+        if len(ops) > MAX_OPS:
+            problem = f"more than {MAX_OPS:,} nodes once functions are expanded"
+            hint = "functions that call functions multiply: flatten or simplify the model first"
+            raise AmpError("AMP203", problem, hint=hint)

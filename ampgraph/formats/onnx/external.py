@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ...core.graph import Progress
 from .data_files import Mark
 from .walk import stored
-from .weights import InFile, nbytes, tensor_chunks
+from .weights import InFile, RoundedTensor, nbytes, tensor_chunks
 
 Holder = ir.Value | ir.Node
 """What holds a stored tensor: an initializer, or a Constant."""
@@ -49,7 +49,7 @@ def put_tensor(holder: ir.Value | ir.Node, tensor: ir.TensorProtocol) -> None:
 
 def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The tensor in the file behind one that is rounded when it is read."""
-    return getattr(tensor, "source", tensor)
+    return tensor.source if type(tensor) is not InFile and isinstance(tensor, RoundedTensor) else tensor
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:
@@ -60,7 +60,7 @@ def _is_external(tensor: ir.TensorProtocol) -> bool:
 def external_holders(stored: Iterable[Holder]) -> list[Holder]:
     """What goes to a data file: what came from one, and every large initializer where 2 GB would be passed."""
     holders = [(holder, tensor_of(holder)) for holder in stored]
-    inline = sum(nbytes(tensor) for _, tensor in holders if isinstance(_, ir.Value))
+    inline = sum(nbytes(tensor) for holder, tensor in holders if isinstance(holder, ir.Value))
     return [
         holder
         for holder, tensor in holders

@@ -17,6 +17,7 @@ from .stored import put
 from .weights import LOW_TYPES, RoundedTensor, flat, pieces, stored_tensor
 
 MOST = 2.0**-7  # what rounding takes from a normal number of a low type, at most
+MOST_ZEROS = 1 << 16  # elements
 Parts = dict[ir.Value, float]
 """Stored values, and what each is multiplied with before it is rounded."""
 
@@ -39,10 +40,11 @@ def round_factor(node: ir.Node, dtype: str) -> None:
     """Rounds the stored factor of a Mul or the divisor of a Div together with a product before it, else behind it.
 
     Nothing happens where the product's operands are not stored, are read elsewhere, or are low numbers already."""
-    place = next((k for k, value in enumerate(node.inputs) if value is not None and _number(value, dtype)), None)
+    numbers = [_number(value, dtype) for value in node.inputs]
+    place = next((k for k, number in enumerate(numbers) if number), None)
     if len(node.inputs) != 2 or place is None or (place == 0 and not has(node.op_type, "multiplies")):
         return
-    number, data = _number(node.inputs[place], dtype), node.inputs[1 - place]
+    number, data = numbers[place], node.inputs[1 - place]
     low = float(np.float64(number).astype(LOW_TYPES[dtype]))
     lost = number / low if low else 0.0
     lost = lost if has(node.op_type, "multiplies") or not lost else 1 / lost
@@ -66,6 +68,8 @@ def _before(value: ir.Value, factor: float, dtype: str) -> Parts | None:
             onward = node.inputs[0]
         elif _is(node, "additions") and (bias := _added(node, dtype)) is not None:
             parts[bias], onward = factor, _other(node, bias)
+        elif _is(node, "additions") and (zeros := next(filter(_is_zero, node.inputs), None)) is not None:
+            onward = _other(node, zeros)
         elif held := _operands(node, dtype):
             return {**parts, **dict.fromkeys(held, factor)} if _inexact(held[0]) else None
         else:
@@ -105,23 +109,25 @@ def _private(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _stored(value: ir.Value | None, dtype: str) -> ir.Value | None:
-    """The stored value that another one is, if it is rounded to ``dtype`` and read here alone."""
-    while value is not None and _private(value):
+def _stored(value: ir.Value | None, dtype: str, private: bool = True) -> ir.Value | None:
+    """The stored value that another one is, if it is rounded to ``dtype``. ``private``: and read here alone."""
+    while value is not None:
         node = value.producer()
         if node is None or node.op_type == "Constant":
-            held = None if value.is_graph_input() else stored_tensor(value)
+            held = stored_tensor(value) if (not private or _private(value)) and not value.is_graph_input() else None
             if not isinstance(held, RoundedTensor) or type(held) not in (RoundedTensor, ScaledTensor):
                 return None
             return value if held.low == LOW_TYPES[dtype] and held.floor is None else None
-        value = node.inputs[0] if _is(node, "nothing_in_inference") else None
+        value = node.inputs[0] if _is(node, "nothing_in_inference") and (not private or _private(value)) else None
     return None
 
 
 def _number(value: ir.Value | None, dtype: str) -> float:
     """The float32 number behind a stored factor, 0 where there is none."""
-    stored = _stored(value, dtype)
-    held = None if stored is None else stored_tensor(stored)
+    stored = _stored(value, dtype, private=False)  # it stays as it is, whoever else reads it
+    if stored is None:
+        return 0.0
+    held = stored_tensor(stored)
     if not isinstance(held, RoundedTensor) or isinstance(held, ScaledTensor) or held.size != 1:
         return 0.0
     number = float(flat(held.source)[0])
@@ -131,6 +137,14 @@ def _number(value: ir.Value | None, dtype: str) -> float:
 def _added(node: ir.Node, dtype: str) -> ir.Value | None:
     """The stored value that an addition adds."""
     return next((stored for value in node.inputs if (stored := _stored(value, dtype)) is not None), None)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
+    while value is not None and (node := value.producer()) is not None and _is(node, "nothing_in_inference"):
+        value = node.inputs[0]
+    held = None if value is None or value.is_graph_input() else stored_tensor(value)
+    return held is not None and held.size <= MOST_ZEROS and not any(part.any() for part in pieces(flat(held)))
 
 
 def _other(node: ir.Node, bias: ir.Value) -> ir.Value | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 
 import onnx
@@ -15,8 +15,9 @@ from ...core.errors import AmpError, first_line
 from ...core.graph import Census, Progress, is_mindir
 from . import io as onnx_io
 from .census import census
+from .copying import is_sorted
 from .dataflow import read_dataflow
-from .flat_model import SORTED
+from .flat_model import NODES, SORTED
 from .graph_editor import OnnxGraphEditor
 from .repairs import doubted_shapes, remember, repairs_of
 from .runnable import RunnableOnnx
@@ -24,7 +25,6 @@ from .schemas import opset_of_ir, schema
 from .shapes import contradicted, sizes, weightless
 from .types import declared_type, dtype_name
 from .variants import Variants
-from .walk import captured
 from .weights import dims, nbytes
 
 TRAINING_STEP = "ampgraph.step"
@@ -39,13 +39,16 @@ class OnnxGraph(RunnableOnnx):
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._all: list[ir.Graph] | None = None
-        self._sorted = False
-        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io))
+        self._sorted = self._inside = False
+        self._in_file: Iterable[onnx.NodeProto] | None = None  # the main graph's nodes, until the first edit
+        super().__init__(lambda low, low_io: read_dataflow(self.model, low, low_io, self._in_file))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> OnnxGraph:
         graph = OnnxGraph(onnx_io.load(path))
-        graph._sorted = graph.model.graph.meta.pop(SORTED, False)
+        meta = graph.model.graph.meta
+        graph._sorted, graph._inside = meta.pop(SORTED, False), meta.pop(onnx_io.INSIDE)
+        graph._in_file = meta.pop(NODES, None)
         return graph
 
     def editor(self, flow: Dataflow, signature: Mapping[str, Hashable] | None = None) -> OnnxGraphEditor:
@@ -55,15 +58,15 @@ class OnnxGraph(RunnableOnnx):
         return OnnxGraphEditor(self.model, flow, Variants(self.model, flow, signature or {}), self.edited)
 
     def edited(self) -> None:
-        """Makes every dataflow out of date, and the list of graphs."""
-        self._all, self._sorted = None, False
+        """Makes every dataflow out of date, and what is known of the graphs and was read of the file."""
+        self._all, self._sorted, self._inside, self._in_file = None, False, False, None
         super().edited()
 
     def prepare(self) -> None:
         """Sorts what is unsorted, and looks at nothing that was not edited since."""
         if self._sorted:
             return
-        unsorted = [graph for graph in self._graphs() if not _is_sorted(graph)]
+        unsorted = [graph for graph in self._graphs() if not is_sorted(graph)]
         for graph in unsorted:
             graph.sort()
         if unsorted:
@@ -145,6 +148,8 @@ class OnnxGraph(RunnableOnnx):
         return census(self.model)
 
     def data_files(self) -> list[Path]:
+        if self._inside:
+            return []
         return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
@@ -191,17 +196,6 @@ def _tensor_text(tensor: ir.TensorProtocol) -> str:
     small = tensor.dtype != ir.DataType.STRING and nbytes(tensor) <= 256
     shape = ",".join(map(str, dims(tensor)))
     return f"{dtype_name(tensor.dtype)}:[{shape}]:{tensor.tobytes().hex() if small else ''}"
-
-
-def _is_sorted(graph: ir.Graph) -> bool:
-    seen: set[ir.Node] = set()
-    for node in graph:
-        for value in (*node.inputs, *captured(node)):
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer.graph is graph and producer not in seen:
-                return False
-        seen.add(node)
-    return True
 
 
 def _admits_cast_of(function: ir.Function, own: int, version: int) -> bool:

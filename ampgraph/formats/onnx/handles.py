@@ -29,10 +29,12 @@ class Handles:
         return self._variants.leader[scope]
 
     def value(self, value: Value) -> ir.Value:
-        return self._variants.value(value.scope, value.native)
+        native: ir.Value = value.native
+        return self._variants.value(value.scope, native) if self._variants.copied else native
 
     def node(self, op: Op) -> ir.Node:
-        return self._variants.node(op.scope, op.native)
+        native: ir.Node = op.native
+        return self._variants.node(op.scope, native) if self._variants.copied else native
 
     def graph(self, scope: int) -> ir.Graph | ir.Function:
         return self._variants.graph(scope, self.flow.scopes[scope].native)
@@ -72,7 +74,8 @@ class Handles:
 
 def all_names(model: ir.Model, flow: Dataflow) -> set[str]:
     """Every value and node name of every scope, and of functions that nothing calls."""
-    names = {value.name for value in flow.values} | {op.name for op in flow.ops}
+    names = {value.name for value in flow.values}
+    names.update(op.name for op in flow.ops)
     read = {id(graph): graph for scope in flow.scopes for graph in (getattr(scope.native, "graph", scope.native),)}
     for graph in read.values():
         names.update(graph.initializers)

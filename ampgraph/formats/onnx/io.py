@@ -51,13 +51,21 @@ __all__ = [
 ]
 
 
+BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
+INSIDE = "ampgraph.inside"
+"""Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
+
+
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model; its external tensors stay on disk, mapped when they are read.
 
     Raises AmpError (AMP101 no such file, AMP102 no model, AMP103 bad external data).
     """
     path = Path(path)
-    return _native(*_checked(path), path.parent.absolute(), str(path))
+    proto, held, outside = _checked(path)
+    model = _native(proto, held, path.parent.absolute() if outside else None, str(path))
+    model.graph.meta[INSIDE] = not outside
+    return model
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -65,8 +73,8 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return _checked(path)[0]
 
 
-def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder]]:
-    """The same with its graphs, which take a walk to find."""
+def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
+    """The same with its graphs, which take a walk to find, and whether it has data files."""
     proto = onnx.ModelProto()
     try:
         with _mapped(path) as data:
@@ -81,9 +89,9 @@ def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder]]:
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     held = holders(proto)
-    check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
+    outside = check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
     check_mark(proto, path.parent, str(path))
-    return proto, held
+    return proto, held, outside
 
 
 @contextlib.contextmanager
@@ -135,12 +143,10 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
     remember(model, said)
     if not annotated:
         know_plain(model)
-    outside = False
     for tensor in (tensor for holder in held for tensor in holder.tensors()):
-        outside |= bool(tensor.external_data)
         if tensor.metadata_props:
             del tensor.metadata_props[:]  # the model has them too, and would write both
-    if folder is not None and outside:
+    if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
     return model
@@ -158,15 +164,14 @@ def save(model: ir.Model, path: str | os.PathLike[str], progress: Progress | Non
     """
     path = Path(path)
     with model_files(path) as temporary:
-        held = list(stored(model))
-        outside = external_holders(held)
-        read = {os.path.realpath(tensor.path) for tensor in external_of(held)}
+        outside = external_holders(stored(model))
+        read = {os.path.realpath(tensor.path) for tensor in external_of(outside)}
         own = own_data(path)
         data = path.parent / free_name(path, own, read) if outside else None
         originals = [(holder, tensor_of(holder)) for holder in outside]
         try:
             mark = write_data(outside, data, temporary("data"), progress) if data else None
-            with open(temporary("model"), "wb") as file:
+            with open(temporary("model"), "wb", buffering=BUFFER) as file:
                 file.writelines(model_file(model, partial(_marked, data, mark)))
         finally:
             for holder, tensor in originals:

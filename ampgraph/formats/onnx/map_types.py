@@ -24,7 +24,7 @@ def from_proto(proto: ModelProto, held: Sequence[Holder]) -> ir.Model:
     """An onnx_ir model whose values of map types have no type there; `to_proto` gives it back. Uses up the proto, whose
     graphs are ``held``."""
     taken = [_taken(holder.graph) for holder in held]
-    model = (flat_model(proto) if len(held) == 1 else None) or ir.from_proto(proto)
+    model = (flat_model(proto, held[0]) if len(held) == 1 else None) or ir.from_proto(proto)
     if any(taken):
         for graph, kept in zip(all_graphs(model), taken, strict=True):
             if kept or graph is model.graph:

@@ -6,7 +6,7 @@ large model most are nodes, weights and annotations, and most of these are alike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnx import GraphProto, ModelProto, TensorProto
 
 from .map_types import holds_maps, to_proto
-from .weights import RoundedTensor, dims
+from .weights import InFile, RoundedTensor, dims, is_raw_float, short_rounded
 from .wire import GRAPH, NodeWriter, number_bytes, text_bytes
-from .wire_types import VALUE_INFO, InfoWriter
+from .wire_types import NAME, VALUE_INFO, InfoWriter
 
 PLAIN = "ampgraph.plain"
 """Where the main graph of onnx_ir remembers it."""
@@ -26,6 +26,8 @@ BEFORE_GRAPH = ("ir_version", "producer_name", "producer_version", "domain", "mo
 BEFORE_TENSORS = ("name",)
 BEHIND_VALUES = ("quantization_annotation", "metadata_props")
 """Fields of a graph whose numbers come before that of stored tensors, or after that of what is said of values."""
+
+TOGETHER = 256  # stored tensors of which the short ones are rounded together: 4 MiB of float32 at most
 
 
 def know_plain(model: ir.Model) -> None:
@@ -49,14 +51,14 @@ def model_file(model: ir.Model, finish: Callable[[ModelProto], None]) -> Iterato
     for field in BEHIND_VALUES:
         getattr(last, field).extend(getattr(outline.graph, field))
         outline.graph.ClearField(field)
-    infos, tensors, nodes = InfoWriter(), _Tensors(), list(model.graph)
+    infos, tensors = _Infos(), _Tensors()
     stored, inputs = model.graph.initializers.values(), {value.name for value in model.graph.inputs}
-    pieces = list(NodeWriter(metadata=True).written(nodes))
+    pieces = list(NodeWriter(metadata=True, result=infos.result).written(model.graph))
     pieces.append(first.SerializeToString())
-    pieces += (tensors.of(value) for value in stored if value.const_value is not None)
+    pieces += tensors.written([value for value in stored if value.const_value is not None])
     pieces.append(outline.graph.SerializeToString(deterministic=True))
-    pieces += (_said(value, infos) for value in stored if value.name not in inputs)
-    pieces += (_said(value, infos) for node in nodes for value in node.outputs if not value.is_graph_output())
+    pieces += (infos.of(value, text_bytes(NAME, value.name or "")) for value in stored if value.name not in inputs)
+    pieces += infos.results
     pieces.append(last.SerializeToString(deterministic=True))
     outline.ClearField("graph")
     yield head.SerializeToString() + GRAPH + number_bytes(sum(map(len, pieces)))
@@ -96,16 +98,27 @@ class _Tensors:
     def __init__(self) -> None:
         self._heads: dict[tuple[ir.DataType, tuple[int, ...]], bytes] = {}
 
-    def of(self, value: ir.Value) -> bytes:
-        """The entry of an initializer."""
-        tensor = value.const_value
-        assert tensor is not None  # asked for where there is one
-        tensor.name = value.name
-        if isinstance(tensor, RoundedTensor) and value.name and not (tensor.doc_string or tensor.metadata_props):
-            data = tensor.tobytes()
-            parts = [self._head(tensor), text_bytes(TENSOR_NAME, value.name), RAW_DATA, number_bytes(len(data)), data]
-        else:
+    def written(self, values: Sequence[ir.Value]) -> Iterator[bytes]:
+        """The entries of initializers."""
+        for start in range(0, len(values), TOGETHER):
+            some = values[start : start + TOGETHER]
+            short = short_rounded(value.const_value for value in some)
+            for value in some:
+                tensor = value.const_value
+                assert tensor is not None  # asked for where there is one
+                yield self._entry(value.name, tensor, short.get(id(tensor)))
+
+    def _entry(self, name: str | None, tensor: ir.TensorProtocol, data: bytes | memoryview | None) -> bytes:
+        """``data``: what is known to be in it."""
+        tensor.name = name
+        parts: list[bytes | memoryview]
+        if type(tensor) is InFile and is_raw_float(tensor.raw) and not tensor.metadata_props:
+            parts = [tensor.raw.SerializeToString(deterministic=True)]
+        elif not isinstance(tensor, RoundedTensor) or not name or tensor.doc_string or tensor.metadata_props:
             parts = [ir.serde.serialize_tensor(tensor).SerializeToString(deterministic=True)]
+        else:
+            data = tensor.tobytes() if data is None else data
+            parts = [self._head(tensor), text_bytes(TENSOR_NAME, name), RAW_DATA, number_bytes(len(data)), data]
         return b"".join((INITIALIZER, number_bytes(sum(map(len, parts))), *parts))
 
     def _head(self, tensor: RoundedTensor) -> bytes:
@@ -115,17 +128,37 @@ class _Tensors:
         return self._heads[key]
 
 
-def _said(value: ir.Value, infos: InfoWriter) -> bytes:
-    """What the file says of a value, empty where it is nothing."""
-    kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
-    if not value.name or (kind is None and shape is None and not more):
-        return b""
-    if type(kind) is ir.TensorType and not (more or kind.denotation) and (shape is None or _is_plain(shape)):
-        return infos.of(VALUE_INFO, value.name, kind.dtype, None if shape is None else shape.numpy())
-    content: bytes = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
-    return VALUE_INFO + number_bytes(len(content)) + content
+class _Infos:
+    """What the file says of values, whose names are given as fields.
 
+    Shapes are looked at once each, for stored tensors have few and they are frozen."""
 
-def _is_plain(shape: ir.Shape) -> bool:
-    """Whether a shape is of numbers alone, of which nothing more is said."""
-    return shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
+    def __init__(self) -> None:
+        self._infos = InfoWriter()
+        self._plain: dict[int, tuple[int, ...] | None] = {}
+        self.results: list[bytes] = []
+
+    def result(self, value: ir.Value, named: bytes) -> None:
+        """Takes a node's result."""
+        if not value.is_graph_output():
+            self.results.append(self.of(value, named))
+
+    def of(self, value: ir.Value, named: bytes) -> bytes:
+        """Empty where it is nothing."""
+        kind, shape, more = value.type, value.shape, value.metadata_props or value.doc_string
+        if not value.name or (kind is None and shape is None and not more):
+            return b""
+        if type(kind) is ir.TensorType and not (more or kind.denotation):
+            if shape is None:
+                return self._infos.of(VALUE_INFO, named, kind.dtype, None)
+            numbers = self._plain[id(shape)] if id(shape) in self._plain else self._numbers(shape)
+            if numbers is not None:
+                return self._infos.of(VALUE_INFO, named, kind.dtype, numbers)
+        content: bytes = ir.serde.serialize_value(value).SerializeToString(deterministic=True)
+        return VALUE_INFO + number_bytes(len(content)) + content
+
+    def _numbers(self, shape: ir.Shape) -> tuple[int, ...] | None:
+        """A shape of numbers alone, of which nothing more is said; None for another."""
+        plain = shape.is_static() and not any(map(shape.get_denotation, range(len(shape))))
+        found = self._plain[id(shape)] = shape.numpy() if plain else None
+        return found

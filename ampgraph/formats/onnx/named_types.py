@@ -17,17 +17,15 @@ def name_type(handles: Handles, flow: Dataflow, op: Op, dtype: str, pin: bool = 
     """Changes the attribute that names the type of an operator's output, where it has one.
 
     ``pin``: also where the type would otherwise follow a scale, which has a decision of its own."""
-    node = handles.node(op)
     if op.kind == "ConstantOfShape":
         given = flow.attribute(op, "value")
         fill = np.asarray(given if given is not None else [0.0], np.float32)
-        node.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
-    elif op.kind == "Optional" and "type" in node.attributes:
-        named = node.attributes["type"].value
-        kind = with_element(named.type, DTYPES[dtype])
-        node.attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, named.shape))
+        handles.node(op).attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(fill), dtype))
+    elif op.kind == "Optional" and (said := handles.node(op).attributes.get("type")) is not None:
+        kind = with_element(said.value.type, DTYPES[dtype])
+        handles.node(op).attributes["type"] = ir.AttrTypeProto("type", ir.TypeAndShape(kind, said.value.shape))
     elif op.kind in DTYPE_ATTRIBUTES:
         name = DTYPE_ATTRIBUTES[op.kind]
         follows = op.kind in ("DequantizeLinear", "QuantizeLinear")
         if not follows or pin or flow.attribute(op, name):
-            node.attributes[name] = type_attribute(name, dtype, flow.opset)
+            handles.node(op).attributes[name] = type_attribute(name, dtype, flow.opset)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use
+from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use, Value
 from ...core.graph import LOW
+from ...oplists.traits import operators
+from ..flow_builder import NO_TYPES
 from .inference import inferred_types
+from .schemas import kind_of
 from .slots import DTYPE_ATTRIBUTES, FOLLOWS_INPUT, LINKED, STASHED, NodeSlot, NodeSlots, slots_of
 from .types import Type, declared_type, dtype_name, type_numbered
-from .values import Environment, OnnxValues
+from .values import Environment, Form, OnnxValues
 
 CALLER = "its value comes from the caller"
 BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -29,17 +32,25 @@ def _holds_bodies(node: ir.Node) -> bool:
 
 
 class OnnxOperators:
-    """Reads nodes without bodies, one at a time: their slots, units and results."""
+    """Reads nodes without bodies, one at a time: their slots, units and results.
 
-    def __init__(self, values: OnnxValues) -> None:
-        self._values, self._flow = values, values.flow
-        self._admits: dict[tuple[frozenset[tuple[str, str]], str], frozenset[str]] = {}
+    ``bodies``: False where it is known that no attribute of a node is a graph."""
 
-    def read(self, op: Op, node: ir.Node, scope: Scope, env: Environment) -> bool:
+    def __init__(self, values: OnnxValues, bodies: bool = True) -> None:
+        self._values, self._flow, self._bodies = values, values.flow, bodies
+        self._called = {(domain, name) for domain, name, _ in values.model.functions}
+
+    def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
+        """What nodes of an operator with so many inputs and outputs have in common."""
+        kind, opset = kind_of(domain, op_type), env.opsets.get(domain, self._flow.opset or 1)
+        control = kind in operators("control_flow") or (domain, op_type) in self._called
+        slots = slots_of(domain, op_type, opset, inputs, outputs)
+        found = env.forms[domain, op_type, inputs, outputs] = Form(kind, opset, slots, control)
+        return found
+
+    def read(self, op: Op, node: ir.Node, form: Form, scope: Scope, env: Environment) -> bool:
         """Reads the operator of a node; its inputs are in ``op`` already. True where its bodies are yet to be read."""
-        domain, outputs = node.domain, node.outputs
-        opset = env.opsets.get(domain, self._flow.opset or 1)
-        found = slots_of(domain, node.op_type, opset, len(op.inputs), len(outputs))
+        found = form.slots
         if found is None:
             self._flow.unknown_kinds.add(op.kind)
             self._opaque(op, node, scope, env, f"no schema is known for {op.kind}")
@@ -47,13 +58,12 @@ class OnnxOperators:
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if _holds_bodies(node):
+        if self._bodies and _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
-        for native in outputs:
-            op.outputs.append(self._values.make(native, scope.id, env, "", producer=op.id).id)
+        self._values.results(op, node.outputs, env)
         for slot in found.slots:
-            self._slot(op, node, slot, found.version, opset)
+            self._slot(op, node, slot, found.version, form.opset)
         if op.kind in LINKED:
             units = [op.slots[name] for name in LINKED[op.kind] if name in op.slots]
             if len(units) == 2:
@@ -64,51 +74,43 @@ class OnnxOperators:
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Types the outputs of one slot, and makes its unit if the slot is float32."""
-        values = self._flow.values
-        container = dtype = ""
+        values, uses, inputs = self._flow.values, self._flow.uses, op.inputs
         for position in slot.inputs:
-            if op.inputs[position] != NONE and values[op.inputs[position]].dtype:
-                dtype, container = values[op.inputs[position]].dtype, values[op.inputs[position]].container
+            if inputs[position] != NONE and (dtype := values[inputs[position]].dtype):
+                container = values[inputs[position]].container
                 break
-        if not dtype:
+        else:
             container, dtype = self._output_type(op, node, slot)
         unit = NONE
         if dtype == FLOAT32:
-            admits, fixed = self._admitted(slot, container), ""
+            admits, fixed = slot.low.get(container, NO_TYPES), ""
             if op.kind == "ConstantOfShape" and any(a.is_ref() for a in node.attributes.values()):
                 fixed = CALLER
             unit = self._flow.new_unit(op.id, slot.slot, admits, fixed=fixed, version=version, opset=opset)
             op.slots[slot.slot] = unit
-        self._reads(op, slot, dtype, unit)
-        if dtype in LOW and dtype not in self._admitted(slot, container):
-            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
-        for position in slot.outputs:
-            value = values[op.outputs[position]]
-            value.dtype, value.container, value.unit = dtype, container, unit
-
-    def _reads(self, op: Op, slot: NodeSlot, dtype: str, unit: int) -> None:
-        """The inputs of a slot of type ``dtype``; notes those that have another."""
-        values, uses = self._flow.values, self._flow.uses
         for position in slot.inputs:
-            number = op.inputs[position]
+            number = inputs[position]
             if number == NONE:
                 continue
             value = values[number]
             if value.dtype == dtype and not value.container:  # as nearly all are
                 uses[number].append(Use(number, op.id, position, unit, op.scope))
-                continue
-            if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
-                value.dtype = FLOAT32
-                value.unit = self._values.fixed_unit(value.name, "its operator is unknown")
-            elif value.dtype != dtype and value.dtype and not slot.literal:
-                self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
-            self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
+            else:
+                self._odd_read(op, slot, value, position, dtype, unit)
+        if dtype in LOW and dtype not in slot.low.get(container, NO_TYPES):
+            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
+        for position in slot.outputs:
+            value = values[op.outputs[position]]
+            value.dtype, value.container, value.unit = dtype, container, unit
 
-    def _admitted(self, slot: NodeSlot, container: str) -> frozenset[str]:
-        key = (slot.admits, container)
-        if key not in self._admits:
-            self._admits[key] = frozenset(low for low in LOW if (container, low) in slot.admits)
-        return self._admits[key]
+    def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
+        """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
+        if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
+            value.dtype = FLOAT32
+            value.unit = self._values.fixed_unit(value.name, "its operator is unknown")
+        elif value.dtype != dtype and value.dtype and not slot.literal:
+            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
+        self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of outputs that no input of the slot types."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ from onnx import (
 )
 
 from ...core.errors import AmpError
+from .node_parts import Parts, PartsReader
 
 DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is written out: more is a damaged file
 WATCHED = ("Constant", "Slice")
@@ -49,11 +50,13 @@ def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
 
 @dataclass(frozen=True)
 class Holder:
-    """A graph, its attributes that hold a tensor or bodies, and its nodes that are `WATCHED`."""
+    """A graph, its attributes that hold a tensor or bodies, its nodes that are `WATCHED`, and all nodes taken apart, as
+    they were then; None where one of them cannot be."""
 
     graph: GraphProto | FunctionProto
     attributes: list[AttributeProto]
     watched: list[NodeProto]
+    parts: list[Parts] | None
 
     def standard(self, kind: str) -> list[NodeProto]:
         """The watched nodes of one of ONNX's operators."""
@@ -82,14 +85,18 @@ def holders(proto: ModelProto) -> list[Holder]:
 
 
 def _holder(graph: GraphProto | FunctionProto) -> Holder:
-    """One walk over the nodes: to look at one takes a microsecond."""
-    held = Holder(graph, [], [])
+    """One walk over the nodes."""
+    reader, nodes = PartsReader(), list[Parts]()
+    held = Holder(graph, [], [], nodes)
     for node in graph.node:
-        kind = node.op_type
-        if kind in WATCHED:
+        parts = reader.of(node)
+        nodes.append(parts)
+        kind = parts[3]
+        if kind.op_type in WATCHED:
             held.watched.append(node)
-        held.attributes.extend(attribute for attribute in node.attribute if _holds(attribute, kind))
-    return held
+        if not kind.shared:
+            held.attributes.extend(attribute for attribute in node.attribute if _holds(attribute, kind.op_type))
+    return held if reader.orderly else replace(held, parts=None)
 
 
 def _holds(attribute: AttributeProto, op_type: str) -> bool:

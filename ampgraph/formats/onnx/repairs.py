@@ -36,7 +36,7 @@ def repair(proto: ModelProto, held: list[Holder], where: str) -> tuple[list[str]
     slices = bounds_as_vectors(proto.graph, held[0].standard("Slice"))
     several = "Slice has" if slices == 1 else "Slices have"
     said += [f"{slices} {several} scalars for bounds: they are vectors now, as ONNX has them"] if slices else []
-    return said, held
+    return said, holders(proto) if count or slices else held
 
 
 def remember(model: ir.Model, said: Iterable[str]) -> None:
@@ -58,7 +58,8 @@ def _settle_duplicates(graph: GraphProto, constants: list[NodeProto]) -> list[st
         *(node.output[0] for node in constants if node.output),
         *(sparse.values.name for sparse in graph.sparse_initializer),
     ]
-    counts = {name: count for name, count in Counter(names).items() if count > 1 and name} if names else {}
+    doubled = len(set(names)) < len(names)
+    counts = {name: count for name, count in Counter(names).items() if count > 1 and name} if doubled else {}
     if counts:
         last = {name: position for position, name in enumerate(names)}
         kept = [last[name] == position or name not in counts for position, name in enumerate(names)]

@@ -13,8 +13,10 @@ from ...core.dataflow import Shape, Value
 from .map_types import value_info
 from .types import DTYPES
 from .weights import InFile, dims, nbytes, stored_tensor
-from .wire import with_nodes
-from .wire_types import INPUT, InfoWriter
+from .wire import text_bytes, with_nodes
+from .wire_types import INPUT, NAME, InfoWriter
+
+Nodes = Iterable[onnx.NodeProto]
 
 KEEP_DATA = 4096  # bytes: shape arithmetic needs small constants, never weights
 KEEP_FLOATS = 64  # elements: a factor for each dimension at most
@@ -26,26 +28,28 @@ class OnnxShapes:
     """Callable for Dataflow: the shape of a value, or None.
 
     Attributes:
+        in_file: the main graph's nodes as the file has them, where they are still that: nobody has to write them.
         typed: element types of what operators give that onnx has no schema for, without which its inference ends there.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
+    def __init__(self, model: ir.Model, in_file: Nodes | None = None) -> None:
+        self.model, self.in_file = model, in_file
         self.typed: dict[str, str] = {}
         self._inferred: dict[str, onnx.ValueInfoProto] | None = None
 
     def __call__(self, value: Value) -> Shape | None:
         native: ir.Value = value.native
-        shape = native.shape if native.const_value is None else native.const_value.shape
-        if shape is not None:
-            return sizes(shape)
+        if native.const_value is not None:
+            return dims(native.const_value)
+        if native.shape is not None:
+            return sizes(native.shape)
         if value.weight and value.native.producer() is not None:
             tensor = stored_tensor(native)
             return None if tensor is None else tuple(tensor.shape.numpy())
         if value.container:
             return None
         if self._inferred is None:
-            self._inferred = infer(self.model, typed=self.typed)
+            self._inferred = infer(self.model, typed=self.typed, in_file=self.in_file)
         found = self._inferred.get(value.name) if value.scope == 0 else None
         return None if found is None else _shape(found)
 
@@ -76,11 +80,15 @@ def _differ(one: Shape, other: Shape) -> bool:
 
 
 def infer(
-    model: ir.Model, doubted: bool = False, typed: Mapping[str, str] = MappingProxyType({})
+    model: ir.Model,
+    doubted: bool = False,
+    typed: Mapping[str, str] = MappingProxyType({}),
+    in_file: Nodes | None = None,
 ) -> dict[str, onnx.ValueInfoProto]:
     """What onnx's inference says of the main graph's values, without weights; empty where it fails.
 
-    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name."""
+    ``doubted``: what the file says of the model's outputs is not believed either. ``typed``: element types by name.
+    ``in_file``: the model's nodes as its file has them."""
     proto = _outline(model)
     given = {value.name for value in proto.graph.output}
     for name in sorted(typed.keys() - given):
@@ -88,7 +96,7 @@ def infer(
     for info in (info for info in proto.graph.output if doubted and info.type.HasField("tensor_type")):
         info.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model), strict_mode=False)
+        found = onnx.shape_inference.infer_shapes(_without_weights(proto, model, in_file), strict_mode=False)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
         return {}  # shapes only weigh costs: a model that inference cannot follow is still converted
     return {info.name: info for info in (*found.graph.value_info, *(found.graph.output if doubted else ()))}
@@ -110,22 +118,33 @@ def weightless(model: ir.Model) -> bytes:
     return _without_weights(_outline(model), model)
 
 
-def _without_weights(outline: onnx.ModelProto, model: ir.Model) -> bytes:
+def _without_weights(outline: onnx.ModelProto, model: ir.Model, in_file: Nodes | None = None) -> bytes:
     """The same with what an outline says."""
-    listed, infos = {value.name for value in model.graph.inputs}, InfoWriter()
+    listed, infos, kept = {value.name for value in model.graph.inputs}, InfoWriter(), _Kept()
     large = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is None:
             continue
-        dtype, shape = tensor.dtype, dims(tensor)
-        few = math.prod(shape) <= KEEP_FLOATS or not dtype.is_floating_point()
-        if few and nbytes(tensor) <= KEEP_DATA:
+        key = tensor.dtype, dims(tensor)
+        if kept[key] and nbytes(tensor) <= KEEP_DATA:
             proto = tensor.raw if type(tensor) is InFile else ir.serde.serialize_tensor(tensor)
             outline.graph.initializer.append(proto)
         elif value.name not in listed:
-            large.append(infos.of(INPUT, value.name or "", dtype, shape))
-    return with_nodes(outline, model.graph, large)
+            large.append(infos.of(INPUT, text_bytes(NAME, value.name or ""), *key))
+    if in_file is None:
+        return with_nodes(outline, model.graph, large)
+    nodes = onnx.GraphProto(node=in_file)  # apart from the outline, which lives on: this copy goes at once
+    return with_nodes(outline, (), [nodes.SerializeToString(), *large])
+
+
+class _Kept(dict[tuple[ir.DataType, tuple[int, ...]], bool]):
+    """By type and shape: whether a tensor may be one that shapes are computed from."""
+
+    def __missing__(self, key: tuple[ir.DataType, tuple[int, ...]]) -> bool:
+        dtype, shape = key
+        found = self[key] = math.prod(shape) <= KEEP_FLOATS or not dtype.is_floating_point()
+        return found
 
 
 def _outline(model: ir.Model) -> onnx.ModelProto:

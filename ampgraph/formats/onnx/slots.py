@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...core.graph import LOW
 from .schemas import Formal, allowed, element, kind_of, schema
 
 DTYPE_ATTRIBUTES = {
@@ -53,6 +55,7 @@ class NodeSlot:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     admits: frozenset[tuple[str, str]]  # (container, element type)
+    low: Mapping[str, frozenset[str]]  # by container, the low types among them
     literal: tuple[str, str] | None = None
 
 
@@ -88,8 +91,16 @@ def slots_of(domain: str, op_type: str, opset: int, inputs: int, outputs: int) -
         constraint = found.constraints.get(name.split("@")[0])
         literal = None if constraint is not None else element(name.split(":", 1)[1])
         admits = allowed(constraint) if constraint is not None else frozenset(filter(None, (literal,)))
-        slots.append(NodeSlot(name, tuple(ins), tuple(outs), admits, literal))
+        slots.append(NodeSlot(name, tuple(ins), tuple(outs), admits, _low_of(admits), literal))
     return NodeSlots(kind_of(domain, op_type), found.since_version, tuple(slots))
+
+
+def _low_of(admits: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for container, dtype in admits:
+        if dtype in LOW:
+            found.setdefault(container, set()).add(dtype)
+    return {container: frozenset(types) for container, types in found.items()}
 
 
 def _formal(formals: tuple[Formal, ...], position: int) -> Formal | None:

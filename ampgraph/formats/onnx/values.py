@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,16 +10,35 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, AttributeValue, Dataflow, Op, Scope, Value
 from ..flow_builder import FlowBuilder
+from .slots import NodeSlots
 from .types import declared_type, dtype_name
+
+PLAIN = (type(None), int, float, str, bytes, tuple, list)
+"""What most attributes hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What nodes of one operator with as many inputs and outputs have in common, where one opset is in force.
+
+    ``slots``: None for an operator without a schema; ``control``: it may be a call, or one with bodies."""
+
+    kind: str
+    opset: int
+    slots: NodeSlots | None
+    control: bool
 
 
 @dataclass(eq=False)
 class Environment:
-    """One function as called from one place, or the main graph: its opset imports, attributes and values."""
+    """One function as called from one place, or the main graph: its opset imports, attributes and values.
+
+    ``forms``: by domain, operator and numbers of inputs and outputs, those of nodes that were met."""
 
     opsets: dict[str, int]
     attributes: dict[str, ir.Attr]
     table: dict[ir.Value, int] = field(default_factory=dict)
+    forms: dict[tuple[str, str, int, int], Form] = field(default_factory=dict)
 
     def resolve(self, attribute: ir.Attr) -> ir.Attr:
         """What the caller gave where an attribute refers to a parameter of its function."""
@@ -70,6 +90,16 @@ class OnnxValues(FlowBuilder):
         self.flow.uses.append([])
         return value
 
+    def results(self, op: Op, natives: Sequence[ir.Value], env: Environment) -> None:
+        """The results of an operator, whose types are yet to be found."""
+        values, uses, table, outputs = self.flow.values, self.flow.uses, env.table, op.outputs
+        for native in natives:
+            number = table[native] = len(values)
+            name = native.name or ""
+            values.append(Value(number, name, op.scope, "", "", None, op.id, NONE, False, False, NONE, native))
+            uses.append([])
+            outputs.append(number)
+
     def lookup(self, native: ir.Value, scope: Scope, env: Environment) -> Value:
         """The value that a graph reads."""
         found = env.table.get(native)
@@ -116,5 +146,8 @@ class OnnxValues(FlowBuilder):
     def plain_attribute(self, op: Op, name: str) -> AttributeValue:
         """The same for readers that know no format: a tensor is a numpy array."""
         value = self.attribute(op, name)
-        plain: AttributeValue = value.numpy() if isinstance(value, ir.TensorProtocol) else value
-        return plain
+        if isinstance(value, PLAIN) or not isinstance(value, ir.TensorProtocol):  # the second is slow to say no
+            plain: AttributeValue = value
+            return plain
+        array: AttributeValue = value.numpy()
+        return array

@@ -41,7 +41,9 @@ Chosen = dict[tuple[Hashable, Hashable], tuple[ir.Function, _Copies]]
 
 
 class Variants:
-    """Maps what the dataflow saw to the copy that a call uses. ``signature``: scope path -> what was decided inside."""
+    """Maps what the dataflow saw to the copy that a call uses. ``signature``: scope path -> what was decided inside.
+
+    ``copied``: whether there is a copy at all."""
 
     def __init__(self, model: ir.Model, flow: Dataflow, signature: Mapping[str, Hashable]) -> None:
         self.model, self.flow = model, flow

@@ -6,7 +6,8 @@ The encoding is protobuf's: a tag, which is the field's number and a kind, then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import onnx_ir as ir
 from onnx import AttributeProto, GraphProto, ModelProto, StringStringEntryProto
@@ -19,7 +20,6 @@ INPUT, OUTPUT, NAME, KIND, ATTRIBUTE, DOC, DOMAIN, OVERLOAD, METADATA = (
     bytes([8 * field + 2]) for field in (1, 2, 3, 4, 5, 6, 7, 8, 9)
 )
 NODE, GRAPH = b"\x0a", b"\x3a"
-_SMALL = [bytes([number]) for number in range(0x80)]
 
 
 def graph_file(
@@ -54,28 +54,36 @@ def with_nodes(outline: ModelProto, nodes: Iterable[ir.Node], more: Iterable[byt
 class NodeWriter:
     """Writes nodes: the fields of a NodeProto in their order, attributes and names once each.
 
-    ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither."""
+    ``metadata``: with doc strings and metadata, as a file has them; a runtime needs neither. ``result`` is given each
+    value that a node makes, and its name as the first field of what may be said of it, while both are at hand."""
 
-    def __init__(self, metadata: bool = False) -> None:
-        self._metadata = metadata
+    def __init__(self, metadata: bool = False, result: Callable[[ir.Value, bytes], None] | None = None) -> None:
+        self._metadata, self._result = metadata, result
+        self.names = _Names()
         self._kinds: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
-        self._notes: dict[tuple[tuple[str, str], ...], bytes] = {}
+        self._notes: dict[tuple[str, ...], bytes] = {}
 
     def written(self, nodes: Iterable[ir.Node]) -> Iterator[bytes]:
         """One piece for each node. Pieces are added up as they come: that is less work than keeping parts of them."""
-        kinds, reads, attributes = self._kinds, _Reads(), _Attributes()
+        kinds, names, attributes, result = self._kinds, self.names, _Attributes(), self._result
         for node in nodes:
-            content, name, text, label = b"", "", b"", node.name
+            content, text, name = b"", b"", ""
             for value in node.inputs:
-                content += reads[value]
-            for value in _written_outputs(node):
+                content += names[value]
+            outputs = node.outputs
+            if outputs and not outputs[-1].name:
+                outputs = _named(outputs)
+            for value in outputs:
                 name = value.name or ""
-                text = text_bytes(b"", name)
+                text = sized(name)
                 content += OUTPUT + text
-                reads[value] = INPUT + text
+                names[value] = named = INPUT + text
+                if result:
+                    result(value, named)
+            label = node.name
             if label:
-                content += NAME + (text if label == name else text_bytes(b"", label))
-            key = node.domain, node.op_type, node.overload
+                content += NAME + (text if label == name else sized(label))
+            key = node.op_identifier()
             before, behind = kinds.get(key) or self._kind(key)
             content += before
             for attribute in node.attributes.data.values():
@@ -87,13 +95,19 @@ class NodeWriter:
         """What stands behind the attributes, with what is said of the node."""
         if node.doc_string:
             behind = text_bytes(DOC, node.doc_string) + behind
-        if not node.metadata_props:
+        props = node.metadata_props
+        if not props:
             return behind
-        notes = tuple(node.metadata_props.items())
-        if notes not in self._notes:
-            entries = (StringStringEntryProto(key=key, value=note).SerializeToString() for key, note in sorted(notes))
-            self._notes[notes] = b"".join(METADATA + number_bytes(len(entry)) + entry for entry in entries)
-        return behind + self._notes[notes]
+        notes = *props, *props.values()
+        return behind + (self._notes.get(notes) or self._note(notes, props))
+
+    def _note(self, notes: tuple[str, ...], props: Mapping[str, str]) -> bytes:
+        """The entries of metadata that are met for the first time."""
+        entries = (
+            StringStringEntryProto(key=key, value=note).SerializeToString() for key, note in sorted(props.items())
+        )
+        found = self._notes[notes] = b"".join(METADATA + number_bytes(len(entry)) + entry for entry in entries)
+        return found
 
     def _kind(self, key: tuple[str, str, str]) -> tuple[bytes, bytes]:
         """What stands before the attributes, and behind them."""
@@ -121,8 +135,8 @@ class _Attributes(dict[int, bytes]):
         return found
 
 
-class _Reads(dict[ir.Value | None, bytes]):
-    """Values as inputs of nodes: one is written where it is made, and again wherever it is read."""
+class _Names(dict[ir.Value | None, bytes]):
+    """Names of values as inputs of nodes: one is written where it is made, and again wherever it is read."""
 
     def __missing__(self, value: ir.Value | None) -> bytes:
         text = self[value] = text_bytes(INPUT, (value.name or "") if value is not None else "")
@@ -139,25 +153,26 @@ def _attribute_bytes(attribute: ir.Attr) -> bytes:
     return ATTRIBUTE + number_bytes(len(content)) + content
 
 
-def _written_outputs(node: ir.Node) -> Sequence[ir.Value]:
+def _named(outputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
     """Without those at the end that have no name."""
-    outputs = node.outputs
     while outputs and not outputs[-1].name:
         outputs = outputs[:-1]
     return outputs
 
 
 def text_bytes(tag: bytes, text: str) -> bytes:
+    return tag + sized(text)
+
+
+def sized(text: str) -> bytes:
+    """A text behind its length."""
     content = text.encode()
-    return tag + number_bytes(len(content)) + content
+    return number_bytes(len(content)) + content
 
 
+@lru_cache(maxsize=1 << 12)
 def number_bytes(number: int) -> bytes:
     """Seven bits a byte, the lowest first; all but the last byte are marked."""
-    if number < 0x80:
-        return _SMALL[number]
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
     parts = bytearray()
     while number >= 0x80:
         parts.append(number & 0x7F | 0x80)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx import TypeProto
 
-from .wire import number_bytes, text_bytes
+from .wire import number_bytes
 
 INPUT, VALUE_INFO = b"\x5a", b"\x6a"
 """Fields of a graph."""
@@ -20,13 +20,13 @@ class InfoWriter:
     def __init__(self) -> None:
         self._types: dict[tuple[ir.DataType, tuple[int, ...] | None], bytes] = {}
 
-    def of(self, field: bytes, name: str, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
-        """The entry in a field of a graph; ``shape``: None where nothing is said of it."""
+    def of(self, field: bytes, named: bytes, dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:
+        """The entry in a field of a graph; ``named``: the field of its name, ``shape``: None where nothing is said of
+        it."""
         known = self._types.get((dtype, shape))
         if known is None:
             known = self._types[dtype, shape] = _type_bytes(dtype, shape)
-        content = text_bytes(NAME, name) + known
-        return field + number_bytes(len(content)) + content
+        return field + number_bytes(len(named) + len(known)) + named + known
 
 
 def _type_bytes(dtype: ir.DataType, shape: tuple[int, ...] | None) -> bytes:

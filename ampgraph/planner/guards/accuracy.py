@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ...oplists.traits import Trait, Traits
+from ...oplists.traits import Trait
 from ..classify import LONG_SUM
 from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
@@ -24,6 +24,7 @@ from .offsets import scores_with_positions
 from .probabilities import Probabilities
 from .raw import Raw, raw
 from .spectra import Spectra
+from .whole import from_integers
 
 DIVISION_EPS = 1e-3  # x / (y + eps): below it, y + eps loses eps and the quotient leaves the range
 Spoilt = tuple[Why, list[Op]] | None
@@ -77,7 +78,7 @@ class Sight:
         for op in flow.ops:
             cls = self.regions.classes[op.id]
             raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
-            product = cls == "white" and not raw and not _from_integers(self.context, op)
+            product = cls == "white" and not raw and not from_integers(self.context, op)
             bent = not raw and any(v in angles for v in op.inputs)
             known = angles if raw else seen
             if raw or product or bent or cls == "kept" or any(v in seen for v in op.inputs):
@@ -101,9 +102,9 @@ def guard_accuracy(context: Context, regions: Regions, listed: Listed) -> Fragil
     found: list[Ruling] = []
     sources: list[Source] = []
     warnings: list[Note] = []
-    sight, guards = Sight(context, regions), _guards(context.traits)
+    sight, guards, safe = Sight(context, regions), _guards(context), _safe_inside(context, regions)
     for op in flow.with_roles(guards) if context.options.level.accuracy_guards != "off" else ():
-        if not op.slots or _is_safe_inside(context, regions, op):
+        if not op.slots or op.id in safe:
             continue
         for guard in guards[op.role]:
             spoilt = guard(sight, op)
@@ -131,15 +132,15 @@ def _crossed(context: Context, ops: Collection[Op]) -> list[int]:
     return list(found)
 
 
-def _is_safe_inside(context: Context, regions: Regions, op: Op) -> bool:
-    """Whether an operator's region decides for it: norms are float32 where guards hold, and others need no guard."""
-    return regions.of_op.get(op.id, "Bias") != "Bias" and (context.guards_hold or regions.classes[op.id] != "kept")
+def _safe_inside(context: Context, regions: Regions) -> set[int]:
+    """Operators whose region decides for them: norms are float32 where guards hold, and others need no guard."""
+    return {op for op in regions.inside if context.guards_hold or regions.classes[op] != "kept"}
 
 
-def _guards(traits: Traits) -> dict[str, list[Guard]]:
+def _guards(context: Context) -> dict[str, list[Guard]]:
     """By operator, the guards that look at it."""
-    looks: tuple[tuple[Trait, Guard], ...] = (
-        ("adds_epsilon", _eps),
+    flow, traits = context.flow, context.traits
+    looks: list[tuple[Trait, Guard]] = [
         ("exponentials", _exp_sum),
         ("sums", _long_sum),
         ("powers", _pow),
@@ -157,7 +158,9 @@ def _guards(traits: Traits) -> dict[str, list[Guard]]:
         ("softmaxes", _offset),
         ("prefix_sums", _prefix_sum),
         ("periodic", _positions),
-    )
+    ]
+    if flow.with_roles(traits.operators("needs_epsilon")):
+        looks.insert(0, ("adds_epsilon", _eps))
     guards: dict[str, list[Guard]] = {}
     for trait, guard in looks:
         for role in traits.operators(trait):
@@ -264,6 +267,8 @@ def _square(sight: Sight, op: Op) -> Spoilt:
 
 def _shrunk(sight: Sight, op: Op) -> Spoilt:
     """Constants that leave nothing of a value in float16, undone later: what was measured tells better."""
+    if sight.context.stored.isdisjoint(op.inputs):
+        return None
     if sight.context.options.dtype != "float16" or sight.bounds.is_measured(op.outputs[0]):
         return None
     if (factor := shrinks(sight.context, op)) is None:
@@ -291,9 +296,12 @@ def _spectrum(sight: Sight, op: Op) -> Spoilt:
 
 def _difference(sight: Sight, op: Op) -> Spoilt:
     """A variance, a covariance or a squared distance as a difference of large sums of products."""
-    ops, dtype = sight.cancelling.behind(op), sight.context.options.dtype
-    text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
-    return (Why("cancelling", text), ops) if ops else None
+    if not (ops := sight.cancelling.behind(op)):
+        return None
+    dtype = sight.context.options.dtype
+    return Why(
+        "cancelling", f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
+    ), ops
 
 
 def _probability(sight: Sight, op: Op) -> Spoilt:
@@ -329,22 +337,9 @@ def _positions(sight: Sight, op: Op) -> Spoilt:
 
 def _offset(sight: Sight, op: Op) -> Spoilt:
     """Scores with positions added, as ALiBi does."""
-    ops, dtype = scores_with_positions(sight.context, op), sight.context.options.dtype
-    text = f"{op.kind} reads scores with positions added: {dtype} loses the differences of large ones"
-    return (Why("positions", text), ops) if ops else None
-
-
-def _from_integers(context: Context, op: Op, depth: int = 0) -> bool:
-    """Whether an operator sees only constants and integers made float: positions, not activations."""
-    flow = context.flow
-    if depth > 12:
-        return False
-    for source in op.inputs:
-        for value in context.borders.origins(source) if source != NONE else ():
-            item = flow.values[value]
-            if item.weight or item.dtype != FLOAT32 or value in context.borders.before:
-                continue
-            writer = flow.writer(value)
-            if writer is None or not _from_integers(context, writer, depth + 1):
-                return False
-    return True
+    if not (ops := scores_with_positions(sight.context, op)):
+        return None
+    dtype = sight.context.options.dtype
+    return Why(
+        "positions", f"{op.kind} reads scores with positions added: {dtype} loses the differences of large ones"
+    ), ops

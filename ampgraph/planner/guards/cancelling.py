@@ -7,10 +7,11 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from ...core.dataflow import NONE, Dataflow, Op
+from ...core.dataflow import NONE, Op
+from ...oplists.traits import Traits
 from ..context import Context
 from ..regions import Regions
 from .remainders import remainder
@@ -41,7 +42,7 @@ class Cancelling:
     def _spread(self, op: Op) -> list[Op]:
         """A variance or a covariance."""
         inputs = [v for v in op.inputs if v != NONE]
-        if len(inputs) != 2:
+        if len(inputs) != 2 or self._multiplied.isdisjoint(inputs):
             return []
         for mean, square in (inputs, inputs[::-1]):
             product = self._writer(square)
@@ -57,15 +58,25 @@ class Cancelling:
         """What makes ``mean`` of products of values that the factors of ``square`` are the means of."""
         for value, path in self._linear(mean).items():
             op = self._writer(value)
-            if op is None or op.id == square.id or not self._multiplies(op) or not self._sums(path):
+            if op is None or op.id == square.id or not self._multiplies(op) or not _adds_up(self.traits, path):
                 continue
             own = [self._origin(v) for v in self._factors(op)]
             for first, second in (own, own[::-1]):
                 one, two = ways[0].get(first), ways[1].get(second)
-                if one is not None and two is not None and self._sums(one) and self._sums(two):
+                if one is not None and two is not None and _adds_up(self.traits, one) and _adds_up(self.traits, two):
                     between = {**path, **one, **two, op.id: op}
                     return list({**between, **self._weights(between)}.values())
         return []
+
+    @cached_property
+    def _multiplied(self) -> set[int]:
+        """Products of two computed values, and what is made of those by what may only move, convert or scale it."""
+        making = {self.flow.ops[op].role for op in self.squares} | self.traits.operators("multiplies")
+        found = set[int]()
+        for op in self.flow.with_roles(making | self.keeping | self.traits.operators("scalings")):
+            if self._multiplies(op) or not found.isdisjoint(op.inputs):
+                found.update(op.outputs)
+        return found
 
     def _weights(self, path: Path) -> Path:
         """What makes the weights of a mean: rounded, they do not add up to one."""
@@ -76,7 +87,7 @@ class Cancelling:
         """Whether an operator multiplies two computed values, of which neither is stored."""
         if op.id in self.squares:
             return not self.traits.has(op.role, "sums_squares")
-        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.flow, op)
+        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.context, op)
 
     def _factors(self, op: Op) -> list[int]:
         squared = self.squares.get(op.id)
@@ -103,14 +114,11 @@ class Cancelling:
         known = any(self.traits.has(op.role, t) for t in ("sums", "products", "scalings"))
         return known and op.id not in self.squares and self._is_free(op.id)
 
-    def _sums(self, path: Path) -> bool:
-        return any(self.traits.has(op.role, "sums") or self.traits.has(op.role, "products") for op in path.values())
-
     # -- |x|^2 - 2 x y + |y|^2 ----------------------------------------------------------------------------------------
 
     def _distance(self, op: Op) -> list[Op]:
         """A sum that has a product and the squares of one of its operands."""
-        if not any(v in self._powers for v in op.inputs):
+        if self._powers.isdisjoint(op.inputs):
             return []
         terms = list(self._terms(op))
         products = [t for t in terms if self._is_product(t)]
@@ -143,15 +151,17 @@ class Cancelling:
         if op.id in self.squares or (self.traits.has(op.role, "products") and self._is_free(op.id)):
             return True
         kept = any(self.traits.has(op.role, t) for t in ("cancels", "conversions", "moves", "negates", "sums"))
-        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.flow, op)))
+        return self._is_free(op.id) and (
+            kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.context, op))
+        )
 
     @cached_property
-    def _powers(self) -> Collection[int]:
+    def _powers(self) -> set[int]:
         """Values that are sums of squares and of what else is added to them."""
         found = set[int]()
         for op in self.flow.ops if self.squares else ():
             carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.flow, op))):
+            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.context, op))):
                 found.update(op.outputs)
         return found
 
@@ -159,7 +169,7 @@ class Cancelling:
 
     def _is_free(self, op: int) -> bool:
         """Whether an operator is part of no norm."""
-        return self.regions.of_op.get(op, "Bias") == "Bias" and bool(self.flow.ops[op].slots)
+        return op not in self.regions.inside and bool(self.flow.ops[op].slots)
 
     def _writer(self, value: int, exact: bool = False) -> Op | None:
         return self.flow.writer(value if exact or value == NONE else self._origin(value)) if value != NONE else None
@@ -191,5 +201,9 @@ class Cancelling:
         return None if len(plain) != 1 or plain[0] in [op.inputs[place] for place in over] else (op, plain[0])
 
 
-def _is_scaled(flow: Dataflow, op: Op) -> bool:
-    return any(v != NONE and flow.values[v].weight for v in op.inputs)
+def _is_scaled(context: Context, op: Op) -> bool:
+    return not context.stored.isdisjoint(op.inputs)
+
+
+def _adds_up(traits: Traits, path: Path) -> bool:
+    return any(traits.has(op.role, "sums") or traits.has(op.role, "products") for op in path.values())

@@ -28,9 +28,9 @@ def report_coarse_masks(context: Context, settled: Settled) -> Iterator[Note]:
     found: dict[float, list[Op]] = {}
     adding = context.traits.operators("affine") - context.traits.operators("scalings")
     for op in context.flow.with_roles(adding):
-        if not is_shifted(context, op.outputs[0]) and _is_low(context, settled, op):
-            ends = is_mask(context, op.outputs[0])  # first, as it soon tells: what is behind an addition may be long
-            number = max(hidden_by(context, value) for value in op.inputs) if ends else 0.0
+        value = op.outputs[0]
+        if is_mask(context, value) and not is_shifted(context, value) and _is_low(context, settled, op):
+            number = max(hidden_by(context, v) for v in op.inputs)  # last: what is behind an addition may be long
             if number:
                 found.setdefault(number, []).append(op)
     for number, ops in sorted(found.items()):

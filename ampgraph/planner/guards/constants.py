@@ -31,18 +31,19 @@ def guard_constants(context: Context, regions: Regions) -> Findings:
 
 
 def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
-    flow, known = context.flow, {value.id for value in context.flow.values if value.weight}
+    flow, known = context.flow, {NONE, *context.stored}
     holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
+    shapes, absent = context.traits.operators("shapes"), {NONE}
     read: list[Op] = []
     for op in flow.ops:
-        if _tells_known_shape(context, op, fixed):
+        if op.role in shapes and _tells_known_shape(context, op, fixed):
             known.update(op.outputs)
+        elif not known.issuperset(op.inputs) or absent.issuperset(op.inputs):
             continue
-        inputs = [value for value in op.inputs if value != NONE]
-        if not inputs or op.id in holders or context.traits.has(op.role, "random") or not known.issuperset(inputs):
-            continue
-        known.update(op.outputs)
-        read.append(op)
+        elif op.id not in holders and not context.traits.has(op.role, "random"):
+            known.update(op.outputs)
+            read.append(op)
+    known.remove(NONE)
     for op in read:
         limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
         small = all(_size(context, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
@@ -67,7 +68,7 @@ def _tells_known_shape(context: Context, op: Op, fixed: bool) -> bool:
     where those of the inputs are (``fixed``).
 
     Where others are not, and the runtime cannot fold what is computed of them, that takes a Cast of one number more."""
-    if not context.traits.has(op.role, "shapes") or not op.inputs or op.inputs[0] == NONE:
+    if not op.inputs or op.inputs[0] == NONE:
         return False
     if fixed:
         return True

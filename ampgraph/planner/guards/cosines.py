@@ -12,7 +12,7 @@ from ..regions import Regions
 def ends_cosine(context: Context, regions: Regions, squares: Container[int], op: Op) -> bool:
     """Whether an operator ends a norm that divides a sum of products of two values. ``squares``: products of one."""
     flow, traits = context.flow, context.traits
-    if regions.of_op.get(op.id, "Bias") == "Bias":
+    if op.id not in regions.inside:
         return False
     for total in (flow.writer(v) for v in op.inputs if v != NONE):
         if total is None or not traits.has(total.role, "sums") or total.id not in regions.of_op:

@@ -51,5 +51,4 @@ def _why(context: Context, joint: Joint, first: bool) -> Why:
 
 
 def _roots_of_products(context: Context, regions: Regions, decisions: Decisions) -> set[int]:
-    white = (op for op in context.flow.ops if op.slots and regions.classes[op.id] == "white")
-    return {root for op in white for root in decisions.units_of(op)}
+    return {root for op in regions.white for root in decisions.units_of(context.flow.ops[op])}

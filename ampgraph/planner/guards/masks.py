@@ -24,6 +24,8 @@ def is_mask(context: Context, value: int, types: tuple[str, ...] = (FLOAT32,), m
     """Whether every path from a tensor ends in Softmax through additions, selections and moves alone, through
     conversions to some types, and scaled with the scores. ``multiplied``: or through products with whole numbers."""
     flow, traits = context.flow, context.traits
+    if value not in context.scores:
+        return False
     work, seen, ended = [value], set[int](), False
     while work:
         current = work.pop()
@@ -71,17 +73,24 @@ def _stays(context: Context, op: Op, types: tuple[str, ...]) -> bool:
 def broken_mask(context: Context, op: Op) -> list[Hold]:
     """Holds what makes a mask by a large negative number, where the target's runtime fails to read that number: its
     fusion of attention starts at a norm."""
-    broken = context.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(context.options.dtype) if broken is not None and broken.mask_below else None
-    if broken is None or reason is None:
-        return []
-    numbers = [number for v in op.inputs if v != NONE and (number := context.flow.scalar(v)) is not None]
-    if not any(number < broken.mask_below for number in numbers) or not is_mask(context, op.outputs[0], ALL):
-        return []
-    if not any(context.traits.has(other.role, "norms") for other in context.flow.ops):
+    reason = broken_number(context, op)
+    if not reason:
         return []
     held = [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
     return held + ([] if context.options.level.kept == "low" else list(_made_for(context, op)))
+
+
+def broken_number(context: Context, op: Op) -> str:
+    """Why the target's runtime fails at the number by which an operator makes a mask, which it reads where that stands
+    behind what is masked; an empty string where it does not."""
+    broken = context.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(context.options.dtype) if broken is not None and broken.mask_below else None
+    if broken is None or reason is None or not is_mask(context, op.outputs[0], ALL):
+        return ""
+    numbers = [number for v in op.inputs[1:] if v != NONE and (number := context.flow.scalar(v)) is not None]
+    if not any(number < broken.mask_below for number in numbers):
+        return ""
+    return reason if any(context.traits.has(other.role, "norms") for other in context.flow.ops) else ""
 
 
 def _made_for(context: Context, op: Op) -> Iterator[Hold]:

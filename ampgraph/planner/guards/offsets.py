@@ -17,25 +17,24 @@ READ = 1 << 22  # elements of a stored tensor that are read
 def scores_with_positions(context: Context, softmax: Op) -> list[Op]:
     """A softmax and the additions before it, where one of them adds what a prefix sum counted, or stored numbers that
     reach a quarter of where the type stops counting; empty elsewhere."""
-    held, work, far = [softmax], [(softmax.inputs[0], DEPTH)], list[Op]()
-    found = False
+    held, work, far = {softmax.id: softmax}, [(softmax.inputs[0], DEPTH)], list[Op]()
+    traits, found = context.traits, False
     while work:
         value, left = work.pop()
         for origin in context.borders.origins(value):
             op = context.flow.writer(origin)
-            if op is None or not left or op in held:
+            if op is None or not left or op.id in held:
                 continue
-            traits = context.traits
             if traits.has(op.role, "additions"):
-                held.append(op)
+                held[op.id] = op
                 ways = [way for v in op.inputs if (way := _positions(context, v, DEPTH)) is not None]
                 found |= bool(ways)
                 far += [other for way in ways for other in way]
                 work += [(v, left - 1) for v in op.inputs]
             elif any(traits.has(op.role, t) for t in ("moves", "conversions", "joins")):
-                held.append(op)
+                held[op.id] = op
                 work += [(v, left - 1) for v in op.inputs if v != NONE]
-    return [op for op in {op.id: op for op in (*held, *far)}.values() if op.slots] if found else []
+    return [op for op in {**held, **{op.id: op for op in far}}.values() if op.slots] if found else []
 
 
 def _positions(context: Context, value: int, left: int) -> list[Op] | None:

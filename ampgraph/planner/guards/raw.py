@@ -36,7 +36,8 @@ class Unscaled(Findings):
 def raw(context: Context, regions: Regions) -> Raw:
     """Follows the model's float32 inputs to the first products."""
     flow, borders = context.flow, context.borders
-    constant, values = set[int](), {v.id for v in flow.values if _is_input(context, v.id)}
+    constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(context, v.id)}
+    fixed, seen = {NONE, *context.stored}, set(values)  # with stored ones, with products'
     ops, products = set[int](), set[int]()
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
@@ -45,20 +46,25 @@ def raw(context: Context, regions: Regions) -> Raw:
         return value in among or (len(sources) > 0 and all(v in among for v in sources))
 
     for op in flow.ops:
-        inputs = [v for v in op.inputs if v != NONE]
-        plain = [v for v in inputs if not flow.values[v].weight and not known(v, constant)]
+        if not borders.before and seen.isdisjoint(op.inputs) and not fixed.issuperset(op.inputs):
+            continue  # most of a model: neither before its first products nor made of constants
+        plain = [v for v in op.inputs if v not in fixed and not known(v, constant)]
         if not plain:
             constant.update(op.outputs)
+            fixed.update(op.outputs)
         elif regions.of_op.get(op.id) == "Bias" and any(flow.values[v].producer in products for v in plain):
             products.add(op.id)
+            seen.update(op.outputs)
         elif all(known(v, values) or flow.values[v].dtype != FLOAT32 for v in plain):
             if not any(known(v, values) for v in plain) or not op.slots or op.id in holders:
                 continue
             if regions.classes[op.id] == "white":
                 products.add(op.id)
+                seen.update(op.outputs)
             elif regions.classes[op.id]:
                 ops.add(op.id)
                 values.update(op.outputs)
+                seen.update(op.outputs)
     return Raw(ops, values, products)
 
 
@@ -76,8 +82,8 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
         return Unscaled()
     found = raw(context, regions)
     sinks = [op for op in map(context.flow.ops.__getitem__, sorted(found.ops)) if _spoils(context, regions, op)]
-    behind = _before_products(context, regions) if sinks else set[int]()
-    sinks = [op for op in sinks if op.id in behind]
+    if sinks:  # a Cast is for the products behind
+        sinks = [op for op in sinks if op.id in context.with_all_before(regions.white)]
     if not sinks:
         return Unscaled()
     rule, dtype = "raw", context.options.dtype
@@ -91,18 +97,6 @@ def guard_raw(context: Context, regions: Regions) -> Unscaled:
 def _spoils(context: Context, regions: Regions, op: Op) -> bool:
     """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
     return context.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
-
-
-def _before_products(context: Context, regions: Regions) -> set[int]:
-    """Operators with a product behind them: what a Cast is for."""
-    found, values = set[int](), set[int]()
-    for op in reversed(context.flow.ops):
-        if not values.isdisjoint(op.outputs):
-            found.add(op.id)
-        elif regions.classes[op.id] != "white":
-            continue
-        values |= context.borders.origins_of(op.inputs)
-    return found
 
 
 def _with_all_before(context: Context, found: Raw, sinks: list[Op]) -> list[Op]:

@@ -84,11 +84,7 @@ def _between(context: Context, regions: Regions, before: int, after: int) -> lis
 
 def _keeps(context: Context, regions: Regions, op: Op) -> bool:
     traits = context.traits
-    return (
-        bool(op.slots)
-        and regions.of_op.get(op.id, "Bias") == "Bias"
-        and any(traits.has(op.role, trait) for trait in KEEPS)
-    )
+    return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
 
 
 def _is_added_to(context: Context, state: int, path: list[Op]) -> bool:

@@ -16,14 +16,15 @@ from .cosines import ends_cosine
 
 def remainder(context: Context, regions: Regions, squares: Mapping[int, int], op: Op) -> list[Op]:
     """All that must be float32 for it, from the operator that subtracts; empty where it takes no such thing."""
-    flow = context.flow
-    numbers = [v for v in op.inputs if v != NONE and flow.values[v].weight and flow.scalar(v) is not None]
+    flow, places = context.flow, context.traits.positions(op.role, "subtracts")
+    if not places and not regions.inside:
+        return []
     for writer in (flow.writer(v) for v in op.inputs if v != NONE):
         if writer is None:
             continue
-        if numbers and ends_cosine(context, regions, squares, writer):
+        if ends_cosine(context, regions, squares, writer) and any(flow.scalar(v) is not None for v in op.inputs):
             return [op, writer]
-        taken = [op.inputs[place] for place in context.traits.positions(op.role, "subtracts")]
+        taken = [op.inputs[place] for place in places]
         form = _quadratic_form(context, squares, writer) if taken == writer.outputs else []
         if form:
             return [op, writer, *form]

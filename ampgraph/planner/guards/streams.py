@@ -80,7 +80,7 @@ class _Finder:
     def _is_stream(self, op: Op) -> bool:
         """Whether an addition is one of two computed values."""
         gray = op.id not in self.regions.of_op and self.regions.classes[op.id] == "gray" and bool(op.slots)
-        return gray and not any(self.context.flow.values[v].weight for v in op.inputs)
+        return gray and self.context.stored.isdisjoint(op.inputs)
 
     def _moves_to_norms(self, op: Op, wide: Mapping[int, list[Op]]) -> list[Op] | None:
         """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""

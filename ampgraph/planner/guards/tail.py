@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from ...core.dataflow import NONE, Op
@@ -52,12 +52,14 @@ def release_tail(context: Context, regions: Regions, guarded: Guarded) -> Tail:
     if not context.guards_hold:
         return Tail()
     read, made = _read_by_products(context, regions, guarded), _made_by_products(context, regions, guarded)
-    apart = read | scaled_results(context)
+    behind = {op for op in made - read if regions.classes[op] in WORTH}
+    behind -= scaled_results(context, behind)
+    roots = {root for op in behind for root in guarded.units_of(context.flow.ops[op])}
+    units = {unit for unit, root in enumerate(guarded.roots) if root in roots}
     factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
-    for op in context.flow.ops:
-        cls = regions.classes[op.id] if op.id in made and op.id not in apart else ""
-        own = WORTH.get(cls, 1)
-        for root in guarded.units_of(op):
+    for op in (op for op in context.flow.ops if units and not units.isdisjoint(op.slots.values())):
+        own = WORTH[regions.classes[op.id]] if op.id in behind else 1
+        for root in roots & guarded.units_of(op):
             factors[root] = max(factors.get(root, -1), own)
     preferred = [root for root, factor in factors.items() if factor < 0 and may_be_free(guarded, root)]
     moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
@@ -96,23 +98,21 @@ def may_be_free(decisions: Decisions, root: int) -> bool:
 def _made_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
     """Operators that see what some low product computed."""
     flow, found, values = context.flow, set[int](), set[int]()
+    add, white = context.borders.copies_into(values), regions.white
     for op in flow.ops:
-        if not values.isdisjoint(op.inputs) or (regions.classes[op.id] == "white" and _may_be_low(guarded, op)):
+        if not values.isdisjoint(op.inputs) or (op.id in white and _may_be_low(guarded, op)):
             found.add(op.id)
-            values |= context.borders.copies_of(op.outputs)
+            add(op.outputs)
     return found
 
 
-def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> set[int]:
+def _read_by_products(context: Context, regions: Regions, guarded: Guarded) -> Set[int]:
     """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
-    flow, found, values = context.flow, set[int](), set[int]()
-    ends = {use.value for uses in flow.uses for use in uses if use.op == NONE and guarded.is_low(use.unit)}
-    for op in reversed(flow.ops):
-        after = not (values.isdisjoint(op.outputs) and context.borders.after.keys().isdisjoint(op.outputs))
-        if after or regions.classes[op.id] == "white" or not ends.isdisjoint(op.outputs):
-            found.add(op.id)
-            values |= context.borders.origins_of(op.inputs)
-    return found
+    flow = context.flow
+    left = {value for scope in flow.scopes for value in scope.outputs}
+    ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
+    writers = {flow.values[value].producer for value in ends | context.borders.after.keys()} - {NONE}
+    return context.with_all_before(regions.white | writers)
 
 
 def _may_be_low(guarded: Guarded, op: Op) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.dataflow import Op
 from ...core.plan import Why
 from ..context import Context
-from ..decisions import VALIDITY, Decisions
+from ..decisions import HIGH, VALIDITY, Decisions
 from ..regions import Regions
 from ..stages import Loose
 from .tail import Releases, may_be_free
@@ -24,11 +23,14 @@ def release_unserved(context: Context, regions: Regions, loose: Loose) -> Unserv
 
     A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it.
     """
-    products = {op.id for op in context.flow.ops if op.slots and regions.classes[op.id] == "white"}
-    unserved = {op for op in products if _is_unserved(loose, context.flow.ops[op])}
-    if not context.guards_hold or not unserved:
+    if not context.guards_hold:
         return Unserved()
-    made = _made_by(context, {op: op in unserved for op in products})
+    held = _held_by_kernels(loose)
+    white = (op for op in map(context.flow.ops.__getitem__, sorted(regions.white)) if op.slots)
+    products = {op.id: not held.isdisjoint(op.slots.values()) for op in white}
+    if not any(products.values()):
+        return Unserved()
+    made = _made_by(context, products)
     why = Why("unserved", "no product before it has a kernel in the low type")
     found: dict[int, bool] = {}  # by unit: whether that holds for all of it
     for op in context.flow.ops:
@@ -38,9 +40,10 @@ def release_unserved(context: Context, regions: Regions, loose: Loose) -> Unserv
     return Unserved(dict.fromkeys(free, why))
 
 
-def _is_unserved(decisions: Decisions, op: Op) -> bool:
-    """Whether schema or kernels keep a product in float32."""
-    return any(decisions.is_high(u) and decisions.ranks[decisions.find(u)] == VALIDITY for u in op.slots.values())
+def _held_by_kernels(decisions: Decisions) -> set[int]:
+    """Units that schema or kernels keep in float32."""
+    sides, ranks = decisions.sides, decisions.ranks
+    return {unit for unit, root in enumerate(decisions.roots) if sides[root] == HIGH and ranks[root] == VALIDITY}
 
 
 def _made_by(context: Context, products: Mapping[int, bool]) -> dict[int, bool]:

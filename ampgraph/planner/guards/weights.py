@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,8 +12,8 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
 from ..context import Context
 from ..decisions import HIGH, VALIDITY, Hold, place
+from ..extents import Extent
 from ..findings import Findings, Ruling, Source
-from ..options import Options
 from ..stages import Settled, Steady
 from .masks import is_mask, most_added, reads_low
 
@@ -22,17 +21,6 @@ FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is n
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
 WIDE = ("float64", "int64", "int32")  # types that a low type cannot hold
 QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it low
-
-
-@dataclass(frozen=True)
-class Extent:
-    """The largest finite magnitude, whether some finite element is below the low minimum and none above the maximum,
-    the share of the elements that are beyond the range, and of those that are not zero the share flushed to zero."""
-
-    largest: float
-    below: bool
-    beyond: float
-    flushed: float
 
 
 @dataclass(frozen=True)
@@ -46,12 +34,12 @@ class Unstorable(Findings):
 
 def guard_weights(context: Context, steady: Steady) -> Unstorable:
     """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
-    options, reader = context.options, _Reader(context, steady)
+    options, reader, largest = context.options, _Reader(context, steady), context.options.largest
     multiplied = "floor" in options.rewrites
     masks: list[int] = []
     flushing: dict[int, float] = {}
     for value, extent in reader.extents():
-        if extent.largest > options.largest:
+        if extent.largest > largest:
             if extent.below and reader.may_floor(value) and is_mask(context, value.id, multiplied=multiplied):
                 masks.append(value.id)
             else:
@@ -78,21 +66,24 @@ class _Reader:
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
-        flow, extents = self.context.flow, dict[object, Extent]()
+        flow = self.context.flow
         filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.context.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
-            if value.dtype != FLOAT32 or not (value.weight or value.id in made):
+            if value.dtype != FLOAT32:
                 continue
-            uses = [u for u in flow.uses[value.id] if u.unit != NONE] if value.weight else []
-            if value.weight and all(self._is_high(u.unit) for u in uses) and flow.weights.size(value) > QUICK:
-                continue  # nobody will read it low: not worth reading it here
-            key = flow.weights.key(value)
-            if key not in extents:
-                extents[key] = (
-                    _stored(flow, self.context.options, value) if value.weight else self._made(made[value.id])
-                )
-            yield value, extents[key]
+            if value.weight:
+                if self._is_worth_reading(value):
+                    yield value, self.context.extents.of(value)
+            elif value.id in made:
+                yield value, self._made(made[value.id])
+
+    def _is_worth_reading(self, value: Value) -> bool:
+        """Whether somebody may read a stored tensor low, or it is no work to look at it."""
+        flow = self.context.flow
+        if self.context.extents.is_plain(value) or flow.weights.size(value) <= QUICK:
+            return True
+        return not all(self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE)
 
     def may_floor(self, value: Value) -> bool:
         """Whether a tensor is stored, or filled with one number that the file holds."""
@@ -166,32 +157,6 @@ def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Not
 def _percent(share: float) -> str:
     """Enough digits to tell a few elements of many from none."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
-
-
-def _stored(flow: Dataflow, options: Options, value: Value) -> Extent:
-    """Reads a stored tensor piece by piece."""
-    largest, flushed, nonzero, beyond, total = 0.0, 0, 0, 0, 0
-    below = above = False
-    tiny = np.float32(options.smallest_subnormal / 2)
-    for part in flow.weights.chunks(value):
-        magnitude = np.abs(part)
-        total += magnitude.size
-        top = float(magnitude.max(initial=0))
-        if not math.isfinite(top):
-            magnitude = magnitude[np.isfinite(magnitude)]
-            top = float(magnitude.max(initial=0))
-        largest = max(largest, top)
-        if top > options.largest:
-            beyond += int(np.count_nonzero(magnitude > options.largest))
-            finite = part[np.isfinite(part)]
-            below |= bool((finite < -options.largest).any())
-            above |= bool((finite > options.largest).any())
-        small = int(np.count_nonzero(magnitude <= tiny))
-        if small:
-            flushed += int(np.count_nonzero(magnitude[magnitude <= tiny]))
-        nonzero += magnitude.size - small
-    nonzero += flushed
-    return Extent(largest, below and not above, beyond / total if total else 0.0, flushed / nonzero if nonzero else 0.0)
 
 
 def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:

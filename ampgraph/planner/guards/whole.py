@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.dataflow import NONE, Op
+from ...core.dataflow import FLOAT32, NONE, Op
 from ..context import Context
 
 WHOLE = ("int", "uint", "bool")
@@ -92,3 +92,19 @@ def _span(array: Array) -> Span | None:
     if not (np.isfinite(array) & (np.rint(array.astype(np.float64)) == array)).all():
         return None
     return float(array.min()), float(array.max())
+
+
+def from_integers(context: Context, op: Op, depth: int = 0) -> bool:
+    """Whether an operator sees only constants and integers made float: positions, not activations."""
+    flow = context.flow
+    if depth > 12:
+        return False
+    for source in op.inputs:
+        for value in context.borders.origins(source) if source != NONE else ():
+            item = flow.values[value]
+            if item.weight or item.dtype != FLOAT32 or value in context.borders.before:
+                continue
+            writer = flow.writer(value)
+            if writer is None or not from_integers(context, writer, depth + 1):
+                return False
+    return True

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ...core.dataflow import Dataflow
 from ...core.plan import Note, Why
 from ...core.spellings import LEVELS
+from ..bounded import float32_units
 from ..classify import classify
 from ..context import Context
-from ..costs import CutTask, build_problem
-from ..cut import solve
+from ..costs import CutTask
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
@@ -130,15 +130,10 @@ def _cut(judgement: Judgement) -> Cut:
     if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
         unseeded = Verdict(HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
         return Cut(dict.fromkeys(free, unseeded), seeded=False)
-    task = judgement.task
-    problem = build_problem(task, task.costs)
-    solution = solve(problem)
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
-    verdicts = {}
-    for root in free:
-        side = solution.get(root, problem.fixed.get(root, HIGH))
-        verdicts[root] = low if side == LOW else Verdict(HIGH, CUT, judgement.wide.get(root, why))
+    verdicts = dict.fromkeys(free, low)
+    verdicts |= {root: Verdict(HIGH, CUT, judgement.wide.get(root, why)) for root in float32_units(judgement.task)}
     return Cut(verdicts, seeded=True)
 
 

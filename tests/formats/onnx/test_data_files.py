@@ -15,7 +15,7 @@ from onnx import numpy_helper
 import ampgraph
 from ampgraph import AmpError
 from ampgraph.formats.onnx import io as onnx_io
-from ampgraph.formats.onnx.data_files import Mark
+from ampgraph.formats.onnx.data_files import Mark, own_data
 from onnx_text import parse
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -143,3 +143,19 @@ def test_a_mark_is_of_the_whole_file(tmp_path: Path, digits: int) -> None:
         place.write_bytes(content)
         assert Mark.of_file(place) is None
     assert Mark.of_file(tmp_path / "none") is None
+
+
+def test_a_model_that_is_replaced_is_read_only_where_a_file_beside_it_may_be_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, reads = written(tmp_path / "out.onnx"), list[Path]()
+
+    def noted(path: Path) -> bytes:
+        reads.append(path)
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    (tmp_path / "out.onnx.data").rename(tmp_path / "out.onnx.data.old")
+    assert own_data(place) == set() and not reads
+    (tmp_path / "out.onnx.7.data").touch()
+    assert own_data(place) == set() and reads == [place]

@@ -64,7 +64,6 @@ def stored(given: ModelProto, **options: Any) -> dict[str, np.ndarray]:
     "body",
     [
         "a = MatMul (x, w)  r = Mul (a, s)  q = Relu (r)  t = Add (q, a)",  # the product is read beside the factor
-        "a = MatMul (x, w)  r = Mul (a, s)  q = Add (r, s)  t = Relu (q)",  # the factor is read elsewhere
         "a = MatMul (x, w)  c = MatMul (a, w)  r = Mul (c, s)  t = Relu (r)",  # and here the weights are
         "a = MatMul (x, x2)  r = Mul (a, s)  t = Relu (r)",  # computed operands
     ],
@@ -92,6 +91,22 @@ def test_two_factors_of_one_product_and_what_is_nearly_too_large() -> None:
     assert np.isfinite(held["w"]).all()
     small = W <= 0.4
     np.testing.assert_array_equal(held["w"][small], (W.astype(np.float64) * factor).astype(np.float16)[small])
+
+
+def test_a_factor_of_two_products_is_given_to_both() -> None:
+    """As attention scales queries and keys by the root of one number, which others may read as well."""
+    body = "a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  u = Add (q, k)  t = Add (u, s)"
+    held = stored(model(body))
+    factor = float(S) / float(held["s"])
+    np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * factor).astype(np.float16))
+
+
+@pytest.mark.parametrize("zeros", ["z", "i"])
+def test_shared_zeros_are_the_same_times_anything(zeros: str) -> None:
+    """As an exporter writes equal biases of layers that were not trained."""
+    body = f"i = Identity (z)  a = MatMul (x, w)  d = Add (a, {zeros})  r = Mul (d, s)  e = Add (r, z)  t = Relu (e)"
+    held = stored(model(body, z=np.zeros(64, np.float32)))
+    np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * (float(S) / float(held["s"]))).astype(np.float16))
 
 
 def test_bytes_on_disk_are_those_in_memory(tmp_path: Any) -> None:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, parser
 from ampgraph.formats.onnx.flat_model import SORTED, flat_model
 from ampgraph.formats.onnx.graph import OnnxGraph
 from ampgraph.formats.onnx.io import deserialize
+from ampgraph.formats.onnx.proto import holders
 
 MODELS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
 TEXT = """
@@ -46,9 +47,13 @@ def model() -> onnx.ModelProto:
     return proto
 
 
+def flat(proto: onnx.ModelProto) -> ir.Model | None:
+    return flat_model(proto, *holders(proto))
+
+
 @pytest.mark.parametrize("proto", [model(), *map(onnx.load, MODELS)], ids=["fields", *(path.stem for path in MODELS)])
 def test_it_is_what_onnx_ir_makes(proto: onnx.ModelProto) -> None:
-    found, known = flat_model(copy.deepcopy(proto)), ir.from_proto(copy.deepcopy(proto))
+    found, known = flat(copy.deepcopy(proto)), ir.from_proto(copy.deepcopy(proto))
     assert found is not None
     assert ir.to_proto(found) == ir.to_proto(known)
     for mine, theirs in zip(found.graph, known.graph, strict=True):
@@ -60,7 +65,7 @@ def test_it_is_what_onnx_ir_makes(proto: onnx.ModelProto) -> None:
 
 
 def test_equal_attributes_are_one_object() -> None:
-    found = flat_model(model())
+    found = flat(model())
     assert found is not None
     first, second = (node for node in found.graph if node.op_type == "Softmax")
     assert first.attributes["axis"] is second.attributes["axis"]
@@ -92,11 +97,21 @@ def quantized(proto: onnx.ModelProto) -> None:
     proto.graph.quantization_annotation.add(tensor_name="a").quant_parameter_tensor_names.add(key="SCALE", value="w")
 
 
-@pytest.mark.parametrize("change", [unsorted, undefined, redefined, no_output, nameless, quantized])
+def long_name(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].name = "a" * 0x4000
+
+
+def no_text(proto: onnx.ModelProto) -> None:
+    """A name that is not UTF-8."""
+    data = proto.graph.node[1].SerializeToString()
+    proto.graph.node[1].ParseFromString(data.replace(b"\x0a\x01y", b"\x0a\x01\xff"))
+
+
+@pytest.mark.parametrize("change", [unsorted, undefined, redefined, no_output, nameless, quantized, long_name, no_text])
 def test_what_is_unusual_is_left_to_onnx_ir(change: Callable[[onnx.ModelProto], None]) -> None:
     proto = model()
     change(proto)
-    assert flat_model(proto) is None
+    assert flat(proto) is None
 
 
 def test_a_graph_that_was_read_unsorted_is_sorted(tmp_path: Path) -> None:

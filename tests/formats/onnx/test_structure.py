@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import ampgraph
+from ampgraph.api import optimize
+from ampgraph.runtime import fusing
 from formats.onnx.helpers import (
     LEVELS,
     casts,
@@ -31,7 +35,8 @@ MATMUL = "g (float[2,4] x) => (float[2,4] y) { a = MatMul (x, w)  y = Softmax (a
 # -- order and names --------------------------------------------------------------------------------------------------
 
 
-def test_unsorted_nodes_in_every_graph() -> None:
+def unsorted() -> ModelProto:
+    """A model whose main graph and one of whose bodies stand backwards."""
     given = parse(
         """g (float[2,4] x, bool c) => (float[2,4] y) {
         a = MatMul (x, w)  b = Exp (a)
@@ -45,10 +50,30 @@ def test_unsorted_nodes_in_every_graph() -> None:
         backwards = list(reversed(graph.node))
         del graph.node[:]
         graph.node.extend(backwards)
+    return given
+
+
+def test_unsorted_nodes_in_every_graph() -> None:
     for level in LEVELS:
-        converted = convert_twice(given, level, target="cpu")
+        converted = convert_twice(unsorted(), level, target="cpu")
         onnx.checker.check_model(converted, full_check=True)
         assert low_kinds(converted)["MatMul"] == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"opset": 20}, {"opset": "auto"}, {"optimize": True}])
+def test_unsorted_nodes_of_every_kind_of_model(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """What is tried on a copy, and what ONNX Runtime's optimizer writes unsorted, needs a copy of unsorted nodes."""
+    counter = fusing.Counter("CPUExecutionProvider", "", "ENABLE_ALL")
+    found = fusing.FusedModel(unsorted(), "a test", 9, 3, counter)
+    monkeypatch.setattr(optimize, "best_fused", lambda proto, *asked, **python: found)
+    given = ir.from_proto(unsorted())
+    for model in (given, unsorted()):
+        result = ampgraph.convert(model, check="off", **options)
+        converted = ir.to_proto(result) if isinstance(result, ir.Model) else result
+        onnx.checker.check_model(converted, full_check=True)
+        assert low_kinds(converted)["MatMul"] == 2
+    assert data(ir.to_proto(given)) == data(ir.to_proto(ir.from_proto(unsorted())))
+    assert data(ir.to_proto(ampgraph.convert(given, "O0"))) == data(ir.to_proto(given))
 
 
 def test_new_names_are_new_in_every_scope() -> None:
