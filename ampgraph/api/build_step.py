@@ -119,7 +119,7 @@ def build_training_step(
     freeze = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     with quiet_collector():
         joint = begin(read_forward(_moved(model, wanted)), losses, policy, freeze, gradients, seed, groups, size)
-        joint.differentiate(policy, extra)
+        joint.differentiate(policy, extra, holds_borders=not wanted.low)  # who names what is low has thought of it
         notes = _lower_precision(joint, options)
         step = replace(_finished(joint, options, groups, policy, update), notes=notes)
     if output is not None:

@@ -136,16 +136,18 @@ class _UnitNetwork:
                 free.append(self._place(reader))
         made = FREE if writer is None else side(writer)
         at = None if writer is None or made != FREE else self._place(writer)
+        paid = 0 if writer is not None or lows or highs else min(net.up, net.down)  # whatever the readers are
         if made != HIGH and (highs or free):
-            self._charge(at, [] if highs else free, net.up)
+            self._charge(at, [] if highs else free, net.up, paid)
         if made != LOW and (lows or free):
-            self._charge(at, [] if lows else free, -net.down)
+            self._charge(at, [] if lows else free, -net.down, paid)
 
-    def _charge(self, writer: int | None, readers: list[int], price: int) -> None:
+    def _charge(self, writer: int | None, readers: list[int], price: int, paid: int) -> None:
         """What is paid when a writer is low and some reader float32, or in the opposite case where ``price`` is
         negative.
 
-        ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay."""
+        ``writer``: None where it pays whatever is decided; no ``readers``: one that is decided makes it pay; ``paid``:
+        what flows already from the one price to the other, through the first reader."""
         flow = self._flow
         if not readers:
             if writer is not None:
@@ -153,8 +155,9 @@ class _UnitNetwork:
             return
         nearest = readers[0] if len(readers) == 1 else flow.node()
         for reader in readers if len(readers) > 1 else ():
-            flow.connect(nearest, reader, *((ENDLESS, 0) if price > 0 else (0, ENDLESS)))
+            back = paid if reader == readers[0] else 0
+            flow.connect(nearest, reader, *((ENDLESS, back) if price > 0 else (back, ENDLESS)))
         if writer is None:
-            flow.supply(nearest, price)
+            flow.supply(nearest, price - paid if price > 0 else price + paid)
         else:
             flow.connect(writer, nearest, max(price, 0), max(-price, 0))

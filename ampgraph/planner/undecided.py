@@ -15,7 +15,7 @@ NOBODY = -1
 
 
 class Undecided(OpenProblem):
-    """The free units of a model with decisions; the number of a net is that of its value."""
+    """The free units of a model with decisions; the number of a net is that of its value. ``costs``: by other sizes."""
 
     def __init__(self, task: CutTask, costs: Costs) -> None:
         self.task, self.costs = task, costs
@@ -26,16 +26,16 @@ class Undecided(OpenProblem):
     def side(self, unit: int) -> int:
         return self._sides[unit]
 
-    def extra(self, unit: int) -> int:
+    def extra(self, unit: int, costs: Costs | None = None) -> int:
         flow = self.task.flow
         ops = sorted({flow.units[one].op for one in self._tied[unit]} - {NONE})
-        return extra_of(self.task, unit, map(flow.ops.__getitem__, ops), self.costs)
+        return extra_of(self.task, unit, map(flow.ops.__getitem__, ops), costs or self.costs)
 
     def nets_of(self, unit: int) -> Sequence[int]:
         return self._values.get(unit, ())
 
-    def net(self, number: int) -> Net | None:
-        return net_of(self.task, number, self.costs)
+    def net(self, number: int, costs: Costs | None = None) -> Net | None:
+        return net_of(self.task, number, costs or self.costs)
 
     def drawing(self) -> tuple[Iterable[int], Iterable[int]]:
         dear = [unit for unit, worth in self.task.worth.items() if worth < 0 and self._sides[unit] == FREE]

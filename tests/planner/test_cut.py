@@ -19,7 +19,9 @@ import ampgraph
 from ampgraph.core.dataflow import NONE
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
+from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
+from ampgraph.planner.bounded import float32_units
 from ampgraph.planner.context import Context
 from ampgraph.planner.costs import CutTask
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
@@ -141,9 +143,13 @@ def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
 
 
 def altered(task: CutTask, numbers: Random) -> CutTask:
-    """The same model with other decisions, few or many, and all else that bears on the costs drawn too."""
-    decided = numbers.choice((0.1, 0.5))
-    sides = [numbers.choice((LOW, HIGH)) if numbers.random() < decided else FREE for _ in task.decisions.sides]
+    """The same model with other decisions, few or many, and all else that bears on the costs drawn too. Often what goes
+    in and out is float32 and nothing else."""
+    decided, around = numbers.choice((0.1, 0.5)), numbers.choice(((LOW,), (LOW, HIGH)))
+    sides = [numbers.choice(around) if numbers.random() < decided else FREE for _ in task.decisions.sides]
+    for unit in task.flow.units:
+        if unit.op == NONE and len(around) == 1:
+            sides[task.decisions.roots[unit.id]] = HIGH
     counted, joined, fused = (
         frozenset(number for number, _ in enumerate(some) if numbers.random() < 0.2)
         for some in (task.flow.values, task.flow.values, task.flow.ops)
@@ -163,30 +169,57 @@ def test_what_is_looked_at_decides_as_the_whole_model_does(model, level: str, se
     solution = dict.fromkeys(free_units(problem), LOW) | dict.fromkeys(solve(Undecided(task, task.costs)), HIGH)
     assert set(solution) == {root for root in task.decisions.roots if task.decisions.sides[root] == FREE}
     assert solution == solution_of(problem)
+    assert float32_units(task) == {unit for unit, side in solution.items() if side == HIGH}
     if len(solution) <= 10:
         cost, optimal = brute_force(problem)
         assert problem.cost(solution) == cost
         assert high_side(solution) == min(map(high_side, optimal), key=len)
 
 
-@pytest.mark.parametrize(
-    ("text", "given", "fused"),
-    [
-        ("p = Mul (x, w)  q = Mul (z, w)", {"p": HIGH}, ""),  # float32 for a stored tensor that is there in float32
-        ("h = Neg (x)  p = Neg (h)  q = Abs (h)", {"h": HIGH, "p": LOW}, "p"),  # for a value that no Cast serves yet
-    ],
-)
-def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str, int], fused: str) -> None:
-    model = parse(
-        f"g (float[4,4] x, float[4,4] z) => (float[4,4] p, float[4,4] q) {{ {text} }}", w=np.eye(4, dtype="f")
-    )
-    task = judged(model, "auto")
-    unit_of = {value.name: task.decisions.roots[value.unit] for value in task.flow.values if value.unit != NONE}
-    decided = {unit_of[name]: side for name, side in given.items()}
-    sides = [decided.get(unit, FREE) for unit in range(len(task.decisions.sides))]
-    kernels = {op.id for op in task.flow.ops if fused and task.flow.values[op.outputs[0]].name == fused}
-    task = CutTask(task.flow, task.options, replace(task.decisions, sides=sides), fused=kernels)
-    assert unit_of["q"] in solve(Undecided(task, task.costs))
+DRAWN = {  # models, and what is not low beside q; a Log is taken into one kernel with its Casts
+    "a stored tensor that is there in float32": (
+        "(float[4,4] x, float[4,4] z) => (float[4,4] p, float[4,4] q) { p = Mul (x, w)  q = Mul (z, w) }",
+        {"p": HIGH, "z": FREE},
+    ),
+    "a value that no Cast serves yet": (
+        "(float[4,4] x) => (float[4,4] p, float[4,4] q) { h = Neg (x)  p = Log (h)  q = Abs (h) }",
+        {"h": HIGH},
+    ),
+    "a large input": (
+        "(float[900,900] x) => (float[900,4] p) { q = ReduceMax <axes = [1]> (x)  p = MatMul (q, v) }",
+        {"x": HIGH},
+    ),
+    "a large value": (
+        "(float[900,4] x) => (float[900,4] p) { h = MatMul (x, u)  q = ReduceMax <axes = [1]> (h)  p = MatMul (q, v) }",
+        {"h": HIGH},
+    ),
+    "a large value as an output is": (
+        """(float[900,4] x) => (float[900,4] p, float[900,900] e) {
+            h = MatMul (x, u)  e = Exp (h)  q = ReduceMax <axes = [1]> (h)  p = MatMul (q, v) }""",
+        {"h": HIGH, "e": HIGH},
+    ),
+    "a large value in front of an output": (
+        "(float[900,4] x) => (float[900,900] e) { h = Neg (x)  q = MatMul (h, u)  e = Exp (q) }",
+        {"e": HIGH},
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "given"), DRAWN.values(), ids=DRAWN)
+def test_what_draws_an_operator_to_float32_by_itself(text: str, given: dict[str, int]) -> None:
+    sizes = {"w": (4, 4), "u": (4, 900), "v": (1, 4)}
+    stored = {name: np.ones(size, np.float32) for name, size in sizes.items() if f", {name})" in text}
+    task = judged(parse(f"g {text}", stored, opset=13), "auto")
+    flow, find = task.flow, task.decisions.find
+    unit_of = {value.name: find(value.unit) for value in flow.values if value.unit != NONE}
+    sides = [LOW] * len(task.decisions.sides)
+    for name, side in (given | {"q": FREE}).items():
+        sides[unit_of[name]] = side
+    for value in flow.scopes[0].outputs:
+        sides[find(flow.uses[value][-1].unit)] = sides[find(flow.values[value].unit)]
+    fused = {op.id for op in flow.ops if op.role == "Log"}
+    task = CutTask(flow, task.options, replace(task.decisions, sides=sides), fused=fused)
+    assert unit_of["q"] in float32_units(task)
 
 
 def blocks(count: int, block: str) -> CutTask:
@@ -207,6 +240,13 @@ def test_sizes_are_asked_for_only_around_what_is_float32(monkeypatch: pytest.Mon
         solve(Undecided(task, costs))
         asked.append(len(costs._elements))
     assert asked[0] == asked[1] > 0
+
+
+def test_shapes_are_not_inferred_where_only_what_goes_in_and_out_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = blocks(8, "aN = Softmax ({x})  mN = MatMul (aN, w)  tN = Transpose <perm = [1, 0]> (mN)  xN = Add (tN, {x})")
+    monkeypatch.setattr(shapes, "infer", None)
+    assert Undecided(task, task.costs).drawing()[0]
+    assert float32_units(task) == set()
 
 
 @pytest.mark.slow

@@ -70,6 +70,12 @@ def test_large_ones_and_those_of_unknown_size_are_low(level, shape):
     assert types(built(normed(**shape), level))["head"] == {"FLOAT16"}
 
 
+def test_the_user_has_the_last_word():
+    """On what is low, of whatever nodes."""
+    step = built(normed(), low=["conv0"])
+    assert types(step)["conv0"] == types(step)["head"] == {"FLOAT16"}
+
+
 def test_most_multiplications_stay_low():
     """A sixth of them is too many to stay float32."""
     found = types(built(normed(width=2)))

@@ -93,9 +93,10 @@ def test_o2_keeps_its_state_in_float32_and_casts_a_weight_once(cnn):
 
 
 def cast_with_others(step, name):
-    """Casts to a low type behind the Concats that read a parameter."""
+    """Casts to a low type behind the Concats that read a parameter, or behind the first piece of these."""
     joined = [use.node for use in step.model.graph.initializers[name].uses() if use.node.op_type == "Concat"]
     found = [use for node in joined for use in node.outputs[0].uses()]
+    found += [use for split in found if split.node.op_type == "Split" for use in split.node.outputs[0].uses()]
     return [use for use in found if use.node.op_type == "Cast" and use.node.outputs[0].dtype == LOW]
 
 

@@ -27,15 +27,16 @@ def read_dataflow(
     model: ir.Model, low: str, low_io: frozenset[str], in_file: Iterable[onnx.NodeProto] | None = None
 ) -> Dataflow:
     """A snapshot. ``low``: the type that given casts are compared with; ``low_io``: borders that are to be low;
-    ``in_file``: the main graph's nodes as the file has them, where they are still that."""
+    ``in_file``: the main graph's nodes as the file has them, where they are still that: it has no other graph then."""
     shapes = OnnxShapes(model, in_file)
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
     flow.origin = Origins()
     flow.newest = onnx.defs.onnx_opset_version()
-    _OnnxReader(values).read(model.graph)
-    foreign = (op for op in flow.ops if op.scope == 0 and op.native.domain not in ONNX_DOMAINS)
+    _OnnxReader(values, bodies=in_file is None).read(model.graph)
+    named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)
+    foreign = (op for op in named if op.native.domain not in ONNX_DOMAINS)
     results = (flow.values[v] for op in foreign for v in op.outputs if v != NONE)
     shapes.typed = {value.name: value.dtype for value in results if value.dtype in DTYPES and not value.container}
     _refuse_without_cast(values, low)
@@ -63,10 +64,10 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
 
 
 class _OnnxReader:
-    """Reads graphs by their nodes; control flow reads bodies by it."""
+    """Reads graphs by their nodes; control flow reads bodies by it. ``bodies``: whether there may be any."""
 
-    def __init__(self, values: OnnxValues) -> None:
-        self._values, self._operators = values, OnnxOperators(values)
+    def __init__(self, values: OnnxValues, bodies: bool) -> None:
+        self._values, self._operators = values, OnnxOperators(values, bodies)
         self._control = ControlFlow(values, self._nodes)
 
     def read(self, graph: ir.Graph) -> None:

@@ -40,10 +40,11 @@ def round_factor(node: ir.Node, dtype: str) -> None:
     """Rounds the stored factor of a Mul or the divisor of a Div together with a product before it, else behind it.
 
     Nothing happens where the product's operands are not stored, are read elsewhere, or are low numbers already."""
-    place = next((k for k, value in enumerate(node.inputs) if value is not None and _number(value, dtype)), None)
+    numbers = [_number(value, dtype) for value in node.inputs]
+    place = next((k for k, number in enumerate(numbers) if number), None)
     if len(node.inputs) != 2 or place is None or (place == 0 and not has(node.op_type, "multiplies")):
         return
-    number, data = _number(node.inputs[place], dtype), node.inputs[1 - place]
+    number, data = numbers[place], node.inputs[1 - place]
     low = float(np.float64(number).astype(LOW_TYPES[dtype]))
     lost = number / low if low else 0.0
     lost = lost if has(node.op_type, "multiplies") or not lost else 1 / lost

@@ -20,7 +20,8 @@ SORTED = "ampgraph.sorted"
 """Where the main graph remembers that it was read in order."""
 
 NODES = "ampgraph.nodes"
-"""Where it remembers the nodes as the file has them, for whoever reads it: they are true until the first edit."""
+"""Where it remembers the nodes as the file has them, for whoever reads it: they are true until the first edit, and no
+attribute of theirs is a graph."""
 
 Values = dict[str, ir.Value]
 Infos = dict[str, ValueInfoProto]

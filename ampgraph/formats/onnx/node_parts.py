@@ -6,6 +6,8 @@ node come at once, its names first, in the encoding that `wire` writes; what is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from onnx import AttributeProto, NodeProto
 
 LONG = 1 << 10  # bytes behind the names: of more no second node has the same, as of a stored tensor
@@ -19,14 +21,21 @@ NAMES = frozenset((INPUT, OUTPUT, NAME))
 
 
 class Kind:
-    """What nodes have but for their names. ``proto``: one of them; ``shared``: whether there may be others, which is so
-    where attributes are numbers and texts, and there is no metadata."""
+    """What nodes have but for their names.
 
-    __slots__ = ("op_type", "proto", "shared")
+    Attributes:
+        proto: one of the nodes.
+        op_type: their operator.
+        heavy: whether it may hold a tensor or a body: something else than numbers and texts.
+        shared: whether other nodes may be of the same kind: those that are not heavy, and have no metadata.
+    """
+
+    __slots__ = ("heavy", "op_type", "proto", "shared")
 
     def __init__(self, proto: NodeProto) -> None:
         self.proto, self.op_type = proto, proto.op_type
-        self.shared = not proto.metadata_props and all(attribute.type in NUMBERS for attribute in proto.attribute)
+        self.heavy = not all(attribute.type in NUMBERS for attribute in proto.attribute)
+        self.shared = not self.heavy and not proto.metadata_props
 
 
 Parts = tuple[list[bytes], list[bytes], bytes, Kind]
@@ -34,15 +43,22 @@ Parts = tuple[list[bytes], list[bytes], bytes, Kind]
 
 
 class PartsReader:
-    """Takes nodes apart. ``orderly``: False after a node that cannot be: with a name of 16 KiB, or fields in another
-    order than that of their numbers."""
+    """Takes nodes apart, those of a heavy operator field by field: their bytes may be many.
+
+    ``orderly``: False after a node that cannot be: with a name of 16 KiB, or fields in another order than that of their
+    numbers."""
 
     def __init__(self) -> None:
         self.orderly = True
         self._kinds: dict[bytes, Kind] = {}
+        self._heavy: dict[str, bool] = {}
 
     def of(self, node: NodeProto) -> Parts:
         """The parts of a node; of one that cannot be taken apart the kind alone is right."""
+        if self._heavy.get(node.op_type, True):
+            kind = self._meet(node)
+            if self._heavy[kind.op_type]:
+                return _texts(node.input), _texts(node.output), _texts([node.name])[0], kind
         data = node.SerializeToString()
         inputs: list[bytes] = []
         outputs: list[bytes] = []
@@ -66,6 +82,12 @@ class PartsReader:
         rest = data[at:] if end - at <= LONG else b""
         return inputs, outputs, name, self._kinds.get(rest) or self._kind(node, rest, inputs, outputs, name)
 
+    def _meet(self, node: NodeProto) -> Kind:
+        """Of an operator that is heavy, or new: the first node says which of both."""
+        kind = Kind(node)
+        self._heavy.setdefault(kind.op_type, kind.heavy)
+        return kind
+
     def _kind(self, node: NodeProto, rest: bytes, inputs: list[bytes], outputs: list[bytes], name: bytes) -> Kind:
         """Of a node with another ``rest`` than those before; no name may be in that."""
         kind = Kind(node)
@@ -74,4 +96,10 @@ class PartsReader:
             self.orderly = False
         elif rest and kind.shared:
             self._kinds[rest] = kind
+        self._heavy[kind.op_type] |= kind.heavy
         return kind
+
+
+def _texts(names: Iterable[str]) -> list[bytes]:
+    """Names as they are in the file; protobuf gives one that is no text as bytes."""
+    return [name if isinstance(name, bytes) else name.encode() for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use
+from ...core.dataflow import FLOAT32, NONE, Op, Scope, Use, Value
 from ...core.graph import LOW
 from ...oplists.traits import operators
 from ..flow_builder import NO_TYPES
@@ -32,10 +32,12 @@ def _holds_bodies(node: ir.Node) -> bool:
 
 
 class OnnxOperators:
-    """Reads nodes without bodies, one at a time: their slots, units and results."""
+    """Reads nodes without bodies, one at a time: their slots, units and results.
 
-    def __init__(self, values: OnnxValues) -> None:
-        self._values, self._flow = values, values.flow
+    ``bodies``: False where it is known that no attribute of a node is a graph."""
+
+    def __init__(self, values: OnnxValues, bodies: bool = True) -> None:
+        self._values, self._flow, self._bodies = values, values.flow, bodies
         self._called = {(domain, name) for domain, name, _ in values.model.functions}
 
     def form(self, domain: str, op_type: str, inputs: int, outputs: int, env: Environment) -> Form:
@@ -56,7 +58,7 @@ class OnnxOperators:
         if op.kind == "Constant":
             self._constant(op, node, scope, env)
             return False
-        if _holds_bodies(node):
+        if self._bodies and _holds_bodies(node):
             self._opaque(op, node, scope, env, body_types(op), found)
             return True
         self._values.results(op, node.outputs, env)
@@ -72,7 +74,7 @@ class OnnxOperators:
 
     def _slot(self, op: Op, node: ir.Node, slot: NodeSlot, version: int, opset: int) -> None:
         """Types the outputs of one slot, and makes its unit if the slot is float32."""
-        values, inputs = self._flow.values, op.inputs
+        values, uses, inputs = self._flow.values, self._flow.uses, op.inputs
         for position in slot.inputs:
             if inputs[position] != NONE and (dtype := values[inputs[position]].dtype):
                 container = values[inputs[position]].container
@@ -86,31 +88,29 @@ class OnnxOperators:
                 fixed = CALLER
             unit = self._flow.new_unit(op.id, slot.slot, admits, fixed=fixed, version=version, opset=opset)
             op.slots[slot.slot] = unit
-        if slot.inputs:
-            self._reads(op, slot, dtype, unit)
+        for position in slot.inputs:
+            number = inputs[position]
+            if number == NONE:
+                continue
+            value = values[number]
+            if value.dtype == dtype and not value.container:  # as nearly all are
+                uses[number].append(Use(number, op.id, position, unit, op.scope))
+            else:
+                self._odd_read(op, slot, value, position, dtype, unit)
         if dtype in LOW and dtype not in slot.low.get(container, NO_TYPES):
             self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} does not admit {dtype}")
         for position in slot.outputs:
             value = values[op.outputs[position]]
             value.dtype, value.container, value.unit = dtype, container, unit
 
-    def _reads(self, op: Op, slot: NodeSlot, dtype: str, unit: int) -> None:
-        """The inputs of a slot of type ``dtype``; notes those that have another."""
-        values, uses, reader, scope = self._flow.values, self._flow.uses, op.id, op.scope
-        for position in slot.inputs:
-            number = op.inputs[position]
-            if number == NONE:
-                continue
-            value = values[number]
-            if value.dtype == dtype and not value.container:  # as nearly all are
-                uses[number].append(Use(number, reader, position, unit, scope))
-                continue
-            if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
-                value.dtype = FLOAT32
-                value.unit = self._values.fixed_unit(value.name, "its operator is unknown")
-            elif value.dtype != dtype and value.dtype and not slot.literal:
-                self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
-            self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
+    def _odd_read(self, op: Op, slot: NodeSlot, value: Value, position: int, dtype: str, unit: int) -> None:
+        """An input of a slot of type ``dtype`` that is a container or has another type, which is noted."""
+        if not value.dtype and dtype == FLOAT32:  # an unknown operator's output shows its type here
+            value.dtype = FLOAT32
+            value.unit = self._values.fixed_unit(value.name, "its operator is unknown")
+        elif value.dtype != dtype and value.dtype and not slot.literal:
+            self._values.conflict(f"{op.kind} '{op.name}': {slot.slot} holds {dtype} and {value.dtype}")
+        self._values.use(value, op.id, position, unit if value.dtype == FLOAT32 else NONE, op.scope)
 
     def _output_type(self, op: Op, node: ir.Node, slot: NodeSlot) -> Type:
         """(container, element type) of outputs that no input of the slot types."""

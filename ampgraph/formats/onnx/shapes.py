@@ -134,8 +134,8 @@ def _without_weights(outline: onnx.ModelProto, model: ir.Model, in_file: Nodes |
             large.append(infos.of(INPUT, text_bytes(NAME, value.name or ""), *key))
     if in_file is None:
         return with_nodes(outline, model.graph, large)
-    outline.graph.node.extend(in_file)
-    return with_nodes(outline, (), large)
+    nodes = onnx.GraphProto(node=in_file)  # apart from the outline, which lives on: this copy goes at once
+    return with_nodes(outline, (), [nodes.SerializeToString(), *large])
 
 
 class _Kept(dict[tuple[ir.DataType, tuple[int, ...]], bool]):

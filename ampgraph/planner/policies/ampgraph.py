@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ...core.dataflow import Dataflow
 from ...core.plan import Note, Why
 from ...core.spellings import LEVELS
+from ..bounded import float32_units
 from ..classify import classify
 from ..context import Context
 from ..costs import CutTask
-from ..cut import solve
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
 from ..guards.accuracy import guard_accuracy
@@ -35,7 +35,6 @@ from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions, tie_regions
 from ..stages import Guarded, Held, Judged, Listed, Loose, Settled, Steady, Tied, Weighed
-from ..undecided import Undecided
 from ..wide_streams import hold_wide_streams, stream_additions
 from .registry import Policy, register
 
@@ -131,12 +130,10 @@ def _cut(judgement: Judgement) -> Cut:
     if not any(judged.sides[root] == LOW and judged.ranks[root] >= LIST for root in roots):
         unseeded = Verdict(HIGH, CUT, Why("cut", "nothing in the model is low at this level"))
         return Cut(dict.fromkeys(free, unseeded), seeded=False)
-    task = judgement.task
-    float32 = solve(Undecided(task, task.costs))
     low = Verdict(LOW, CUT, Why("cut", "costs least in the low type, with its neighbours"))
     why = Why("cut", "costs least in float32, with its neighbours")
     verdicts = dict.fromkeys(free, low)
-    verdicts |= {root: Verdict(HIGH, CUT, judgement.wide.get(root, why)) for root in float32}
+    verdicts |= {root: Verdict(HIGH, CUT, judgement.wide.get(root, why)) for root in float32_units(judgement.task)}
     return Cut(verdicts, seeded=True)
 
 

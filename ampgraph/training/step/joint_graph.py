@@ -92,8 +92,6 @@ class JointGraph:
         self.parts: dict[str, ir.Value] = {}
         self.loss = self._loss(read)
         infer(model)
-        if self.backward is None:
-            hold_border_products(self.graph, self.loss)
         self.running += buffer_values(self.graph, read.buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()
@@ -144,8 +142,15 @@ class JointGraph:
         self.parts[PENALTY] = term
         self.graph.outputs[0] = self.loss
 
-    def differentiate(self, policy: LossScale | None, penalty: GradientPenalty | None = None) -> None:
-        """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far."""
+    def differentiate(
+        self, policy: LossScale | None, penalty: GradientPenalty | None = None, holds_borders: bool = True
+    ) -> None:
+        """Gradients, new running values and parts of the loss, each an output behind the loss; the state so far.
+
+        ``holds_borders``: whether small products at the border may stay float32.
+        """
+        if self.backward is None and holds_borders:
+            hold_border_products(self.graph, self.loss)
         self.scale = add_scale(self.states, policy)
         self.penalty = penalty
         if penalty is not None:

@@ -57,6 +57,7 @@ def choose_together(b: Builder, holds: Value) -> None:
     after = [value for one in found for value in one.after]
     _take_places(after, _split(b, chosen, list(map(size, states))))
     b.graph.remove([node for one in found for node in one.nodes], safe=True)
+    b.drop_unused_constants(set())
 
 
 def choose_apart(graph: ir.Graph) -> None:

@@ -155,7 +155,8 @@ def _view(value: Value) -> ir.Node | None:
     own = maker is not None and maker.op_type == "Identity" and len(value.uses()) <= 1
     source = maker.inputs[0] if maker is not None and own else None
     view = None if source is None or len(source.uses()) > 1 or source.is_graph_output() else source.producer()
-    return view if view is not None and has(view.op_type, "reshapes") and view.graph is not None else None
+    ordered = view is not None and has(view.op_type, "keeps_order") and not has(view.op_type, "casts")
+    return view if view is not None and ordered and view.graph is not None else None
 
 
 def low_source(gradient: Value) -> Value:

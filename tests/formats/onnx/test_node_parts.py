@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
@@ -31,6 +33,7 @@ def rest(proto: NodeProto) -> NodeProto:
     return found
 
 
+@settings(max_examples=50)
 @given(st.lists(KINDS, min_size=1, max_size=4))
 def test_parts_are_the_fields(drawn: list[tuple[str, list[str], list[str], str, str, object]]) -> None:
     reader = PartsReader()
@@ -82,3 +85,35 @@ def test_a_name_of_three_bytes_of_length_is_not_taken_apart(place: str) -> None:
     reader = PartsReader()
     assert reader.of(proto)[3].op_type == "Relu"
     assert not reader.orderly
+
+
+def constant(name: str) -> NodeProto:
+    return NodeProto(op_type="Constant", output=[name], attribute=[tensor(1 << 20)])
+
+
+def branch() -> NodeProto:
+    """An If whose bodies hold tensors."""
+    bodies = {f"{side}_branch": helper.make_graph([constant(side)], side, [], []) for side in ("then", "else")}
+    return helper.make_node("If", ["c"], ["y"], **bodies)
+
+
+@pytest.mark.parametrize("node", [constant("c"), branch()], ids=["Constant", "If"])
+def test_tensors_and_bodies_are_not_copied(node: NodeProto) -> None:
+    """However large they are: the model is in memory once."""
+    number = NodeProto(op_type=node.op_type, output=["n"], attribute=[helper.make_attribute("value_int", 1)])
+    assert node.ByteSize() > 1 << 22
+    tracemalloc.start()
+    first, second = kinds(node, number)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert first.heavy and not second.heavy and (first.proto, second.proto) == (node, number)
+
+
+def test_an_operator_may_turn_out_to_be_heavy() -> None:
+    number = NodeProto(op_type="Constant", output=["n"], attribute=[helper.make_attribute("value_int", 1)])
+    reader = PartsReader()
+    for proto in (number, constant("c"), constant("d"), number):
+        inputs, outputs, name, kind = reader.of(proto)
+        assert (inputs, outputs, name) == ([], [proto.output[0].encode()], b"") and kind.proto == proto
+    assert reader.orderly

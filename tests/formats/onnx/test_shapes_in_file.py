@@ -52,6 +52,7 @@ def test_no_node_is_written_before_an_edit(tmp_path: Path, monkeypatch: pytest.M
 
     def counted(outline: onnx.ModelProto, nodes: Iterable[ir.Node], more: Iterable[bytes]) -> bytes:
         written.append(len(list(nodes)))
+        assert not outline.graph.node, "the outline lives through the inference: a copy of all nodes would too"
         return whole(outline, nodes, more)
 
     monkeypatch.setattr(shapes, "with_nodes", counted)
