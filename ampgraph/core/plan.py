@@ -27,7 +27,7 @@ class Why:
     text: str
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: there may be many, and frozen ones take longer to make
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One slot of one operator: ``scope`` and ``index`` place it; ``index`` -1 is the border of the model."""
 
@@ -49,7 +49,7 @@ class CastEdge:
     uses: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class WeightEdit:
     """A stored tensor that changes. ``store``: ``low`` (replaced), ``both`` (a low copy for ``uses``), ``float32``
     (floor only). Finite elements below ``floor`` become ``floor``."""
