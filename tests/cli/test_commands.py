@@ -136,7 +136,8 @@ def test_inspect(amp, folder, name):
     assert {cast["value"] for cast in report["casts"]} == {node.output[0] for node in casts}
     assert all(cast["reason"] and cast["sort"] in ("input", "output", "between") for cast in report["casts"])
     assert report["nodes"]["float16"] > 0 and report["heavy"]["float16"] > 0
-    assert report["difference"]["bytes"] < 0 and not report["difference"]["gone"]
+    assert report["difference"]["bytes"] < 0
+    assert set(report["difference"]["gone"]) <= {"Slice"}  # of sizes: what follows from known ones is stored
 
 
 def test_inspect_tells_casts_of_the_file_apart(amp, folder):
