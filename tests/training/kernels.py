@@ -13,7 +13,7 @@ SLOW = {"If", "Loop", "Scan", "SequenceAt", "SoftmaxCrossEntropyLoss", "Dropout"
 
 
 def without_cuda_kernel(step: TrainingStep) -> set[str]:
-    """Operators without a CUDA kernel, or with one that leaves the device; a Constant is stored before anything runs."""
+    """Operators without a CUDA kernel, or with one that leaves the device; Constants are stored ahead."""
     table, nodes = (
         load_kernels("cuda").entries,
         [node for node in step.model.graph.all_nodes() if node.op_type != "Constant"],
