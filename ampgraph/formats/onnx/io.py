@@ -27,6 +27,7 @@ from .external import (
     external_of,
     external_tensors,
     put_tensor,
+    take_in,
     tensor_of,
     write_data,
 )
@@ -54,6 +55,8 @@ __all__ = [
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
 """Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
+TAKEN = "ampgraph.taken"
+"""Where it remembers the data files that attributes were read from."""
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -149,6 +152,8 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
     if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
+        if taken := take_in(all_graphs(model)):
+            model.graph.meta[TAKEN] = taken
     return model
 
 
