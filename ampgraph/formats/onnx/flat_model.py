@@ -21,7 +21,7 @@ SORTED = "ampgraph.sorted"
 
 NODES = "ampgraph.nodes"
 """Where it remembers the nodes as the file has them, for whoever reads it: they are true until the first edit, and no
-attribute of theirs is a graph. Not where one names the default domain in full: onnx_ir does not, nor does it import that."""
+attribute of theirs is a graph. Not where one names the default domain in full, which onnx_ir does not import."""
 
 Values = dict[str, ir.Value]
 Infos = dict[str, ValueInfoProto]
