@@ -39,7 +39,7 @@ def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
     data file, and the old one is not beside the result. The files."""
     found: set[Path] = set()
     for node in (node for graph in graphs for node in graph if node.op_type != "Constant"):
-        for name, attribute in node.attributes.items():
+        for name, attribute in list(node.attributes.data.items()):
             if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
                 continue
             single = attribute.type == ir.AttributeType.TENSOR

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
@@ -49,6 +51,17 @@ def test_the_result_holds_them(tmp_path: Path, names: str) -> None:
     for number, tensor in enumerate(found):
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), VALUES + number)
     assert sorted(os.listdir(path.parent)) == ["out.onnx", "out.onnx.data"]
+
+
+@pytest.mark.parametrize("read", [ir.load, lambda path: onnx.load(path, load_external_data=False)])
+def test_of_models_in_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]) -> None:
+    _written(tmp_path / "m.onnx", "ab")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = read(tmp_path / "m.onnx")
+    ampgraph.convert(model, "O3", output=tmp_path / "other" / "out.onnx", check="off")
+    found = _tensors(onnx.load(tmp_path / "other" / "out.onnx").graph.node[-1].attribute[0])
+    np.testing.assert_array_equal(numpy_helper.to_array(found[1]), VALUES + 1)
 
 
 def test_their_file_is_not_written_over(tmp_path: Path) -> None:
