@@ -87,10 +87,10 @@ def copied(graph: Graph) -> Graph:
 
 
 def _copied(model: ir.Model) -> ir.Model:
-    """A copy to edit. Raises AmpError AMP102 for a model that makes no sense, as one that reads what nothing defines."""
+    """A copy to edit. Raises AmpError AMP102 for what makes no sense, as a model that reads what nothing defines."""
     try:
         return copying.copied(model)
-    except (RuntimeError, ValueError) as error:  # onnx_ir's first line is the whole graph: what it was made by says more
+    except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
