@@ -58,12 +58,11 @@ def _fault(model: object) -> str:
     """The first thing that onnx.checker says against a model, or an empty string."""
     import onnx
 
-    in_memory = isinstance(model, onnx.ModelProto)
-    if not in_memory and not isinstance(model, (str, os.PathLike)):
+    if not isinstance(model, (str, os.PathLike, onnx.ModelProto)):
         return ""
     try:
         onnx.checker.check_model(model, full_check=True)
-        proto = model if in_memory else onnx.load(model, load_external_data=False)
+        proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
         return "it holds names that are no text" if _no_text(proto) else ""
     except Exception as error:  # the checker raises several kinds
         return first_line(error)
