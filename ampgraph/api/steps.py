@@ -120,7 +120,7 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
     job = replace(
         job, checking=job.checking.resolved(), measuring=replace(job.measuring, data=replayed(job.measuring.data))
     )
-    with quiet_collector(), faults_reported(job.source):
+    with quiet_collector(), faults_reported(job.model):
         plan, options = words(job)
         output = place(job, plan, options)
         graph, back = read(job, output, progress)

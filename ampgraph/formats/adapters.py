@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import onnx
 import onnx_ir as ir
 
-from ..core.errors import AmpError
+from ..core.errors import AmpError, first_line
 from ..core.graph import Graph, is_mindir
 from .onnx import copying
 from .onnx import io as onnx_io
@@ -38,8 +38,8 @@ def load(model: object) -> tuple[Graph, Back]:
         graph = OnnxGraph(onnx_io.deserialize(_copy(model), None))
         return graph, lambda graph, changed: onnx_io.to_proto(_model(graph)) if changed else _copy(model)
     if isinstance(model, ir.Model):
-        graph = OnnxGraph(copying.copied(model))
-        return graph, lambda graph, changed: _model(graph) if changed else copying.copied(model)
+        graph = OnnxGraph(onnx_io.hold_attributes(_copied(model)))
+        return graph, lambda graph, changed: _model(graph) if changed else _copied(model)
     module = type(model).__module__.split(".")[0]
     if module == "onnx_graphsurgeon":
         return _from_graphsurgeon(cast("gs.Graph", model))
@@ -84,6 +84,18 @@ def copied(graph: Graph) -> Graph:
     if not isinstance(graph, OnnxGraph):
         raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
     return OnnxGraph(copying.copied(graph.model))
+
+
+def _copied(model: ir.Model) -> ir.Model:
+    """A copy to edit. Raises AmpError AMP102 for what makes no sense, as a model that reads what nothing defines."""
+    try:
+        return copying.copied(model)
+    except (RuntimeError, ValueError) as error:  # its first line is the whole graph, that of its cause is not
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        hint = "ampgraph reads sparse tensors from files alone; onnx.checker.check_model names other faults"
+        raise AmpError("AMP102", f"cannot be understood: {first_line(cause)}", where="model", hint=hint) from error
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:

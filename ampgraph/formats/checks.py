@@ -29,8 +29,9 @@ def model_files(path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 @contextlib.contextmanager
-def faults_reported(*models: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Where something fails that should not, tells whether the model was valid to begin with."""
+def faults_reported(*models: object) -> Iterator[None]:
+    """Where something fails that should not, tells whether the models, files or ModelProtos, were valid to begin with;
+    of other things nothing is said."""
     import logging
 
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # its warnings would come before the one message
@@ -42,24 +43,27 @@ def faults_reported(*models: str | os.PathLike[str] | None) -> Iterator[None]:
         if isinstance(error, AmpError) and not error.code.startswith("AMP9"):
             raise
         for model in models:
-            fault = _fault(model) if model is not None and not is_mindir(model) else ""
+            fault = "" if is_mindir(model) else _fault(model)
             if fault:
                 raise AmpError(
                     "AMP204",
                     f"cannot be used, and a check of the file finds a fault in it: {fault}",
-                    where=str(model),
+                    where=str(model) if isinstance(model, (str, os.PathLike)) else "model",
                     hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
                 ) from error
         raise
 
 
-def _fault(model: str | os.PathLike[str]) -> str:
+def _fault(model: object) -> str:
     """The first thing that onnx.checker says against a model, or an empty string."""
     import onnx
 
+    if not isinstance(model, (str, os.PathLike, onnx.ModelProto)):
+        return ""
     try:
         onnx.checker.check_model(model, full_check=True)
-        return "it holds names that are no text" if _no_text(onnx.load(model, load_external_data=False)) else ""
+        proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
+        return "it holds names that are no text" if _no_text(proto) else ""
     except Exception as error:  # the checker raises several kinds
         return first_line(error)
 

@@ -136,3 +136,14 @@ def test_what_is_no_model() -> None:
     things: tuple[Any, ...] = (None, 3, b"bytes", {"graph": 1}, object())
     for thing in things:
         assert code(partial(ampgraph.convert, thing)) == "AMP104"
+
+
+def test_a_faulty_model_in_memory_is_one_clear_error() -> None:
+    no_text = ModelProto.FromString(plain().SerializeToString().replace(b"\x0a\x01x", b"\x0a\x01\xff"))
+    few = plain()
+    few.graph.initializer[0].ClearField("raw_data")
+    few.graph.initializer[0].float_data.append(1.0)
+    assert code(partial(ampgraph.convert, no_text, "O3")) == "AMP204"
+    assert code(partial(ampgraph.convert, few, "O3")) == "AMP204"
+    undefined = ir.from_proto(parse("g (float[4] x) => (float[4] y) { y = Add (x, nowhere) }"))
+    assert code(partial(ampgraph.convert, undefined, "O3")) == "AMP102"

@@ -40,7 +40,7 @@ class _Types:
         types: dict[ir.Value | None, str] = {None: ""}
         for value in graph.inputs:
             container, types[value] = declared_type(value)
-            if container:
+            if container or not types[value]:
                 return False
         for value in graph.initializers.values():
             if value.const_value is not None:

@@ -34,6 +34,29 @@ def external_of(holders: Iterable[Holder]) -> Iterator[ir.ExternalTensor]:
             yield source
 
 
+def take_in(graphs: Iterable[ir.Graph]) -> set[Path]:
+    """Reads what lies in data files of attributes other than a Constant's into the model: it is not written to a new
+    data file, and the old one is not beside the result. The files."""
+    found: set[Path] = set()
+    for node in (node for graph in graphs for node in graph if node.op_type != "Constant"):
+        for name, attribute in list(node.attributes.data.items()):
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
+                continue
+            single = attribute.type == ir.AttributeType.TENSOR
+            tensors = [attribute.as_tensor()] if single else list(attribute.as_tensors())
+            outside = {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+            if outside:
+                held = [_held(tensor) for tensor in tensors]
+                node.attributes[name] = ir.AttrTensor(name, held[0]) if single else ir.AttrTensors(name, held)
+                found |= outside
+    return found
+
+
+def _held(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same tensor in memory, its data file closed."""
+    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
 def tensor_of(holder: ir.Value | ir.Node) -> ir.TensorProtocol:
     tensor = holder.const_value if isinstance(holder, ir.Value) else holder.attributes["value"].value
     assert tensor is not None

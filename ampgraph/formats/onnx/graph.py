@@ -150,7 +150,8 @@ class OnnxGraph(RunnableOnnx):
     def data_files(self) -> list[Path]:
         if self._inside:
             return []
-        return sorted({Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
+        taken: set[Path] = self.model.graph.meta.get(onnx_io.TAKEN, set())
+        return sorted(taken | {Path(tensor.path) for tensor in onnx_io.external_tensors(self.model)})
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         if is_mindir(path):

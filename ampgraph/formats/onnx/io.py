@@ -27,6 +27,7 @@ from .external import (
     external_of,
     external_tensors,
     put_tensor,
+    take_in,
     tensor_of,
     write_data,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "copy_unchanged",
     "deserialize",
     "external_tensors",
+    "hold_attributes",
     "holds_maps",
     "load",
     "read_proto",
@@ -54,6 +56,8 @@ __all__ = [
 BUFFER = 1 << 20  # bytes: of a model most pieces are of some dozens
 INSIDE = "ampgraph.inside"
 """Where the main graph of a model that was just read remembers whether all its tensors are in the model's own file."""
+TAKEN = "ampgraph.taken"
+"""Where it remembers the data files that attributes were read from."""
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -117,7 +121,18 @@ def _mapped(path: Path) -> Iterator[memoryview | bytes]:
 
 def deserialize(proto: onnx.ModelProto, folder: Path | None, where: str = "model") -> ir.Model:
     """An onnx_ir model of a proto, which is used up. AMP102 where it makes no sense, AMP107 where it holds training."""
-    return _native(proto, holders(proto), folder, where)
+    held = holders(proto)
+    tensors = (tensor for holder in held for tensor in holder.tensors())
+    outside = any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
+    model = _native(proto, held, folder, where)
+    return hold_attributes(model) if outside else model
+
+
+def hold_attributes(model: ir.Model) -> ir.Model:
+    """Reads what attributes have in data files, but for Constants, and remembers these."""
+    if taken := take_in(all_graphs(model)):
+        model.graph.meta[TAKEN] = taken
+    return model
 
 
 def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, where: str) -> ir.Model:
@@ -149,6 +164,7 @@ def _native(proto: onnx.ModelProto, held: list[Holder], folder: Path | None, whe
     if folder is not None:
         for graph in all_graphs(model):
             ir.external_data.set_base_dir(graph, folder)
+        hold_attributes(model)
     return model
 
 

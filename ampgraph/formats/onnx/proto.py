@@ -26,7 +26,13 @@ DENSE_LIMIT = 1 << 30  # bytes of a sparse tensor that is written out: more is a
 WATCHED = ("Constant", "Slice")
 """Operators of which some are put right when a model is read."""
 
-HOLDING = (AttributeProto.TENSOR, AttributeProto.SPARSE_TENSOR, AttributeProto.GRAPH, AttributeProto.GRAPHS)
+HOLDING = (
+    AttributeProto.TENSOR,
+    AttributeProto.TENSORS,
+    AttributeProto.SPARSE_TENSOR,
+    AttributeProto.GRAPH,
+    AttributeProto.GRAPHS,
+)
 
 
 def tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -41,6 +47,8 @@ def _tensors(graph: GraphProto | FunctionProto) -> Iterator[TensorProto]:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
+            elif attribute.type == AttributeProto.TENSORS:
+                yield from attribute.tensors
             elif attribute.type == AttributeProto.GRAPH:
                 yield from _tensors(attribute.g)
             elif attribute.type == AttributeProto.GRAPHS:
@@ -66,7 +74,11 @@ class Holder:
         """The tensors in it, without those of its bodies."""
         if isinstance(self.graph, GraphProto):
             yield from self.graph.initializer
-        yield from (attribute.t for attribute in self.attributes if attribute.type == AttributeProto.TENSOR)
+        for attribute in self.attributes:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            elif attribute.type == AttributeProto.TENSORS:
+                yield from attribute.tensors
 
 
 def holders(proto: ModelProto) -> list[Holder]:

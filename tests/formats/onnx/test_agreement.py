@@ -37,6 +37,16 @@ UNUSUAL = {
 }
 
 
+def test_an_input_without_a_type_has_one_for_all_readers() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4] x, float[4] a, float16[4] b) => (float[4] y, float16[4] z) { y = Add (x, a)  z = Add (x, b) }"""
+    made = parse(text)
+    made.graph.input[0].ClearField("type")
+    model = ir.from_proto(made)
+    assert _conflicts(model)
+    assert not types_agree(model)
+
+
 def _conflicts(model: ir.Model) -> list[str]:
     return read_dataflow(model, "float16", frozenset()).conflicts
 

@@ -46,6 +46,13 @@ def test_both_ways_say_the_same(path: Path, tmp_path: Path) -> None:
     assert shapes.infer(graph.model, in_file=in_file) == shapes.infer(graph.model)
 
 
+def test_a_node_may_name_the_default_domain_in_full(tmp_path: Path) -> None:
+    model = parser.parse_model(TEXT)
+    model.graph.node[1].domain = "ai.onnx"
+    graph = _bare(model, tmp_path / "model.onnx")
+    assert _shapes(graph.dataflow())["back"] == (2, 3, 4)
+
+
 def test_no_node_is_written_before_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     whole = shapes.with_nodes
