@@ -76,7 +76,8 @@ class ComputedNumbers:
         return self._made(op, steps - 1)
 
     def _sizes(self, op: Op) -> Array | None:
-        shape, (start, end) = self.flow.shape(op.inputs[0]), (self.flow.number(op, name) for name in ("start", "end"))
+        shape = self.flow.certain_shape(self.flow.values[op.inputs[0]])
+        start, end = (self.flow.number(op, name) for name in ("start", "end"))
         part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
         if part is None or self.flow.shape(op.outputs[0]) != (len(part),):
             return None
