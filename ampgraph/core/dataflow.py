@@ -176,6 +176,8 @@ class Dataflow:
         self.origin: Callable[[Op], Origin | None] = lambda op: None
         """What a node was exported from, where the file says it."""
         self._read_shape = read_shape
+        self.certain_shape: Callable[[Value], Shape | None] = lambda value: value.shape or read_shape(value)
+        """The shape of a value as far as it is more than what a file says of it."""
         self._parent: list[int] = []
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 

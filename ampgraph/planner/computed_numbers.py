@@ -13,6 +13,21 @@ from ..oplists.traits import Trait, Traits
 
 STEPS = 32  # operators looked back
 FEW = 16  # elements: sizes of a tensor, and numbers beside them
+STEPS_OF_SLICE = 4  # the operand
+EXACT = 2.0**53
+"""Whole numbers below this are what they are in float64, in which they are counted here."""
+WHOLE: Mapping[str, float] = MappingProxyType(
+    {
+        "float16": 2.0**11,
+        "bfloat16": 2.0**8,
+        "float64": EXACT,
+        "int8": 2.0**7,
+        "int16": 2.0**15,
+        "int32": 2.0**31,
+        "int64": EXACT,
+    }
+)
+"""Of types, whole numbers of smaller magnitude are held as they are."""
 ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
     {
         "additions": np.add,
@@ -61,7 +76,8 @@ class ComputedNumbers:
         return self._made(op, steps - 1)
 
     def _sizes(self, op: Op) -> Array | None:
-        shape, (start, end) = self.flow.shape(op.inputs[0]), (self.flow.number(op, name) for name in ("start", "end"))
+        shape = self.flow.certain_shape(self.flow.values[op.inputs[0]])
+        start, end = (self.flow.number(op, name) for name in ("start", "end"))
         part = None if shape is None else shape[int(start or 0) : None if end is None else int(end)]
         if part is None or self.flow.shape(op.outputs[0]) != (len(part),):
             return None
@@ -79,10 +95,13 @@ class ComputedNumbers:
             return None
         if any(self.traits.has(op.role, trait) for trait in ("conversions", "keeps_order")):
             return self._converted(op, first)
-        others = [self._row(value, steps) for value in op.inputs[1:] if value != NONE]
-        known = [row for row in others if row is not None]
-        if len(known) < len(others):
-            return None
+        known: list[Array] = []
+        for value in op.inputs[1:]:
+            row = self._row(value, steps) if value != NONE else None
+            if row is not None:
+                known.append(row)
+            elif value != NONE:
+                return None  # at once: each further look may go as far back
         dtype = self.flow.values[op.outputs[0]].dtype
         if dtype == FLOAT32:
             return self._computed(op, [first, *known])
@@ -93,9 +112,12 @@ class ComputedNumbers:
         return self._picked(op, first, known) if shape is not None and len(shape) == 1 else None
 
     def _converted(self, op: Op, row: Array) -> Array | None:
-        """Whole numbers, and float32 of any: other types round."""
-        wide = self.flow.values[op.outputs[0]].dtype == FLOAT32
-        return row if wide or np.array_equal(np.rint(row), row, equal_nan=True) else None
+        """Whole numbers that the type holds, and float32 of any: other types round, or begin anew."""
+        dtype = self.flow.values[op.outputs[0]].dtype
+        if dtype == FLOAT32:
+            return row.astype(np.float32)
+        known, limit = row[~np.isnan(row)], WHOLE.get(dtype, 0.0)
+        return row if bool(((np.rint(known) == known) & (np.abs(known) < limit)).all()) else None
 
     def _picked(self, op: Op, row: Array, where: list[Array]) -> Array | None:
         """One or more of a row of sizes: by their places, or from one place to another."""
@@ -104,8 +126,10 @@ class ComputedNumbers:
             return row[where[0].astype(np.int64)] if inside.all() else None
         if not self.traits.has(op.role, "slices") or len(where) < 2 or any(part.size != 1 for part in where):
             return None
-        first, last = int(where[0][0]), int(where[1][0])
-        return row[first:last] if len(where) < 4 or where[3][0] == 1 else None
+        steps = where[-1][0] if len(op.inputs) > STEPS_OF_SLICE and op.inputs[STEPS_OF_SLICE] != NONE else 1
+        if steps != 1 or not all(np.isfinite(part[0]) for part in where):
+            return None
+        return row[int(where[0][0]) : int(where[1][0])]
 
     def _computed(self, op: Op, rows: list[Array]) -> Array | None:
         """Arithmetic on single numbers, in float32."""
@@ -129,5 +153,9 @@ class ComputedNumbers:
             return None
         one, other = (row.astype(np.float64) for row in rows)
         if kind != "divides":
-            return np.asarray(ARITHMETIC[kind](one, other))
-        return np.floor(one / other) if one >= 0 and other > 0 else None
+            made = np.asarray(ARITHMETIC[kind](one, other))
+        elif one >= 0 and other > 0:
+            made = np.floor(one / other)
+        else:
+            return None
+        return made if all(abs(float(row[0])) < EXACT for row in (one, other, made)) else None

@@ -3,7 +3,7 @@ runtime computes them beforehand."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import NUMBER, Rewrite
@@ -27,8 +27,11 @@ def find_known_numbers(context: Context) -> list[Rewrite]:
         return []
     made = _made(context, starts)
     numbers = {op: number for op in made if (number := _number(context, made, op)) is not None}
-    owners = _owners(flow, made, numbers)
-    return [_rewrite(flow, flow.ops[op], owners, numbers[op]) for op in sorted(numbers)]
+    gone: dict[int, list[int]] = {op: [] for op in sorted(numbers)}
+    for op, owner in _owners(flow, made, numbers).items():
+        if op != owner:
+            gone[owner].append(flow.ops[op].index)
+    return [_rewrite(flow, flow.ops[op], sorted(gone[op]), numbers[op]) for op in gone]
 
 
 def _is_open(flow: Dataflow, op: Op) -> bool:
@@ -42,7 +45,8 @@ def _made(context: Context, starts: Collection[Op]) -> dict[int, float | None]:
     flow, numbers = context.flow, ComputedNumbers(context.flow, context.traits)
     named, made, work = touched(flow, context.options.named), dict[int, float | None](), list(starts)
     for op in work:
-        row = numbers.row(op.outputs[0]) if len(op.outputs) == 1 and op.id not in named | made.keys() else None
+        new = len(op.outputs) == 1 and op.id not in named and op.id not in made
+        row = numbers.row(op.outputs[0]) if new else None
         if row is not None:
             made[op.id] = numbers.number(op.outputs[0])
             work += (flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE)
@@ -71,11 +75,6 @@ def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> 
     return owners
 
 
-def _rewrite(flow: Dataflow, op: Op, owners: dict[int, int], number: float) -> Rewrite:
-    gone = sorted(flow.ops[one].index for one in _owned(owners, op.id))
+def _rewrite(flow: Dataflow, op: Op, gone: Sequence[int], number: float) -> Rewrite:
     axes = len(flow.shape(op.outputs[0]) or ())
     return Rewrite(flow.scopes[op.scope].path, NUMBER, (*gone, op.index), (), axes, number, "number")
-
-
-def _owned(owners: dict[int, int], op: int) -> Iterator[int]:
-    return (one for one, owner in owners.items() if owner == op != one)

@@ -8,33 +8,37 @@ from .fusions import is_closed
 from .joints import adds_vector, by_channel, is_constant
 from .options import Options
 
+LONGEST = 16  # operators behind a product that are looked at
+
 
 def taken_by_product(flow: Dataflow, options: Options, op: Op) -> str:
     """By which fusion a product takes into its weights the stored numbers by which this operator scales and shifts each
     of its channels, where the level would make the product low alone; or an empty string."""
-    if options.level.gray != "float32" or not any(op.kind in kinds for kinds in options.kernels.taken.values()):
+    taken = options.kernels.taken
+    if options.level.gray != "float32" or not any(op.kind in kinds for kinds in taken.values()):
         return ""
+    behind: list[Op] = []
+    writer: Op | None = op
+    while writer is not None and writer.scope == op.scope and len(behind) < LONGEST:
+        if behind and writer.kind in taken:
+            kinds = taken[writer.kind]
+            fits = _is_white(options, flow, writer) and all(one.kind in kinds for one in behind)
+            return kinds[op.kind] if fits else ""
+        behind.append(writer)
+        data = _data(flow, options, writer)
+        writer = flow.writer(data) if data != NONE else None
+    return ""
+
+
+def _data(flow: Dataflow, options: Options, op: Op) -> int:
+    """What an operator scales or shifts by stored numbers for each channel, if nobody else reads that; or NONE."""
     stored = [place for place, v in enumerate(op.inputs) if v != NONE and is_constant(flow, v)]
     places = [place for place, v in enumerate(op.inputs) if v != NONE and place not in stored]
     if places != [0] or not stored or len(op.outputs) != 1 or flow.attribute(op, "training_mode"):
-        return ""  # the fusions look for what is stored behind the data
-    data = op.inputs[0]
+        return NONE  # the fusions look for what is stored behind the data
     statistics = options.lists.traits.has(op.role, "stored_statistics")
-    product = _product(flow, options, op, data)
-    if product is None or len(flow.uses[data]) != 1 or not (statistics or by_channel(flow, op.inputs[stored[0]])):
-        return ""
-    return options.kernels.taken[product.kind].get(op.kind, "")
-
-
-def _product(flow: Dataflow, options: Options, op: Op, data: int) -> Op | None:
-    """The product that makes data, by way of others that it takes."""
-    writer = flow.writer(data)
-    if writer is None or writer.scope != op.scope:
-        return None
-    if writer.kind in options.kernels.taken:
-        return writer if _is_white(options, flow, writer) else None
-    before = next((v for v in writer.inputs if v != NONE and not is_constant(flow, v)), NONE)
-    return _product(flow, options, writer, before) if taken_by_product(flow, options, writer) else None
+    alone = len(flow.uses[op.inputs[0]]) == 1
+    return op.inputs[0] if alone and (statistics or by_channel(flow, op.inputs[stored[0]])) else NONE
 
 
 def taken_by_softmax(flow: Dataflow, options: Options, region: Region) -> bool:

@@ -32,7 +32,7 @@ def read_dataflow(
     flow = Dataflow(OnnxWeights(), lambda op, name: None, layer_of, shapes)
     values = OnnxValues(model, flow, low, low_io)
     flow.attribute, flow.later_version = values.plain_attribute, first_opset_admitting
-    flow.origin = Origins()
+    flow.origin, flow.certain_shape = Origins(), shapes.certain
     flow.newest = onnx.defs.onnx_opset_version()
     _OnnxReader(values, bodies=in_file is None).read(model.graph)
     named = (op for op in flow.ops if "::" in op.kind and op.scope == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import onnx
@@ -52,6 +53,33 @@ class OnnxShapes:
             self._inferred = infer(self.model, typed=self.typed, in_file=self.in_file)
         found = self._inferred.get(value.name) if value.scope == 0 else None
         return None if found is None else _shape(found)
+
+    def certain(self, value: Value) -> Shape | None:
+        """The same, without what is said of the model's outputs, of values of bodies, or against what onnx infers.
+
+        What is said of other values of the main graph is believed where onnx infers nothing."""
+        native: ir.Value = value.native
+        shape = self(value)
+        if value.weight or shape is None or (native.is_graph_input() and value.scope == 0):
+            return shape
+        if value.scope != 0:
+            return None
+        known = self._unsaid.get(value.name)
+        inferred = None if known is None else _shape(known)
+        follows = native.is_graph_output() or (native.shape is None and bool(self._unsaid))
+        if inferred is None or len(inferred) != len(shape):
+            return None if follows or inferred is not None else shape
+        return tuple(b if follows or isinstance(b, int) else a for a, b in zip(shape, inferred, strict=True))
+
+    @cached_property
+    def _unsaid(self) -> Mapping[str, onnx.ValueInfoProto]:
+        """What onnx infers from the model's inputs alone, as far as a look at it may tell more than was told."""
+        graph = self.model.graph
+        made = (value for node in graph for value in node.outputs if not value.is_graph_output())
+        long = graph.num_nodes() > MOST_NODES and any(value.shape is not None for value in made)
+        if self.model.functions or not (long or any(value.uses() for value in graph.outputs)):
+            return {}
+        return infer(self.model, doubted=True, typed=self.typed, in_file=self.in_file)
 
 
 def sizes(shape: Iterable[int | ir.SymbolicDimProtocol]) -> Shape:
