@@ -4,7 +4,8 @@ new = old + (batch - old) rate, of all statistics with one rate side by side
 
 Statistics of a BatchNormalization whose scale is trained need no check of their own. If its mean is not finite, then
 neither is its variance a, nor if the sum of squares is not, from which the next value is made; and sqrt(a) / a, which
-its gradient rule multiplies by, is NaN for infinity and NaN. So the gradient of the scale is NaN, whatever arrives.
+its gradient rule multiplies by, is NaN for infinity and NaN. So the gradient of the scale is NaN, whatever arrives;
+but something must: a norm that the loss is not differentiated through may share its scale with one that it is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from ..gradients.rules.norms import BATCH
+from ..gradients.rules.norms import TOLD
 from .state_tensors import StateBuilder
 from .vectors import apart, dims, joined
 
@@ -86,10 +87,10 @@ class _Average:
 
 
 def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
-    """Means and variances of a batch that are finite if the gradients of ``trained`` are."""
+    """Means and variances of a batch that are finite if the gradients of ``trained`` are. Nodes lose the mark."""
     found: set[Value] = set()
     for node in graph:
-        if BATCH in node.metadata_props and node.inputs[1] in trained:
+        if node.metadata_props.pop(TOLD, "") and node.inputs[1] in trained:
             mean, variance = node.inputs[3], node.inputs[4]
             squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
             if mean is not None and squares is not None:
