@@ -100,3 +100,13 @@ def test_a_norm_without_a_gradient_tells_nothing_by_a_scale_that_it_shares(reade
     runner({"x": x, "z": np.where(x == x[1, 1], np.float32(1e30), x)})
     assert runner.state["step/scale"] == 4
     assert all(np.array_equal(runner.state[name], start[name]) for name in (*arrays, "w"))
+
+
+@pytest.mark.parametrize("scale", [None, "static:8,skip=no", "static:8", "dynamic:init=8"])
+def test_an_infinite_variance_spoils_no_parameter(scale):
+    """Where nothing is skipped its gradient is 0; elsewhere the step is."""
+    step = built(SAME[:2], loss_scale=scale)
+    runner, x = Runner(step), np.random.default_rng(1).standard_normal((8, FEATURES)).astype(np.float32)
+    runner.state["w"] = runner.state["w"] * np.float32(1e30)
+    runner({"x": x})
+    assert all(np.isfinite(runner.state[name]).all() for name in step.parameters)

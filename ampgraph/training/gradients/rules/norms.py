@@ -21,7 +21,6 @@ KEEP = "a normalisation: squares and their sums leave the range of float16"
 SMALL = 1e-9  # of an epsilon: its 1 / deviation is 31,623 at most
 BATCH = "ampgraph.batch_statistics"
 """Metadata of a BatchNormalization whose mean and variance are those of its own data (see `lower_batch_norm`)."""
-TOLD = "ampgraph.told_statistics"  # and by which its scale has a gradient; gone before a step is written
 
 
 @gradient("LayerNormalization")
@@ -133,13 +132,11 @@ def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -
         assert x is not None and scale is not None and mean is not None and variance is not None
         g, axes = _raise(b, g, x), [0, *range(2, b.rank(x))]
         epsilon = b.number(float(attribute(node, "epsilon", 1e-5)), variance)
-        square = b.op("Add", variance, epsilon)
-        inverse = b.op("Div", b.op("Sqrt", square), square)  # NaN where the variance is infinite: see running_state
+        inverse = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))  # read so by running_state
         away = b.op("Sub", x, _channels(b, mean, x))
         dscale = b.op("Mul", b.sum(b.op("Mul", g, away), axes, keep=False), inverse)
         dbias, slope = b.sum(g, axes, keep=False), b.op("Mul", scale, inverse)
         if node.metadata_props.get(BATCH):
-            node.metadata_props[TOLD] = "1"
             count = b.count(x, axes)
             # by channel where it can be: what goes over all elements takes the time
             share = b.op("Div", b.op("Mul", b.op("Mul", dscale, inverse), slope), count)
