@@ -85,3 +85,28 @@ def test_a_rate_for_each_number_is_another_form(shape):
     kinds = Counter(node.op_type for node in graph)
     together = {"Concat": 2, "Sub": 1, "Mul": 1, "Add": 1}
     assert kinds == (together if shape == () else {"Sub": 2, "Mul": 2, "Add": 2})
+
+
+@pytest.mark.parametrize("reader", ["Sign", "Ceil"])
+def test_a_norm_without_a_gradient_tells_nothing_by_a_scale_that_it_shares(reader):
+    """What its statistics overflow to is seen all the same."""
+    text = f"""g (float[N,{FEATURES}] x, float[N,{FEATURES}] z) => (float loss) {{ x0 = MatMul (x, w)
+        x1 = BatchNormalization (x0, s, b, m0, v0) x2 = BatchNormalization (z, s, b, m1, v1)
+        d = {reader} (x2) p = Mul (x1, d) loss = ReduceMean <keepdims = 0> (p) }}"""
+    arrays = {name: np.ones(FEATURES, np.float32) for name in ("s", "b", "m0", "v0", "m1", "v1")}
+    model = parse(text, arrays | {"w": np.eye(FEATURES, dtype=np.float32)}, opset=20)
+    runner = Runner(build_training_step(model, loss="loss", optimizer="sgd", level="O0", loss_scale="dynamic:init=8"))
+    start, x = dict(runner.state), np.random.default_rng(1).standard_normal((4, FEATURES)).astype(np.float32)
+    runner({"x": x, "z": np.where(x == x[1, 1], np.float32(1e30), x)})
+    assert runner.state["step/scale"] == 4
+    assert all(np.array_equal(runner.state[name], start[name]) for name in (*arrays, "w"))
+
+
+@pytest.mark.parametrize("scale", [None, "static:8,skip=no", "static:8", "dynamic:init=8"])
+def test_an_infinite_variance_spoils_no_parameter(scale):
+    """Where nothing is skipped its gradient is 0; elsewhere the step is."""
+    step = built(SAME[:2], loss_scale=scale)
+    runner, x = Runner(step), np.random.default_rng(1).standard_normal((8, FEATURES)).astype(np.float32)
+    runner.state["w"] = runner.state["w"] * np.float32(1e30)
+    runner({"x": x})
+    assert all(np.isfinite(runner.state[name]).all() for name in step.parameters)

@@ -3,8 +3,10 @@
 new = old + (batch - old) rate, of all statistics with one rate side by side
 
 Statistics of a BatchNormalization whose scale is trained need no check of their own. If its mean is not finite, then
-neither is its variance a, nor if the sum of squares is not, from which the next value is made; and sqrt(a) / a, which
-its gradient rule multiplies by, is NaN for infinity and NaN. So the gradient of the scale is NaN, whatever arrives.
+neither is its variance a, nor if the sum of squares is not, from which the next value is made. Where steps are skipped,
+its gradient is multiplied by sqrt(a) / a, and not by 1 / sqrt(a), which is the same number but NaN for infinity: so the
+gradient of the scale is NaN, whatever arrives. But something must: a norm that the loss is not differentiated through
+may share its scale with one that it is.
 """
 
 from __future__ import annotations
@@ -86,15 +88,32 @@ class _Average:
 
 
 def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]:
-    """Means and variances of a batch that are finite if the gradients of ``trained`` are."""
+    """Means and variances of a batch that, from here on, are finite if the gradients of ``trained`` are."""
     found: set[Value] = set()
     for node in graph:
         if BATCH in node.metadata_props and node.inputs[1] in trained:
             mean, variance = node.inputs[3], node.inputs[4]
             squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
-            if mean is not None and squares is not None:
+            if variance is not None and mean is not None and squares is not None and _tells(variance):
                 found |= {mean, *(value for reader in squares.consumers() for value in reader.outputs)}
     return found
+
+
+def _tells(variance: Value) -> bool:
+    """Whether gradients are multiplied by 1 / sqrt(a) for a variance, which becomes sqrt(a) / a."""
+    values = [variance]
+    for kind in ("Add", "Sqrt"):
+        readers = [node for value in values for node in value.consumers() if node.op_type == kind]
+        values = [node.outputs[0] for node in readers]
+    inverses = [node for root in values for node in root.consumers() if node.op_type == "Reciprocal"]
+    for node in inverses:
+        root = node.inputs[0]
+        maker = None if root is None else root.producer()
+        assert maker is not None
+        node.op_type = "Div"
+        node.resize_inputs(2)
+        node.replace_input_with(1, maker.inputs[0])
+    return bool(inverses)
 
 
 def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:

@@ -88,14 +88,14 @@ def add_update(
     b.scope = ""
     parts = parts_of(states, parameters, gradients, groups, together)
     gradients = [part.gradient for part in parts]
-    told = told_by_gradients(b.graph, parameters)
-    kept = RunningState(b, running, scale is not None and scale.skips, told)
+    skips = scale is not None and scale.skips
+    kept = RunningState(b, running, skips, told_by_gradients(b.graph, parameters) if skips else ())
     scaled = gradients
     if scale is not None:
         gradients = [b.op("Div", gradient, scale.seed) for gradient in gradients]
     gradients, norm = _clipped(b, gradients, options)
     finite = None if scale is None else _finite(b, scaled, norm, kept.numbers)
-    holds = finite if scale is not None and scale.skips else None
+    holds = finite if skips else None
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
     average = None if options.ema is None else _average_weights(b, options.ema, count)

@@ -132,8 +132,7 @@ def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -
         assert x is not None and scale is not None and mean is not None and variance is not None
         g, axes = _raise(b, g, x), [0, *range(2, b.rank(x))]
         epsilon = b.number(float(attribute(node, "epsilon", 1e-5)), variance)
-        square = b.op("Add", variance, epsilon)
-        inverse = b.op("Div", b.op("Sqrt", square), square)  # NaN where the variance is infinite: see running_state
+        inverse = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))  # read so by running_state
         away = b.op("Sub", x, _channels(b, mean, x))
         dscale = b.op("Mul", b.sum(b.op("Mul", g, away), axes, keep=False), inverse)
         dbias, slope = b.sum(g, axes, keep=False), b.op("Mul", scale, inverse)
