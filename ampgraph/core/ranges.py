@@ -26,6 +26,8 @@ ZERO, INFINITE = 0, 255  # the exponent fields of zeros and subnormals, and of i
 LOWEST = {"float16": -25, "bfloat16": -134}
 """The exponent from which down a magnitude is rounded to zero: half the smallest subnormal is 2 to that."""
 HIGHEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
+NEAR = 2.0**-12
+"""How far a number that scales a whole tensor may move when it is rounded: half as far as a float16 number at most."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
+from ..core.ranges import NEAR
 from ..oplists.traits import Traits
 from .computed_numbers import ComputedNumbers
 from .context import Context
@@ -23,8 +24,6 @@ BITS = MappingProxyType({"float16": 11, "bfloat16": 8})
 """Significant ones of a number."""
 FLOAT32_BITS = 24
 FIRST = 4096  # elements
-EXACT = 2.0**-12
-"""How far it may move when it is rounded: half as far as a float16 number at most, since it moves a whole tensor."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _scaled(numbers: ComputedNumbers, options: Options, op: Op) -> int:
             continue
         factor = abs(1 / number) if divides and number else abs(number)
         low = _rounded(number, options.dtype)
-        near = abs(low - number) <= EXACT * abs(number)
+        near = abs(low - number) <= NEAR * abs(number)
         if LEAST <= factor <= MOST and (near or _gives_back(options, flow, data, value)):
             return data
     return NONE

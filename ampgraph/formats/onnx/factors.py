@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
+from ...core.ranges import NEAR
 from ...oplists.traits import Trait, has, positions
 from ..rounding import Rounder
 from .stored import put
@@ -39,7 +40,8 @@ class ScaledTensor(RoundedTensor):
 def round_factor(node: ir.Node, dtype: str) -> None:
     """Rounds the stored factor of a Mul or the divisor of a Div together with a product before it, else behind it.
 
-    Nothing happens where the product's operands are not stored, are read elsewhere, or are low numbers already."""
+    Nothing happens where the product's operands are not stored, are read elsewhere, or are low numbers already, nor
+    where the factor is read elsewhere and rounding takes 2^-12 of it at most."""
     numbers = [_number(value, dtype) for value in node.inputs]
     place = next((k for k, number in enumerate(numbers) if number), None)
     if len(node.inputs) != 2 or place is None or (place == 0 and not has(node.op_type, "multiplies")):
@@ -50,6 +52,8 @@ def round_factor(node: ir.Node, dtype: str) -> None:
     lost = lost if has(node.op_type, "multiplies") or not lost else 1 / lost
     if lost == 1 or abs(lost - 1) > MOST or data is None:
         return
+    if abs(lost - 1) <= NEAR and _stored(node.inputs[place], dtype) is None:
+        return  # of what others read as well only what moves them far is worth other weights
     parts = _before(data, lost, dtype) or _behind(node.outputs[0], lost, dtype)
     for value, factor in (parts or {}).items():
         held = stored_tensor(value)

@@ -101,6 +101,14 @@ def test_a_factor_of_two_products_is_given_to_both() -> None:
     np.testing.assert_array_equal(held["w"], (W.astype(np.float64) * factor).astype(np.float16))
 
 
+def test_what_several_read_is_given_where_it_moves_far() -> None:
+    near = np.float32(0.451801)  # 0.94 times 2^-12 of it are lost
+    body = "a = MatMul (x, w)  q = Mul (a, s)  c = MatMul (x, v)  k = Mul (c, s)  t = Add (q, k)"
+    np.testing.assert_array_equal(stored(model(body, s=near))["w"], W.astype(np.float16))
+    alone = stored(model(BODIES["behind a product"], s=near))
+    assert not np.array_equal(alone["w"], W.astype(np.float16))
+
+
 @pytest.mark.parametrize("zeros", ["z", "i"])
 def test_shared_zeros_are_the_same_times_anything(zeros: str) -> None:
     """As an exporter writes equal biases of layers that were not trained."""
