@@ -26,3 +26,11 @@ def test_a_chain_of_additions_is_planned(first: str, bias: tuple[int, ...]) -> N
 
 def test_a_chain_longer_than_the_stack_is_planned() -> None:
     assert ampgraph.plan(chain("Relu (x)", "Add", 600, (2,)), level="O1").decisions
+
+
+def test_open_numbers_are_looked_for_once() -> None:
+    """Each Slice reads the one before it twice; the last may be a known number."""
+    slices = "  ".join(f"s{n + 1} = Slice (c, s{n}, s{n})" for n in range(40))
+    text = f"g (float[N,8] x) => (float[N,8] z) {{ q = Relu (x)  s0 = Shape (q)  {slices}"
+    given = parse(text + "  f = Cast <to = 1> (s40)  z = Mul (q, f) }", c=np.arange(4), opset=17)
+    assert ampgraph.plan(given, level="O1").decisions
