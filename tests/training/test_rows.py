@@ -74,6 +74,6 @@ def test_a_gradient_whose_source_has_no_known_shape_can_be_cut():
     arrays = {name: np.eye(WIDTH, dtype=np.float32) for name in "uv"}
     arrays |= {"b": np.ones(WIDTH, np.float32), "d": np.ones(WIDTH, np.float32)}
     arrays |= {"n": np.array(2), "go": np.array(True)}
-    options = {"loss": "loss", "optimizer": "adamw", "level": "O0", "target": "cuda", "loss_scale": "static:8"}
-    step = build_training_step(parse(text, arrays, opset=20), **options)
+    model = parse(text, arrays, opset=20)
+    step = build_training_step(model, loss="loss", optimizer="adamw", level="O0", target="cuda", loss_scale="static:8")
     assert sum(math.prod(shape) for shape in cut(step).summed.values()) == 2 * WIDTH**2 + 2 * WIDTH
