@@ -128,3 +128,16 @@ def test_names_of_the_update_in_the_forward_graph_are_refused():
         node.name = "other"
     with pytest.raises(AmpError, match="AMP206.*cannot be cut"):
         cut(step)
+
+
+def test_what_only_bodies_of_nodes_that_go_read_goes_too():
+    """The gradient of an If reads the data in its bodies, and is no part of the update."""
+    text = """g (float[5,2] x) => (float loss) {
+        most = ReduceMax <keepdims = 0> (x) c = Greater (most, zero)
+        y = If (c) <then_branch = t () => (float[5,2] y1) { y1 = MatMul (x, p) },
+                    else_branch = e () => (float[5,2] y2) { y2 = MatMul (x, q) }>
+        z = Mul (y, y) loss = ReduceMean <keepdims = 0> (z) }"""
+    model = parse(text, {"p": np.eye(2, dtype=np.float32), "q": np.eye(2, dtype=np.float32), "zero": np.float32(0)})
+    both = cut(build_training_step(model, loss="loss", optimizer="sgd", level="O0", loss_scale="static:8"))
+    assert set(both.summed.values()) == {(2, 2)}
+    assert not any(node.op_type == "If" for node in both.update.model.graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step import vectors
+from ampgraph.training.step.cut import cut
 from ampgraph.training.step.training_step import TrainingStep
 from ampgraph.training.step.vectors import LAUNCH
 from onnx_text import parse
@@ -61,3 +63,17 @@ def test_the_numbers_are_those_of_vectors(level, launch, monkeypatch):
         flat = built(level=level)
     assert views(rows) < views(flat)
     assert run(rows) == run(flat)
+
+
+def test_a_gradient_whose_source_has_no_known_shape_can_be_cut():
+    """What is behind the view is the result of a Loop; the gradient itself has the shape of its parameter."""
+    text = f"""g (float[5,{WIDTH}] x) => (float loss) {{ m = MatMul (x, u) a = Add (m, b)
+        y = Loop (n, go, a) <body = turn (int64 i, bool c0, float[5,{WIDTH}] h) => (bool c1, float[5,{WIDTH}] o) {{
+          c1 = Identity (c0) k = MatMul (h, v) o = Tanh (k) }}>
+        z = Mul (y, d) p = Mul (z, z) loss = ReduceMean <keepdims = 0> (p) }}"""
+    arrays = {name: np.eye(WIDTH, dtype=np.float32) for name in "uv"}
+    arrays |= {"b": np.ones(WIDTH, np.float32), "d": np.ones(WIDTH, np.float32)}
+    arrays |= {"n": np.array(2), "go": np.array(True)}
+    model = parse(text, arrays, opset=20)
+    step = build_training_step(model, loss="loss", optimizer="adamw", level="O0", target="cuda", loss_scale="static:8")
+    assert sum(math.prod(shape) for shape in cut(step).summed.values()) == 2 * WIDTH**2 + 2 * WIDTH

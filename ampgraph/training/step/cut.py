@@ -17,6 +17,7 @@ from onnx_ir.passes import common
 from ...core.errors import AmpError
 from ...core.names import FreshNames
 from ...formats.onnx import io as onnx_io
+from ...formats.onnx.walk import bodies
 from ...oplists.traits import has
 from ..forward.read import infer
 from .kept_together import choose_apart
@@ -220,11 +221,25 @@ def _as_input(graph: ir.Graph, made: ir.Value, fresh: FreshNames) -> None:
 
 def drop_unread(model: ir.Model, kept: Iterable[str] = ()) -> None:
     """Nodes, initializers and inputs that nothing reads, but for some inputs."""
+    for node in reversed(list(model.graph)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            _read_nothing(node)
+            model.graph.remove(node, safe=True)
     common.RemoveUnusedNodesPass()(model)
     names = set(kept)
     for value in list(model.graph.inputs):
         if not value.uses() and not value.is_graph_output() and value.name not in names:
             model.graph.inputs.remove(value)
+
+
+def _read_nothing(node: ir.Node) -> None:
+    """The bodies of a node that goes: what they read counts as read else, and so stays."""
+    for inner in (one for body in bodies(node) for one in body):
+        for place in range(len(inner.inputs)):
+            inner.replace_input_with(place, None)
+        _read_nothing(inner)
+    for body in bodies(node):
+        body.outputs.clear()
 
 
 def _uncut(why: str) -> AmpError:

@@ -101,19 +101,21 @@ def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]
 
 def _tells(variance: Value) -> bool:
     """Whether gradients are multiplied by 1 / sqrt(a) for a variance, which becomes sqrt(a) / a."""
-    values = [variance]
-    for kind in ("Add", "Sqrt"):
-        readers = [node for value in values for node in value.consumers() if node.op_type == kind]
-        values = [node.outputs[0] for node in readers]
-    inverses = [node for root in values for node in root.consumers() if node.op_type == "Reciprocal"]
+    roots = _readers(_readers([variance], "Add"), "Sqrt")
+    inverses = [made.producer() for made in _readers(roots, "Reciprocal")]
     for node in inverses:
-        root = node.inputs[0]
+        root = None if node is None else node.inputs[0]
         maker = None if root is None else root.producer()
-        assert maker is not None
+        assert node is not None and maker is not None
         node.op_type = "Div"
         node.resize_inputs(2)
         node.replace_input_with(1, maker.inputs[0])
     return bool(inverses)
+
+
+def _readers(values: Collection[Value], kind: str) -> list[Value]:
+    """What nodes of a kind make of some values."""
+    return [node.outputs[0] for value in values for node in value.consumers() if node.op_type == kind]
 
 
 def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | None:

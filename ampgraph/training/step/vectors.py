@@ -150,13 +150,14 @@ def _as_rows(b: Builder, value: Value, width: int) -> Value:
 
 def _view(value: Value) -> ir.Node | None:
     """The node that made a value by giving a tensor another shape, where nobody else reads the result. Each gradient
-    has an Identity of its own in the update."""
+    has an Identity of its own in the update. A tensor of no known shape is none to hand over where a step is cut."""
     maker = value.producer()
     own = maker is not None and maker.op_type == "Identity" and len(value.uses()) <= 1
     source = maker.inputs[0] if maker is not None and own else None
     view = None if source is None or len(source.uses()) > 1 or source.is_graph_output() else source.producer()
     ordered = view is not None and has(view.op_type, "keeps_order") and not has(view.op_type, "casts")
-    return view if view is not None and ordered and view.graph is not None else None
+    given = None if view is None or not ordered or view.graph is None else view.inputs[0]
+    return view if given is not None and given.shape is not None and given.shape.is_static() else None
 
 
 def low_source(gradient: Value) -> Value:
