@@ -202,7 +202,7 @@ def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
 
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_an_update_has_as_many_nodes_for_many_parameters(gpu_python, level):
-    """But for views: each launches nothing."""
+    """But for views, each of which launches nothing, and one Split of matrices of one width, which saves many of them."""
     few, many = (
         optimized(ir.to_proto(layers(count, level=level, batch=8).model), python=gpu_python) for count in (2, 20)
     )
@@ -210,7 +210,7 @@ def test_an_update_has_as_many_nodes_for_many_parameters(gpu_python, level):
         Counter(node.kind for node in found.nodes if node.name.startswith("step/") and node.kind != "Reshape")
         for found in (few, many)
     ]
-    assert counts[0] == counts[1] and counts[0].total() > 40
+    assert counts[0] <= counts[1] <= counts[0] + Counter(Split=level != "O0") and counts[0].total() > 40
     assert many.providers().keys() == {"CUDA"}
 
 

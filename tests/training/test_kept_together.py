@@ -56,7 +56,7 @@ def run(step: TrainingStep) -> list[dict[str, bytes]]:
     return found
 
 
-@pytest.mark.parametrize(("optimizer", "saved"), zip(OPTIMIZERS, (3, 2, 1), strict=True))
+@pytest.mark.parametrize(("optimizer", "saved"), list(zip(OPTIMIZERS, (3, 2, 1), strict=True)))
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_fewer_nodes_and_the_same_numbers(optimizer, saved, level, monkeypatch):
     together, apart = built(optimizer, level=level), one_by_one(monkeypatch, optimizer, level=level)
