@@ -202,7 +202,7 @@ def test_a_step_of_any_batch_copies_nothing(gpu_python, level):
 
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_an_update_has_as_many_nodes_for_many_parameters(gpu_python, level):
-    """But for views, each of which launches nothing, and one Split of matrices of one width, which saves many of them."""
+    """But for views, which launch nothing, and one Split of matrices of one width, which saves many of them."""
     few, many = (
         optimized(ir.to_proto(layers(count, level=level, batch=8).model), python=gpu_python) for count in (2, 20)
     )
