@@ -52,7 +52,7 @@ class OptimizedNode:
 
     @property
     def casts(self) -> bool:
-        """A change between two float types."""
+        """A Cast of a float type to one, the same one too: a runtime may leave such a node."""
         return has(self.kind, "casts") and UNKNOWN not in self.dtype and "->" in self.dtype
 
 
