@@ -10,7 +10,6 @@ PACKAGES = {
     "gpu": ("onnxruntime-gpu>=1.22",),
     "mindspore": ("mindspore==2.10.0",),
     "olive": ("olive-ai>=0.13",),
-    "plot": ("matplotlib>=3.7",),
     "tensorboard": ("tensorboard>=2.12",),
     "torch": ("torch>=2.6", "onnxscript>=0.5"),
 }
