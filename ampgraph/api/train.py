@@ -134,9 +134,7 @@ def train(
             for what MindSpore has not got.
     """
     as_annotated(train, locals())
-    if plot is not None:
-        warn_renamed("train(plot=)", "html=", "0.3")
-        html = html or Path(plot).with_suffix(".html")
+    html = _page(plot, html)
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(
@@ -154,6 +152,13 @@ def train(
     )  # fmt: skip
     _write(found, log)
     return found
+
+
+def _page(plot: PathLike | None, html: PathLike | None) -> PathLike | None:
+    if plot is not None:
+        warn_renamed("train(plot=)", "html=", "0.3", 3)
+        html = html or Path(plot).with_suffix(".html")
+    return html
 
 
 def _nothing(row: StepRow) -> None:
