@@ -1,4 +1,4 @@
-"""KnownNumbers, stored or of known sizes, that scale what a product reads or makes: its kernel takes them on the target."""
+"""Numbers, stored or of known sizes, that scale what a product reads or makes: its kernel takes them on the target."""
 
 from __future__ import annotations
 

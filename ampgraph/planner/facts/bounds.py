@@ -10,7 +10,7 @@ import numpy as np
 from ...core.borders import Borders
 from ...core.dataflow import NONE, Dataflow, Op
 from ..options import Options
-from .measured import Measured
+from .measured import MeasuredRanges
 
 UNKNOWN = math.inf
 DEPTH = 16  # operators looked back
@@ -21,7 +21,7 @@ READ = 1 << 20  # elements of a stored tensor that are read
 class Bounds:
     """Bounds of magnitudes; what was measured goes before what can be derived."""
 
-    def __init__(self, flow: Dataflow, options: Options, borders: Borders, measured: Measured) -> None:
+    def __init__(self, flow: Dataflow, options: Options, borders: Borders, measured: MeasuredRanges) -> None:
         self.flow, self.options, self.traits = flow, options, options.lists.traits
         self._before, self._measured = borders.before, measured.ranges
         self._known: dict[int, float] = {}

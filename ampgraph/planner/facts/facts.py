@@ -15,7 +15,7 @@ from ..options import Options
 from .bounds import Bounds
 from .extents import Extents
 from .masks import Masks
-from .measured import Measured, Passing
+from .measured import MeasuredRanges, Passing
 from .numbers import KnownNumbers
 from .sizes import OpenSizes
 from .squares import Squares
@@ -132,9 +132,9 @@ class Facts:
         return Masks(self.flow, self.options, self.whole)
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredRanges:
         """What values were measured to reach."""
-        return Measured(self.flow, self.options, self.masks)
+        return MeasuredRanges(self.flow, self.options, self.masks)
 
     @cached_property
     def passing(self) -> Passing:

@@ -31,7 +31,7 @@ def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
     return found
 
 
-class Measured:
+class MeasuredRanges:
     """What the recipe's ranges say of a model; nothing where it has none."""
 
     def __init__(self, flow: Dataflow, options: Options, masks: Masks) -> None:

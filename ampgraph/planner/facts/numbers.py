@@ -1,4 +1,4 @@
-"""KnownNumbers that follow from the file alone: stored ones, sizes that it says, and arithmetic on them."""
+"""Numbers that follow from the file alone: stored ones, sizes that it says, and arithmetic on them."""
 
 from __future__ import annotations
 
