@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..core.low_types import low_type
 from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGETS = {"ONNX": "cuda", "MindIR": "ascend"}
 MARGIN = 2.0
-
-
-def largest(dtype: str) -> float:
-    """The largest finite number of a low type."""
-    return 65504.0 if dtype == "float16" else 3.3895313892515355e38
 
 
 @dataclass(frozen=True)
@@ -89,16 +85,9 @@ class Options:
         return MARGIN if self.recipe.range_margin is None else self.recipe.range_margin
 
     @property
-    def smallest_normal(self) -> float:
-        return 2.0**-14 if self.dtype == "float16" else 2.0**-126
-
-    @property
-    def smallest_subnormal(self) -> float:
-        return 2.0**-24 if self.dtype == "float16" else 2.0**-133
-
-    @property
     def largest(self) -> float:
-        return largest(self.dtype)
+        """The largest finite number of the low type."""
+        return low_type(self.dtype).largest
 
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""
