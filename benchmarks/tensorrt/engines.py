@@ -24,7 +24,7 @@ BATCH = 100  # models of one call: a process takes them until it refuses one
 
 
 def built(jobs: Iterable[BuildJob], python: str = PYTHON, kept: str = "") -> Iterator[BuildAnswer]:
-    """What becomes of each of some models held in memory, in order. ``kept``: a file of earlier answers, which grows."""
+    """What becomes of each of some models held in memory, in order. ``kept``: a file of answers, which grows."""
     todo = iter(jobs)
     while batch := list(islice(todo, BATCH)):
         store = shelve.open(kept) if kept else nullcontext[dict[str, Any]]({})  # noqa: SIM115

@@ -64,7 +64,7 @@ def test_tensorrt_takes_the_opset_that_bfloat16_needs() -> None:
     assert opset_of(result) == 22 and dtype_of(result, "Conv") == "bf16"
     assert ampgraph.convert(result, "O2", **words).SerializeToString() == result.SerializeToString()
     plan = ampgraph.plan(model, "O2", **words)
-    recipe = Recipe(level="O2", **words)
+    recipe = Recipe.of(level="O2", **words)
     (note,) = moved(adapters.load(model)[0], recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
     assert note.text.startswith("moved from opset 13 to 22: -3 heavy nodes float32") and plan.opset == 22
     assert ampgraph.apply(model, Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()
