@@ -1,6 +1,6 @@
 """ONNX's node suite, converted and built by TensorRT: what it takes in float32 it has to take afterwards.
 
-    python benchmarks/tensorrt/node_suite.py [--python build/tensorrt/bin/python] [--share 1/8] [--kept FILE] [--out FILE.md]
+    python benchmarks/tensorrt/node_suite.py [--share 1/8] [--ways O2/float16,...] [--kept FILE]
 
 Each model with a float32 input or output is converted at every level and in both low types. A model counts where its
 float32 file is parsed and built. What is refused is named, with what TensorRT says; and so is what became no lower
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,7 @@ from onnx.backend.test.loader import load_model_tests  # noqa: E402
 
 import ampgraph  # noqa: E402
 from ampgraph.core.errors import AmpError  # noqa: E402
-from ampgraph.runtime.tensorrt_rtx import BuildJob  # noqa: E402
+from ampgraph.runtime.tensorrt_rtx import BuildAnswer, BuildJob  # noqa: E402
 
 LEVELS = ("O1", "O2", "O3", "auto", "O0")
 DTYPES = ("float16", "bfloat16")
@@ -48,8 +47,7 @@ class Row:
 def suite(nth: int = 1, of: int = 1) -> dict[str, BuildJob]:
     """Every ``of``-th model with a float32 input or output, with the values of inputs that are no floats."""
     cases = {case.name: case for case in load_model_tests(kind="node")}
-    jobs = {name: _job(cases[name]) for name in sorted(cases)[nth - 1 :: of] if _has_float32(cases[name].model)}
-    return jobs
+    return {name: _job(cases[name]) for name in sorted(cases)[nth - 1 :: of] if _has_float32(cases[name].model)}
 
 
 def _has_float32(model: ModelProto) -> bool:
@@ -65,10 +63,10 @@ def _job(case: TestCase) -> BuildJob:
     return BuildJob(case.model, values={name: array.ravel().tolist() for name, array in integers.items()})
 
 
-def lowered(before: ModelProto, after: ModelProto) -> bool:
-    """Whether an operator that is no Cast makes or reads something low."""
-    kinds = [Counter(node.op_type for node in model.graph.node if node.op_type == "Cast") for model in (before, after)]
-    return kinds[0] != kinds[1]
+def is_low(answer: BuildAnswer) -> bool:
+    """Whether an engine has a kernel of a low type."""
+    kernels = () if answer.engine is None else answer.engine.kernels
+    return any(not set(DTYPES).isdisjoint(kernel.reads | kernel.makes) for kernel in kernels)
 
 
 def ours(level: str, dtype: str) -> Way:
@@ -91,11 +89,7 @@ def rows(jobs: Mapping[str, BuildJob], ways: Mapping[str, Way], python: str, kep
                 failed[name] = f"{type(error).__name__}: {error}"
         found = dict(zip(made, built(made.values(), python, kept), strict=True))
         refused = {name: answer.why for name, answer in found.items() if not answer.ok}
-        low = sum(
-            answer.engine is not None
-            and bool({"float16", "bfloat16"} & {t for k in answer.engine.kernels for t in k.reads | k.makes})
-            for answer in found.values()
-        )
+        low = sum(map(is_low, found.values()))
         yield Row(way, len(found) - len(refused), low, refused, failed)
 
 
@@ -113,10 +107,8 @@ def main() -> int:
         ways = {name: way for name, way in ways.items() if name.replace(" ", "/") in args.ways.split(",")}
     bad = 0
     for row in rows(suite(nth, of), ways, args.python, args.kept):
-        print(
-            f"{row.way}: {row.taken} taken, {row.low} with low kernels, {len(row.refused)} refused, {len(row.failed)} failed",
-            flush=True,
-        )
+        ended = f"{len(row.refused)} refused, {len(row.failed)} failed"
+        print(f"{row.way}: {row.taken} taken, {row.low} with low kernels, {ended}", flush=True)
         for name, why in {**row.refused, **row.failed}.items():
             print(f"  - {name}: {why[:300]}", flush=True)
         bad += len(row.refused)
