@@ -40,10 +40,11 @@ def training_page(
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     words = f"{plural(len(rows), 'step')}, {len(skipped):,} skipped"
+    words += "; a red line is a step that was not finite and skipped, a red dot a loss of validation"
     name = html.escape(title)
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<title>{name}</title><style>{css}{STYLE}</style></head>'
-        f"<body><h1>{name}</h1><p>{words}; a red line is a step that was not finite and skipped, a red dot a loss of validation</p>\n"
+        f"<body><h1>{name}</h1><p>{words}</p>\n"
         f"{''.join(part for part in parts if part)}<pre>{html.escape(chr(10).join(report))}</pre></body></html>\n"
     )
 
@@ -76,7 +77,8 @@ def _figure(
     least, most = min(y for _, y in (*found, *dots)), max(y for _, y in (*found, *dots))
     return (
         f'<figure><h2>{name}</h2><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over the steps">'
-        f'<path class="axis" d="M{LEFT},4V{HEIGHT - 24}H{WIDTH - 6}"/>{lines}<polyline class="curve" points="{way}"/>{lost}'
+        f'<path class="axis" d="M{LEFT},4V{HEIGHT - 24}H{WIDTH - 6}"/>{lines}'
+        f'<polyline class="curve" points="{way}"/>{lost}'
         f'<text class="small" x="2" y="14">{most:.4g}</text>'
         f'<text class="small" x="2" y="{HEIGHT - 28}">{least:.4g}</text>'
         f'<text class="small" x="{LEFT}" y="{HEIGHT - 8}">1</text>'
