@@ -25,6 +25,13 @@ def check(
         float, typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet.")
     ] = 1e-2,
     dim: DimOption = None,
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="The target that --runtime builds an engine for.")
+    ] = "tensorrt",
+    runtime: Annotated[
+        str,
+        typer.Option("--runtime", metavar="PYTHON", help="The python of an environment with TensorRT for RTX."),
+    ] = "",
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How the report is written.")
     ] = "text",
@@ -34,11 +41,12 @@ def check(
     \b
     ampgraph check models/*.onnx
     ampgraph check model.O2.onnx --against model.onnx --data samples/
+    ampgraph check model.O2.onnx --against model.onnx --runtime build/tensorrt/bin/python
     ampgraph check model.O2.onnx --format junit > report.xml
 
     A file reads, with data files that belong to it; it is valid; no stored tensor holds NaN; no Cast is idle; ONNX
-    Runtime opens it, with its default optimisations; a strict run is finite, and right beside --against. The exit code
-    is 1 where something of that is an error.
+    Runtime opens it, with its default optimisations; TensorRT builds it, with --runtime; a strict run is finite, and
+    right beside --against. The exit code is 1 where something of that is an error.
     """
     with signals_wait():
         from ..api.check_model import check as look
@@ -53,7 +61,18 @@ def check(
         for model in models:
             bar.stage(f"checking {model}")
             sizes = dict(dims(dim))
-            found.append(look(model, against, data=data, samples=samples, tolerance=tolerance, dims=sizes))
+            found.append(
+                look(
+                    model,
+                    against,
+                    data=data,
+                    samples=samples,
+                    tolerance=tolerance,
+                    dims=sizes,
+                    target=target,
+                    runtime=runtime,
+                )  # fmt: skip
+            )
         done()
     if form == "json":
         show_json([one.to_dict() for one in found])
