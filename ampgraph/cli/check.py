@@ -11,6 +11,12 @@ from ..core.recipe_values import dims
 from .options import DataOption, DimOption, SamplesOption
 from .terminal import done, progress, show, show_json, signals_wait
 
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="TARGET", help="The target that --runtime builds an engine for.")
+]
+RuntimeOption = Annotated[
+    str, typer.Option("--runtime", metavar="PYTHON", help="The python of an environment with TensorRT for RTX.")
+]
 FORMATS = ("text", "json", "junit", "sarif")
 
 
@@ -25,13 +31,8 @@ def check(
         float, typer.Option("--tolerance", metavar="X", help="The error that 9 of 10 samples must meet.")
     ] = 1e-2,
     dim: DimOption = None,
-    target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="The target that --runtime builds an engine for.")
-    ] = "tensorrt",
-    runtime: Annotated[
-        str,
-        typer.Option("--runtime", metavar="PYTHON", help="The python of an environment with TensorRT for RTX."),
-    ] = "",
+    target: TargetOption = "tensorrt",
+    runtime: RuntimeOption = "",
     form: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How the report is written.")
     ] = "text",
