@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -58,22 +59,11 @@ def check(
         hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
         raise AmpError("AMP301", f"--format {form} is none", hint=hint)
     with progress() as bar:
-        found = []
+        found, sizes = [], dict(dims(dim))
         for model in models:
             bar.stage(f"checking {model}")
-            sizes = dict(dims(dim))
-            found.append(
-                look(
-                    model,
-                    against,
-                    data=data,
-                    samples=samples,
-                    tolerance=tolerance,
-                    dims=sizes,
-                    target=target,
-                    runtime=runtime,
-                )  # fmt: skip
-            )
+            asked = partial(look, model, against, data=data, samples=samples, tolerance=tolerance)
+            found.append(asked(dims=sizes, target=target, runtime=runtime))
         done()
     if form == "json":
         show_json([one.to_dict() for one in found])
