@@ -36,7 +36,7 @@ NEEDED = (
     "rule guard_raw",
     "pattern rms_normalization: x over root",
     "trait control_flow",
-    "threshold classify.LONG_SUM",
+    "threshold cut.LAUNCH",
 )
 ONLY = (*NEEDED, "rewrite gelu")
 
