@@ -14,8 +14,6 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.numerics.tune.search import BUDGET
-from ampgraph.training.gradients.registry import kinds
-from ampgraph.training.gradients.rules import control
 from docs.test_commands_parse import COMMANDS, FENCED, PAGES, ROOT
 from onnx_text import parse, proto
 
@@ -44,11 +42,25 @@ def low_nodes(model: object, **fields: Any) -> set[str]:
 
 
 def loops_have_gradients() -> None:
-    assert control and {"If", "Loop", "Scan"} <= set(kinds())
+    for carried, refused in (("h", False), ("", True)):
+        out = "(bool more, float[N, 2] next)" if carried else "(bool more, float[N, 2] row)"
+        body = f"body (int64 i, bool c{', float[N, 2] s' if carried else ''}) => {out}"
+        body += "{ more = Identity (c) " + ("next = Relu (s) }" if carried else "row = Relu (h) }")
+        text = (
+            f"g (float[N, 4] x) => (float[{'' if carried else '3, '}N, 2] y) <int64 three = {{3}}, bool yes = {{1}}> {{"
+        )
+        model = parse(text + f" h = MatMul (x, w)  y = Loop (three, yes, {carried or ''}) <body = {body}> }}", w=(4, 2))
+        if refused:
+            with pytest.raises(AmpError, match="Loop has a gradient here where it carries a value"):
+                ampgraph.build_training_step(model, loss="mse", optimizer="sgd")
+        else:
+            assert ampgraph.build_training_step(model, loss="mse", optimizer="sgd").layout.states
 
 
 def rewrites_can_be_switched_off() -> None:
-    assert ampgraph.plan(TRANSFORMER, rewrite="all").rewrites and not ampgraph.plan(TRANSFORMER, rewrite="none").rewrites
+    assert (
+        ampgraph.plan(TRANSFORMER, rewrite="all").rewrites and not ampgraph.plan(TRANSFORMER, rewrite="none").rewrites
+    )
 
 
 def the_opset_stays() -> None:
