@@ -34,8 +34,9 @@ def read_slots(files: Iterable[ListFile]) -> Slots:
         for kind, entry in file.data.get("tied", {}).items():
             tied[plain(kind)] = type_groups(entry["groups"])
             reasons[plain(kind)] = entry["reason"]
-        for kind, slots in file.data.get("float32", {}).items():
-            float32.setdefault(plain(kind), {}).update(slots)
+        for table in ("float32", "firm"):
+            for kind, slots in file.data.get(table, {}).items():
+                float32.setdefault(plain(kind), {}).update(slots)
         firm.update({plain(kind): frozenset(slots) for kind, slots in file.data.get("firm", {}).items()})
     held = {kind: MappingProxyType(slots) for kind, slots in float32.items()}
     return Slots(MappingProxyType(tied), MappingProxyType(reasons), MappingProxyType(held), MappingProxyType(firm))
