@@ -1,4 +1,4 @@
-"""Accuracy guard: residual streams that float32 norms read."""
+"""Residual streams: additions that follow one another, and that norms read."""
 
 from __future__ import annotations
 
@@ -7,35 +7,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...core.dataflow import NONE, Op
-from ...core.plan import Why
-from ..decisions import ACCURACY, Hold
+from ...core.plan import Note, Why
+from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
-from ..stages import Held
+from ..streams import StreamFinder
+from .rule import Findings, Ruling, Sight, runs
 
 SHORTEST_STREAM = 3  # additions: the errors of n roundings add up to sqrt(n / 12) steps, half a step from here on
 
 
-@dataclass(frozen=True)
-class Streams(Findings):
-    """Additions of residual streams, held with what moves their results to the norms."""
-
-
-def guard_streams(facts: Facts, regions: Regions, held: Held) -> Streams:
-    """Holds the additions to a residual stream that float32 norms read: each block would round the stream once more.
-
-    Only where float32 takes no more Casts: the stream is widened for a norm anyway, and nobody reads it low.
-    """
-    if not facts.guards_hold:
-        return Streams()
-    finder = _Finder(facts, regions, held)
+@runs(
+    "stream",
+    trigger="additions of a residual stream that norms read in float32, where float32 takes no more Casts",
+    action="float32 for the additions, with what moves their results to the norms",
+    levels="careful",
+)
+def residual_streams(sight: Sight, decided: Decisions) -> Findings:
+    """Each block would round the stream once more."""
+    finder = _Finder(sight.facts, sight.regions, decided)
     wide = finder.additions()
-    found = []
-    for stream in finder.streams(wide):
-        if len(stream) >= SHORTEST_STREAM:
-            found.append(_ruling(facts, stream, [move for op in stream for move in wide[op.id]]))
-    return Streams(found)
+    streams = (stream for stream in finder.streams(wide) if len(stream) >= SHORTEST_STREAM)
+    return Findings([_ruling(sight.facts, one, [move for op in one for move in wide[op.id]]) for one in streams])
+
+
+@runs(
+    FP32_STREAM,
+    trigger="residual streams, where `--fp32-stream` asks for it",
+    action="float32 for the additions, the norms that read them and what moves them there",
+    levels="every",
+)
+def wide_streams(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    if not facts.options.recipe.fp32_stream:
+        return Findings()
+    found = StreamFinder(facts, sight.regions.of_op, sight.regions.classes)
+    if not found.streams:
+        return Findings(notes=[Note("stream", "", "--fp32-stream: no residual stream is there that norms read")])
+    rulings = []
+    for stream in found.streams:
+        why = Why(FP32_STREAM, f"--fp32-stream: in a residual stream of {len(stream)} additions")
+        wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}
+        ops = (facts.flow.ops[op] for op in sorted(wide))
+        rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]))
+    return Findings(rulings)
 
 
 def _ruling(facts: Facts, stream: list[Op], moves: list[Op]) -> Ruling:
@@ -54,7 +69,7 @@ class _Finder:
 
     facts: Facts
     regions: Regions
-    held: Held
+    decided: Decisions
 
     def additions(self) -> dict[int, list[Op]]:
         """Additions that only float32 norms and each other read -> what moves their results to the readers."""
@@ -84,7 +99,7 @@ class _Finder:
 
     def _moves_to_norms(self, op: Op, wide: Mapping[int, list[Op]]) -> list[Op] | None:
         """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""
-        flow, held = self.facts.flow, self.held
+        flow, held = self.facts.flow, self.decided
         moves: dict[int, Op] = {}
         normed = False
         work = list(op.outputs)
@@ -119,4 +134,4 @@ class _Finder:
     def _widened(self, value: int, reader: Op) -> bool:
         """Whether somebody else reads a value in float32."""
         uses = self.facts.flow.uses[value]
-        return any(use.op not in (NONE, reader.id) and self.held.is_high(use.unit) for use in uses)
+        return any(use.op not in (NONE, reader.id) and self.decided.is_high(use.unit) for use in uses)

@@ -1,24 +1,15 @@
-"""`--fp32-stream`: residual streams in float32, so that only what their branches make is rounded."""
+"""Where a model has residual streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..core.dataflow import NONE, Op
-from ..core.plan import Note, Why
-from .decisions import ACCURACY, FP32_STREAM, Hold
 from .facts.facts import Facts
-from .findings import Findings, Ruling
-from .regions import Regions
 
 SHORTEST = 2  # additions: the sum of two branches at least
-
-
-@dataclass(frozen=True)
-class WideStreams(Findings):
-    """The additions of residual streams, and the norms that read them, held."""
 
 
 @dataclass(frozen=True)
@@ -32,37 +23,13 @@ class Carried:
     branches: bool
 
 
-def hold_wide_streams(facts: Facts, regions: Regions) -> WideStreams:
-    """Holds the residual streams of a model at every level, where the recipe asks for that."""
-    if not facts.options.recipe.fp32_stream:
-        return WideStreams()
-    found = StreamFinder(facts, regions)
-    rulings = [_ruling(facts, found, stream) for stream in found.streams]
-    if rulings:
-        return WideStreams(rulings)
-    return WideStreams(notes=[Note("stream", "", "--fp32-stream: no residual stream is there that norms read")])
-
-
-def stream_additions(facts: Facts, regions: Regions) -> frozenset[int]:
-    """The additions that the recipe keeps in float32. What ``regions`` says of norms that read them does not matter."""
-    if not facts.options.recipe.fp32_stream:
-        return frozenset()
-    return frozenset(op for stream in StreamFinder(facts, regions).streams for op in stream)
-
-
-def _ruling(facts: Facts, found: StreamFinder, stream: Sequence[int]) -> Ruling:
-    text = f"--fp32-stream: in a residual stream of {len(stream)} additions"
-    wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}
-    ops = (facts.flow.ops[op] for op in sorted(wide))
-    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why(FP32_STREAM, text)) for op in ops if op.slots])
-
-
 @dataclass(frozen=True)
 class StreamFinder:
     """Residual streams: additions that follow one another, directly or behind a norm, and that norms read."""
 
     facts: Facts
-    regions: Regions
+    of_op: Container[int]
+    classes: Sequence[str]
 
     @cached_property
     def streams(self) -> list[list[int]]:
@@ -100,9 +67,9 @@ class StreamFinder:
     def _adds(self, op: Op) -> bool:
         """Whether an operator is an addition, with a norm or by itself, and none of a region's, of a bias or a norm."""
         traits = self.facts.traits
-        if not op.slots or op.id in self.regions.of_op:
+        if not op.slots or op.id in self.of_op:
             return False
-        alone = traits.has(op.role, "additions") and self.regions.classes[op.id] == "gray"
+        alone = traits.has(op.role, "additions") and self.classes[op.id] == "gray"
         return alone or traits.has(op.role, "adds_and_normalizes")
 
     def _carried(self, op: Op) -> Carried:
@@ -119,7 +86,7 @@ class StreamFinder:
                 if self._adds(reader):
                     additions[reader.id] = None
                     moves |= dict.fromkeys(path)
-                elif self.regions.classes[reader.id] == "kept":
+                elif self.classes[reader.id] == "kept":
                     norms |= {} if normed else {reader.id: None}
                     moves |= dict.fromkeys(path)
                     work += [(made, (), True) for made in reader.outputs]
@@ -138,4 +105,4 @@ class StreamFinder:
 
     def _is_move(self, op: Op) -> bool:
         role, traits = op.role, self.facts.traits
-        return traits.has(role, "nothing_in_inference") or self.regions.classes[op.id] == "neutral"
+        return traits.has(role, "nothing_in_inference") or self.classes[op.id] == "neutral"
