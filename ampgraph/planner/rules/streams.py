@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ...core.dataflow import NONE, Op
 from ...core.plan import Note, Why
 from ..decisions import ACCURACY, FP32_STREAM, Decisions, Hold
-from ..facts.facts import Facts
-from ..regions import Regions
 from ..streams import StreamFinder
 from .rule import Findings, Ruling, Sight, runs
-
-SHORTEST_STREAM = 3  # additions: the errors of n roundings add up to sqrt(n / 12) steps, half a step from here on
 
 
 @runs(
@@ -25,10 +18,16 @@ SHORTEST_STREAM = 3  # additions: the errors of n roundings add up to sqrt(n / 1
 )
 def residual_streams(sight: Sight, decided: Decisions) -> Findings:
     """Each block would round the stream once more."""
-    finder = _Finder(sight.facts, sight.regions, decided)
-    wide = finder.additions()
-    streams = (stream for stream in finder.streams(wide) if len(stream) >= SHORTEST_STREAM)
-    return Findings([_ruling(sight.facts, one, [move for op in one for move in wide[op.id]]) for one in streams])
+    facts, regions, dtype = sight.facts, sight.regions, sight.facts.options.dtype
+    streams, moves = StreamFinder(facts, regions.of_op, regions.classes).widened(decided, regions.fused)
+    rulings = []
+    for stream in streams:
+        steps = f"adds up to {math.sqrt(len(stream) / 12):.1f} steps"
+        text = f"rounding its {len(stream)} additions to {dtype} {steps}"
+        why = Why("stream", f"in a residual stream that norms read in float32: {text}")
+        ops = [*(facts.flow.ops[op] for op in stream), *(move for op in stream for move in moves[op])]
+        rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in ops]))
+    return Findings(rulings)
 
 
 @runs(
@@ -51,87 +50,3 @@ def wide_streams(sight: Sight, decided: Decisions) -> Findings:
         ops = (facts.flow.ops[op] for op in sorted(wide))
         rulings.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]))
     return Findings(rulings)
-
-
-def _ruling(facts: Facts, stream: list[Op], moves: list[Op]) -> Ruling:
-    dtype, steps = facts.options.dtype, math.sqrt(len(stream) / 12)
-    why = Why(
-        "stream",
-        f"in a residual stream that norms read in float32: rounding its {len(stream)} additions to {dtype} "
-        f"adds up to {steps:.1f} steps",
-    )
-    return Ruling([Hold(tuple(op.slots.values()), ACCURACY, why, unless_high=True) for op in (*stream, *moves)])
-
-
-@dataclass(frozen=True)
-class _Finder:
-    """Looks for streams in a model whose accuracy guards have held what they hold."""
-
-    facts: Facts
-    regions: Regions
-    decided: Decisions
-
-    def additions(self) -> dict[int, list[Op]]:
-        """Additions that only float32 norms and each other read -> what moves their results to the readers."""
-        wide: dict[int, list[Op]] = {}
-        roles = self.facts.traits.operators("additions")
-        for op in reversed(self.facts.flow.with_roles(roles)):  # readers first
-            moves = self._moves_to_norms(op, wide) if self._is_stream(op) else None
-            if moves is not None:
-                wide[op.id] = moves
-        return wide
-
-    def streams(self, wide: Mapping[int, list[Op]]) -> list[list[Op]]:
-        """Additions that follow one another, from one that somebody else reads widened as well."""
-        head: dict[int, int] = {}  # addition -> the first one of its stream
-        streams: dict[int, list[Op]] = {}
-        for op in (self.facts.flow.ops[number] for number in sorted(wide)):
-            before = [w.id for v in op.inputs if (w := self._source(v)) is not None and w.id in head]
-            if before or any(self._widened(v, op) for v in op.inputs):
-                head[op.id] = min((head[w] for w in before), default=op.id)
-                streams.setdefault(head[op.id], []).append(op)
-        return list(streams.values())
-
-    def _is_stream(self, op: Op) -> bool:
-        """Whether an addition is one of two computed values."""
-        gray = op.id not in self.regions.of_op and self.regions.classes[op.id] == "gray" and bool(op.slots)
-        return gray and self.facts.stored.isdisjoint(op.inputs)
-
-    def _moves_to_norms(self, op: Op, wide: Mapping[int, list[Op]]) -> list[Op] | None:
-        """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""
-        flow, held = self.facts.flow, self.decided
-        moves: dict[int, Op] = {}
-        normed = False
-        work = list(op.outputs)
-        while work:
-            for use in flow.uses[work.pop()]:
-                if use.op == NONE:
-                    if held.is_low(use.unit):
-                        return None  # an output that was asked for in the low type
-                elif use.op in self.regions.fused:
-                    return None  # reads the low type as well, and computes in float32
-                elif held.is_high(use.unit):
-                    normed |= self.regions.classes[use.op] == "kept"
-                elif use.unit != NONE and use.op not in wide and use.op not in moves:
-                    reader = flow.ops[use.op]
-                    if flow.units[use.unit].border or held.is_low(use.unit) or not self._is_move(reader):
-                        return None
-                    moves[reader.id] = reader
-                    work += reader.outputs
-        return list(moves.values()) if normed else None
-
-    def _is_move(self, op: Op) -> bool:
-        return self.facts.traits.has(op.role, "nothing_in_inference") or self.regions.classes[op.id] == "neutral"
-
-    def _source(self, value: int) -> Op | None:
-        """The operator that made a value, seen through what passes it on."""
-        while value != NONE and (op := self.facts.flow.writer(value)) is not None:
-            if not self._is_move(op) or not op.inputs:
-                return op
-            value = op.inputs[0]
-        return None
-
-    def _widened(self, value: int, reader: Op) -> bool:
-        """Whether somebody else reads a value in float32."""
-        uses = self.facts.flow.uses[value]
-        return any(use.op not in (NONE, reader.id) and self.decided.is_high(use.unit) for use in uses)
