@@ -62,7 +62,7 @@ def settled_plan(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
         )
     plan = make_plan(flow, options, digest)
-    plan.rewrites, plan.low_io = rewrites, sorted(low_io)
+    plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
     if isinstance(graph, StepGraph) and plan.dtype == "float16" and not plan.changes_nothing:
         plan.notes += [Note("loss scale", "", text) for text in graph.scale_doubts()]

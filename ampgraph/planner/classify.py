@@ -123,6 +123,96 @@ def _ties(op: Op, groups: TypeGroups) -> list[Tie]:
     return [Tie(units) for units in tied if len(units) > 1]
 
 
+<<<<<<< HEAD
+=======
+def _looks(options: Options, kind: str) -> list[Look]:
+    """What may find that a kernel fails beside its neighbours."""
+    broken = options.kernels.broken.get(kind)
+    if broken is None or options.dtype not in broken.reasons:
+        return []
+    looks: tuple[tuple[object, Look], ...] = (
+        (broken.before, _broken_before),
+        (broken.reads, _broken_type),
+        (broken.runs or broken.without, _left),
+        (broken.mask_below, broken_mask),
+        (broken.sums, broken_sum),
+    )
+    return [look for given, look in looks if given]
+
+
+def _breakable(kernels: Kernels | None) -> dict[str, str]:
+    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
+    if kernels is None:
+        return {}
+    return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
+
+
+def _broken(facts: Facts, op: Op, attribute: str) -> list[Hold]:
+    given = facts.flow.attribute(op, attribute)
+    kernels, units = facts.options.kernels, tuple(op.slots.values())
+    version = max(facts.flow.units[u].opset for u in units)
+    reason = kernels.refuses(op.kind, version, facts.options.dtype, {attribute: given})
+    return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
+
+
+def _broken_before(facts: Facts, op: Op) -> list[Hold]:
+    """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
+    broken = facts.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(facts.options.dtype) if broken and broken.before else None
+    if broken is None or broken.before is None or reason is None:
+        return []
+    uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
+    readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
+    if not any(facts.traits.has(reader.role, broken.before) and _has_constant(facts, reader) for reader in readers):
+        return []
+    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
+
+
+def _broken_type(facts: Facts, op: Op) -> list[Hold]:
+    """Holds what reads data of a type of which the runtime makes no low values."""
+    broken = facts.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(facts.options.dtype) if broken and broken.reads else None
+    if (
+        broken is None
+        or reason is None
+        or broken.reads not in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
+    ):
+        return []
+    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
+
+
+def _left(facts: Facts, op: Op) -> list[Hold]:
+    """Holds what the target leaves to its fallback in every type, though it has a kernel."""
+    broken = facts.options.kernels.broken[op.kind]
+    names = (*broken.runs, broken.mirrored)
+    found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
+    if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
+        found = f"operand {broken.without}"
+    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[facts.options.dtype]}")
+    return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
+
+
+def _has_constant(facts: Facts, op: Op) -> bool:
+    """Whether one of its operands is stored, or made of a stored one in place."""
+    for value in op.inputs:
+        writer = facts.flow.writer(value) if value != NONE else None
+        while writer is not None and facts.traits.has(writer.role, "stays_in_place"):
+            value = writer.inputs[0]
+            writer = facts.flow.writer(value)
+        if value != NONE and facts.flow.values[value].weight:
+            return True
+    return False
+
+
+def _in_place(facts: Facts, value: int) -> Iterator[int]:
+    """A value, and what Casts and the like make of it."""
+    yield value
+    for use in facts.flow.uses[value]:
+        if use.op != NONE and facts.traits.has(facts.flow.ops[use.op].role, "stays_in_place"):
+            yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
+
+
+>>>>>>> main
 def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
     """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
     options = facts.options
@@ -208,7 +298,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
-    if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
+    given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
+    if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
         later = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
@@ -218,6 +309,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        said = options.kernels.refused.get(kind, {}).get(options.dtype)
+        text += f": {said}" if said else ""
         later = freed_at(facts.flow, options, unit)
         return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None

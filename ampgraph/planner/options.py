@@ -29,6 +29,7 @@ class Options:
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
         pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
+        moved_to: the opset that the model was moved to as it frees operators; 0 where it was not.
         cast_together: inputs with a first value of up to so many numbers are cast by one node for all.
     """
 
@@ -41,6 +42,7 @@ class Options:
     ranges: Ranges | None = None
     pinned: tuple[str, ...] = ()
     cast_together: int = 0
+    moved_to: int = 0
 
     @property
     def dtype(self) -> str:
