@@ -38,7 +38,7 @@ def _looks(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _broken_before),
         (broken.reads, _broken_type),
-        (broken.runs, _left),
+        (broken.runs or broken.without, _left),
         (broken.mask_below, _broken_mask),
         (broken.sums, _broken_sum),
     )
