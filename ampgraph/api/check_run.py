@@ -1,16 +1,14 @@
 """What the child of a check runs: a strict run beside the reference, and the nodes to blame where it misses.
 
-It reads its request from one file and writes verdicts to another, a line of JSON each: the last whole line counts, so
-that a search for nodes that crashes leaves the verdict standing.
+It answers more than once, and the last answer counts, so that a search for nodes that crashes leaves the verdict
+standing.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,34 +45,20 @@ SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
 
 
-def main(request_path: str, result_path: str) -> None:
+def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     """Does one request. What stops a search for nodes leaves the verdict standing."""
-    request = Request.read(request_path)
-    limit_memory(request.memory)
-    with open(result_path, "w", encoding="utf-8") as file:
-        given: list[CheckVerdict] = []
+    given: list[CheckVerdict] = []
 
-        def answer(verdict: CheckVerdict) -> None:
-            given.append(verdict)
-            file.write(json.dumps(verdict.to_dict()) + "\n")
-            file.flush()
+    def answer(verdict: CheckVerdict) -> None:
+        given.append(verdict)
+        tell(verdict.to_dict())
 
-        try:
-            run(request, answer)
-        except (AmpError, MemoryError) as error:
-            if not given or not given[-1].missed:
-                memory = "it needs more memory than the check may take"
-                answer(unchecked(error.message if isinstance(error, AmpError) else memory))
-
-
-def limit_memory(size: int) -> None:
-    """Allocations beyond ``size`` bytes fail, where the system can do that."""
     try:
-        import resource
-    except ImportError:  # Windows
-        return
-    if sys.platform == "linux":  # elsewhere the limit counts nothing, or address space that is only reserved
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        run(request, answer)
+    except (AmpError, MemoryError) as error:
+        if not given or not given[-1].missed:
+            memory = "it needs more memory than the check may take"
+            answer(unchecked(error.message if isinstance(error, AmpError) else memory))
 
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
@@ -140,7 +124,7 @@ def judge(
             verdict = doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4))
             answer(verdict)
         if verdict.doubtful:
-            answer(with_stream_tried(verdict, source, request.how, pair, again, until))
+            answer(with_stream_tried(verdict, source, request.recipe, pair, again, until))
         return
     finding = FaultSearch(pair, counting(outputs), request.tolerance, BLAMED, asked=False)
     answer_for(verdict, finding, drawn, again, request, answer, source, until)
@@ -174,7 +158,7 @@ def answer_for(
     finding.look(drawn, None)
     verdict = blamed(verdict, finding)
     answer(verdict)
-    recipe = request.how
+    recipe = request.recipe
     if recipe is not None:
         found = repair_of(source, recipe, finding, again, drawn, until, verdict.seconds * verdict.samples)
         verdict = verdict if found is None else repaired(verdict, found)
@@ -281,14 +265,13 @@ def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:
     if suspect is None:
         return verdict
     place = " ".join(filter(None, (suspect.operator, suspect.node, f"in {suspect.inside}" * bool(suspect.inside))))
-    suggested = dict.fromkeys(text for found in finding.suspects for text in found.suggestion)
+    suggested = dict.fromkeys(pattern for found in finding.suspects for pattern in found.patterns)
     chaotic = verdict.sensitivity is not None
-    return replace(verdict, first=place, why=suspect.why, suggestion=() if chaotic else tuple(suggested))
+    return replace(verdict, first=place, why=suspect.why, suggested=() if chaotic else tuple(suggested))
 
 
 def repaired(verdict: CheckVerdict, found: Mended) -> CheckVerdict:
     """The verdict with what mends it in the place of what was suggested, or with why there is nothing."""
     if found.repair is None:
         return replace(verdict, unrepaired=found.none)
-    options, error = found.repair.options, found.repair.error
-    return replace(verdict, repair=options, repaired_error=error, suggestion=())
+    return replace(verdict, mended_by=found.repair.patterns, repaired_error=found.repair.error, suggested=())

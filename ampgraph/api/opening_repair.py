@@ -23,7 +23,7 @@ def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckV
     """The verdict with the first kind of operators that, held in float32, lets the file open: the rarest come first.
 
     ``until``: as `time.monotonic` tells it, when to end."""
-    recipe, count, seconds = request.how, 0, 0.0
+    recipe, count, seconds = request.recipe, 0, 0.0
     if recipe is None:
         return verdict
     for kind in _low_kinds(request.model):
@@ -32,7 +32,7 @@ def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckV
             return replace(verdict, unrepaired=f"none found in {count} conversions; the time is up")
         pattern, count = f"op:{kind}", count + 1
         if _opens(request, replace(recipe, fp32=(*recipe.fp32, pattern))):
-            return replace(verdict, repair=(f"--fp32 {pattern}",))
+            return replace(verdict, mended_by=(pattern,))
         seconds = max(seconds, time.monotonic() - start)
     return replace(verdict, unrepaired=f"none found in {count} conversions")
 

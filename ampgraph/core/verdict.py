@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .json_types import Json, JsonObject
-from .repairs import listed
+from .repairs import fp32_options, listed
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
@@ -42,9 +42,10 @@ class CheckVerdict:
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
-        repair: options of `convert` that mend it: it was converted again with them, and run on the same samples;
-            ``repaired_error`` is what was left.
-        suggestion: options to try, where nothing was found that mends it; ``unrepaired``: why.
+        mended_by: patterns of ``fp32`` that mend it: it was converted again with them, and run on the same samples;
+            ``repaired_error`` is what was left. ``repair``: the same as options of `convert`.
+        suggested: patterns to try, where nothing was found that mends it; ``unrepaired``: why. ``suggestion``: the same
+            as options.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
@@ -64,9 +65,9 @@ class CheckVerdict:
     output: str = ""
     first: str = ""
     why: str = ""
-    repair: tuple[str, ...] = ()
+    mended_by: tuple[str, ...] = ()
     repaired_error: float | None = None
-    suggestion: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()
     unrepaired: str = ""
     held: tuple[str, ...] = ()
     refused: str = ""
@@ -93,6 +94,16 @@ class CheckVerdict:
     def doubtful(self) -> bool:
         """Whether generated inputs do not tell."""
         return self.outcome == DOUBTFUL
+
+    @property
+    def repair(self) -> tuple[str, ...]:
+        """Options of `convert` that mend it."""
+        return fp32_options(self.mended_by)
+
+    @property
+    def suggestion(self) -> tuple[str, ...]:
+        """Options of `convert` to try."""
+        return fp32_options(self.suggested)
 
     @property
     def stands(self) -> bool:
@@ -152,13 +163,14 @@ class CheckVerdict:
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
         finite = self.error is not None and math.isfinite(self.error)
-        return {**asdict(self), "error": self.error if finite else None}
+        said = {"repair": self.repair, "suggestion": self.suggestion}
+        return {**asdict(self), **said, "error": self.error if finite else None}
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
-        known: dict[str, Any] = dict(data)
-        known |= {name: tuple(known[name]) for name in ("repair", "suggestion", "held")}
+        known: dict[str, Any] = {name: found for name, found in data.items() if name not in ("repair", "suggestion")}
+        known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "held")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
             known["error"] = math.inf
         return CheckVerdict(**known)

@@ -8,10 +8,10 @@ import pytest
 from onnx import helper
 
 import ampgraph
-from ampgraph.api import check, check_run, repair
+from ampgraph.api import check, check_run
 from ampgraph.api.check_request import Request
 from ampgraph.api.opening import fault, refusal
-from ampgraph.api.steps import Conversion, Job
+from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict, unchecked
 from ampgraph.planner import regions
@@ -39,8 +39,8 @@ def files(folder: Path) -> tuple[str, str]:
 def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
     """What the child of a check answers."""
     given: list[CheckVerdict] = []
-    recipe = Recipe.of(level="O1", target="cuda").to_dict()
-    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, 1 << 30, recipe=recipe, target=target), given.append)
+    recipe = Recipe.of(level="O1", target="cuda")
+    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
     return given
 
 
@@ -101,10 +101,8 @@ def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytes
     def process(request: Request) -> tuple[CheckVerdict, bool]:
         return (unchecked("the run crashed"), True) if request.target else (CheckVerdict("ok", 0.0), False)
 
-    monkeypatch.setattr(check, "_asked", process)
-    said = {
-        target: check.in_child(Request("", "", None, 1, {}, 1e-2, 1, 1, target=target)) for target in ("cpu", "cuda")
-    }
+    monkeypatch.setattr(check, "_answer", process)
+    said = {target: check.ask(Request("", "", None, 1, {}, 1e-2, 1, target=target)) for target in ("cpu", "cuda")}
     assert said["cpu"].missed and "dies" in str(said["cpu"]) and said["cuda"].ok
 
 
@@ -119,16 +117,25 @@ def test_a_conversion_that_does_not_open_ends_with_1_and_leaves_no_file(amp, tmp
     assert not (tmp_path / "model.O1.onnx").exists()
 
 
-def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, repair=("--fp32 op:Add",))
+@pytest.mark.parametrize("mends", [True, False])
+def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends: bool) -> None:
+    """Each is converted once, and only the one that is chosen is written."""
+    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, mended_by=("op:Add",))
     jobs: list[Job] = []
+    written: list[Conversion] = []
 
-    def run(job: Job, progress: object) -> object:
+    def made(job: Job, progress: object) -> Conversion:
         jobs.append(job)
-        verdict = CheckVerdict("ok", 0.0, 1e-2, 6, True) if job.recipe.fp32 else refused
-        return Conversion(None, None, None, True, None, None, verdict)  # type: ignore[arg-type]
+        return Conversion(job, None, None, None, None, None, True, None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repair, "run", run)
-    done = repair.convert_and_repair(Job("model.onnx", Recipe.of(), checking=check.Checking("auto", repair=True)))
-    assert done.verdict is not None and done.verdict.held == ("op:Add",) and done.verdict.ok
+    def trial(done: Conversion, progress: object) -> CheckVerdict:
+        return CheckVerdict("ok", 0.0, 1e-2, 6, True) if mends and done.job.recipe.fp32 else refused
+
+    monkeypatch.setattr(check, "made", made)
+    monkeypatch.setattr(check, "mode_of", lambda done: "auto")
+    monkeypatch.setattr(check, "trial", trial)
+    monkeypatch.setattr(check, "finished", lambda done, progress: written.append(done) or done)
+    done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
+    assert done.verdict is not None and done.verdict.held == (("op:Add",) if mends else ())
+    assert written == [done] and done.verdict.ok == mends
     assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]
