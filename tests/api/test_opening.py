@@ -131,10 +131,14 @@ def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends
     def trial(done: Conversion, progress: object) -> CheckVerdict:
         return CheckVerdict("ok", 0.0, 1e-2, 6, True) if mends and done.job.recipe.fp32 else refused
 
+    def finished(done: Conversion, progress: object) -> Conversion:
+        written.append(done)
+        return done
+
     monkeypatch.setattr(check, "made", made)
     monkeypatch.setattr(check, "mode_of", lambda done: "auto")
     monkeypatch.setattr(check, "trial", trial)
-    monkeypatch.setattr(check, "finished", lambda done, progress: written.append(done) or done)
+    monkeypatch.setattr(check, "finished", finished)
     done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
     assert done.verdict is not None and done.verdict.held == (("op:Add",) if mends else ())
     assert written == [done] and done.verdict.ok == mends
