@@ -15,7 +15,7 @@ from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..oplists.traits import has
 from .check_request import Request
-from .opening import refusal
+from .opening import CPU, refusal
 from .steps import Job, run
 
 
@@ -43,7 +43,8 @@ def _opens(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             run(Job(request.reference, recipe)).graph.save(path)
-            return refusal(str(path), request.target) is None
+            found = refusal(str(path))
+            return found is None or (found.lacks_kernel and request.target != CPU)
         except AmpError:  # the pattern is of a node that convert itself made
             return False
 
