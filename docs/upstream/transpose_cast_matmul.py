@@ -1,6 +1,6 @@
-"""Makes the smallest model on which ONNX Runtime crashes while it opens it, and says what each optimizer has to do with it.
+"""Makes the smallest model on which ONNX Runtime crashes as it opens it, and tries variants and options.
 
-python transpose_cast_matmul.py [FILE]      # needs onnx and onnxruntime; every session is opened in a process of its own
+python transpose_cast_matmul.py [FILE]      # needs onnx and onnxruntime; each session has a process of its own
 """
 
 import subprocess
