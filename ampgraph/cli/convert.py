@@ -124,11 +124,10 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from ..api.check import Checking
+        from ..api.check import convert_and_check
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
-        from ..api.repair import convert_and_repair
-        from ..api.steps import Job
+        from ..api.steps import Checking, Job
 
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
@@ -140,7 +139,7 @@ def convert(
             checking=Checking(check, tolerance, repair, metric), optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
-        result = convert_and_repair(job, bar.part)
+        result = convert_and_check(job, bar.part)
         picture_conversion(html, result.graph, result.summary, result.choices)
         pipe.deliver()
         done()
@@ -169,8 +168,8 @@ def _refuse(model: str, loss_scale: str | None, plan_in: str | None, given: Sequ
     if loss_scale is not None:
         refuse_loss_scale(model, loss_scale)
     if plan_in and given:
-        hint = "leave it away, or leave --plan-in away"
-        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+        hint = "omit it, or omit --plan-in"
+        raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint=hint)
 
 
 def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
@@ -178,5 +177,7 @@ def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
     from ..core.errors import AmpError
 
     if runtime and not optimize:
-        raise AmpError("AMP404", "--runtime says who does --optimize, which is not given", hint="add --optimize")
+        raise AmpError(
+            "AMP404", "--runtime names the environment for --optimize, which is not given", hint="add --optimize"
+        )
     return optimize and (runtime or True)
