@@ -123,7 +123,7 @@ def test_sums_squares_and_products_compute_in_float32_at_every_level(operator):
     model = ir.from_proto(with_gradients(model_of(f"g (float[A,B] x) => (float[R,S] y) {{ y = {operator} }}"), ["x"]))
     made = [node for node in model.graph if node.name and node.name.startswith("grad/")]
     arithmetic = [node for node in made if node.op_type in ("Mul", "Div", "Sub", "Exp", "ReduceSum", "ReduceProd")]
-    assert arithmetic and all(HELD in node.metadata_props for node in arithmetic)
+    assert arithmetic and all(HELD in node.meta for node in arithmetic)
 
 
 @pytest.mark.parametrize("dims", ["3,4,2", "A,B,C"])

@@ -48,7 +48,7 @@ class NodeBuilder:
         node = ir.Node(domain, op_type, list(inputs), given, outputs=values, name=name)
         key, reason = self._kept
         if reason:
-            node.metadata_props[key] = reason
+            node.meta[key] = reason
         if self.before is None:
             self.graph.append(node)
         else:
