@@ -21,7 +21,7 @@ SCOPE = "kept"
 
 
 @dataclass(frozen=True)
-class Choice:
+class NextState:
     """``olds``: state whose next numbers are ``new``, side by side as the old ones are in ``old``. ``alone``: it is no
     part of another choice."""
 
@@ -44,7 +44,7 @@ class Choice:
         return not self.alone and all(one.dtype == FLOAT and len(one.shape or ()) == 1 for one in self.olds)
 
 
-def commit_choices(update: UpdateGraph, choices: Sequence[Choice], holds: Value | None) -> None:
+def commit_choices(update: UpdateGraph, choices: Sequence[NextState], holds: Value | None) -> None:
     """Commits new numbers, or the old ones where ``holds`` is false: together, where the launches that this saves are
     worth more than the bytes that it moves. The numbers are the same to the bit."""
     b = update.states.builder
@@ -61,7 +61,7 @@ def commit_choices(update: UpdateGraph, choices: Sequence[Choice], holds: Value 
         _commit_together(update, found, holds)
 
 
-def _commit_together(update: UpdateGraph, found: Sequence[Choice], holds: Value) -> None:
+def _commit_together(update: UpdateGraph, found: Sequence[NextState], holds: Value) -> None:
     b = update.states.builder
     b.scope = SCOPE
     states = [state for one in found for state in one.olds]
@@ -76,7 +76,7 @@ def _commit_together(update: UpdateGraph, found: Sequence[Choice], holds: Value)
     update.states.commit(dict(zip(states, _split(b, chosen, list(map(size, states))), strict=True)))
 
 
-def _pays(found: Sequence[Choice]) -> bool:
+def _pays(found: Sequence[NextState]) -> bool:
     """Side by side and apart again: those of a Concat once, others twice, and all of them before they are chosen."""
     gathered = [one for one in found if one.gathered]
     saved = len(found) + 2 * len(gathered) - (5 if gathered else 4)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .choices import Choice
+from .choices import NextState
 from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
@@ -76,12 +76,12 @@ class Move:
     begun: Sequence[Value]
     average: tuple[Value, Value] | None
     holds: Value | None
-    choices: list[Choice]
+    choices: list[NextState]
     alone: bool = False
 
     def choose(self, olds: Sequence[Value], old: Value, new: Value) -> None:
         """``new`` follows on state, unless the step does not hold."""
-        self.choices.append(Choice(tuple(olds), old, new, self.alone))
+        self.choices.append(NextState(tuple(olds), old, new, self.alone))
 
 
 def parts_of(

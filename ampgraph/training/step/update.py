@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .choices import Choice, commit_choices
+from .choices import NextState, commit_choices
 from .flat_update import Move, Part, gradient_of, move_alone, move_together, move_vectors
 from .groups import ParameterGroup, distinct
 from .loss_scale import DynamicLossScale, LossScale
@@ -93,13 +93,13 @@ def add_update(
     more = [new for move, _, new in kept if not move.unchecked]
     finite = None if scale is None else _finite(b, scaled, norm, more)
     holds = finite if scale is not None and scale.skips else None
-    choices: list[Choice] = []
+    choices: list[NextState] = []
     runs = _move(update, list(zip(parts, gradients, strict=True)), options, holds, choices)
     b.scope = ""
     for move, olds, new in kept:
         old = together(b, olds) if holds is not None or move.old is not None else olds[0]
         update.same(move.old, old)
-        choices.append(Choice(tuple(olds), old, new))
+        choices.append(NextState(tuple(olds), old, new))
     if scale is not None and values is not None and finite is not None:
         assert isinstance(scale.policy, DynamicLossScale)
         after = next_scale(b, scale.policy, values, finite).named()
@@ -124,7 +124,7 @@ def _move(
     rows: Sequence[tuple[Part, Value]],
     options: UpdateOptions,
     holds: Value | None,
-    choices: list[Choice],
+    choices: list[NextState],
 ) -> tuple[Run, ...]:
     """The parameters of every group and their gradients, and the count of updates."""
     states, b, runs = update.states, update.states.builder, []
