@@ -17,8 +17,7 @@ from ..gradients.builder import Builder
 from .choices import NextState, commit_choices
 from .flat_update import Move, Part, gradient_of, move_alone, move_together, move_vectors
 from .groups import ParameterGroup, distinct
-from .loss_scale import DynamicLossScale, LossScale
-from .loss_scale_rules import RULES
+from .loss_scale import RULES, DynamicLossScale, LossScale
 from .running_state import RunningMove
 from .scale_graph import ScaleValues, next_scale
 from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
