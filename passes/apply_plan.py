@@ -19,8 +19,8 @@ class ApplyPlan:
     """``plan`` names operators by their places in the graph as it is now.
 
     ``describe``: nodes that become low and new Casts say so in the model, with the reason, where its format can.
-    A graph keeps in mind that a plan was applied, so a second run changes nothing. Raises AmpError AMP402 when a
-    decision names a node that the model does not have."""
+    A plan is applied once: where a graph has no such decisions any more, as where it is another model, AmpError AMP402
+    is raised."""
 
     plan: Plan
     describe: bool = False
@@ -30,7 +30,7 @@ class ApplyPlan:
 
     def __call__(self, graph: Graph) -> Change:
         plan = self.plan
-        if plan.changes_nothing or graph.remembers(self):
+        if plan.changes_nothing:
             return Change(0)
         flow = graph.dataflow(plan.dtype, frozenset(plan.low_io))
         low = _low_units(plan, flow)
@@ -38,7 +38,6 @@ class ApplyPlan:
             count = _retype(editor, flow, plan.dtype, low) + _edit(editor, flow, plan)
             if count and self.describe and isinstance(editor, DescribingEditor) and isinstance(graph, DescribedGraph):
                 editor.describe(_reasons(editor, flow, plan), about(plan, graph.metadata()))
-        graph.remember(self)
         return Change(count)
 
 

@@ -10,7 +10,8 @@ from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.graph import DescribedGraph, Graph, StepGraph
 from ..core.pass_ import Pass, run
-from ..core.plan import Note, Plan, Rewrite
+from ..core.plan import Note, Plan
+from ..core.rewrites import Rewrite
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
@@ -19,16 +20,18 @@ from ..planner.options import Options, largest
 from ..planner.steps import find_rewrites, make_plan
 
 
-def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
-    """Sorts the graph and rewrites the norms that are better written as one operator; a dataflow of the result."""
+def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+    """Sorts a graph and edits it by what `find_rewrites` finds: a dataflow of the result, and what was done."""
     graph.prepare()
     graph.refuse_training()
-    flow = graph.dataflow(options.dtype, low_io)
-    rewrites = find_rewrites(flow, options)
-    if rewrites:
-        RewriteRegions(tuple(rewrites), options.dtype)(graph)
-        flow = graph.dataflow(options.dtype, low_io)
-    return flow, rewrites
+    rewrites = find_rewrites(graph.dataflow(options.dtype, low_io), options)
+    return carried_out(rewrites, graph, options.dtype, low_io), rewrites
+
+
+def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
+    """A dataflow of a graph after rewrites, which are done once: they name nodes by their places before."""
+    RewriteRegions(tuple(rewrites), dtype)(graph)
+    return graph.dataflow(dtype, low_io)
 
 
 def heeding(graph: Graph, options: Options) -> Options:
@@ -39,7 +42,7 @@ def heeding(graph: Graph, options: Options) -> Options:
 def planned(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of.
+    """The plan of a graph, which is left `rewritten` as the plan says, and the dataflow that the plan speaks of.
 
     ``passing``: nobody keeps the plan, so that it bears no digest and fits no other graph."""
     graph.prepare()
@@ -55,7 +58,7 @@ def settled_plan(
     options = heeding(graph, options)
     if options.ranges is not None:
         options.ranges.check(digest)
-    flow, rewrites = prepare(graph, options, low_io)
+    flow, rewrites = rewritten(graph, options, low_io)
     if low_io and options.dtype == "bfloat16" and 0 < flow.opset < 13:
         raise AmpError(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
@@ -71,7 +74,7 @@ def settled_plan(
 
 
 def followed(plan: Plan, graph: Graph) -> Dataflow:
-    """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
+    """Carries out the rewrites of a plan that is given, if it is this model's; the dataflow that it speaks of."""
     graph.prepare()
     graph.settle_shapes()
     graph.refuse_training()
@@ -82,12 +85,8 @@ def followed(plan: Plan, graph: Graph) -> Dataflow:
             hint="make a plan for this model, or give the one it was made for",
         )
     low_io = frozenset(plan.low_io)
-    flow = graph.dataflow(plan.dtype, low_io)
-    _refuse_other_weights(plan, flow)
-    if plan.rewrites:
-        RewriteRegions(tuple(plan.rewrites), plan.dtype)(graph)
-        flow = graph.dataflow(plan.dtype, low_io)
-    return flow
+    _refuse_other_weights(plan, graph.dataflow(plan.dtype, low_io))
+    return carried_out(plan.rewrites, graph, plan.dtype, low_io)
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:

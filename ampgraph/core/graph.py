@@ -101,17 +101,21 @@ class NodeEditor(Editor, Protocol):
         self,
         kind: str,
         inputs: Sequence[Value | None],
-        dtypes: Sequence[str],
+        dtypes: Sequence[str | Value],
         attributes: Mapping[str, Attribute] | None = None,
         *,
         scope: int = -1,
-        behind: Op | None = None,
+        behind: Op | Value | None = None,
         name: str = "",
+        node: str = "",
+        of: Op | None = None,
+        shaped: bool = False,
     ) -> list[Value]:
         """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
 
-        Its results, which every verb takes, have the types ``dtypes``, and are called ``name`` or what is left of it.
-        ``scope``: where it stands; by default where its first input does."""
+        Its results, which every verb takes, have the types ``dtypes``, or what the file says of a value (``shaped``:
+        of its shape too), and are called ``name``, as the operator is ``node``, or what is left of it. ``scope``: where
+        it stands; by default where its first input does. ``of``: it has the metadata of that operator."""
         ...
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
@@ -142,12 +146,28 @@ class NodeEditor(Editor, Protocol):
         ``results``: what its bodies give out for it, each made in another of them."""
         ...
 
-    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
-        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``mask``: takes
-        from a mask its largest number in each row. ``bias``, ``power``,
-        ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
-        these, with identities that fall away, and end with the one whose result the product takes over. False for
-        nodes that are none of this."""
+    def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
+        """A constant of the graph's own, called ``name`` or what is left of it, right behind an operator or value."""
+        ...
+
+    def store(self, numbers: Array, name: str, scope: int) -> Value:
+        """A new stored tensor of a scope, called ``name`` or what is left of it."""
+        ...
+
+    def put(self, value: Value, numbers: Array) -> None:
+        """A stored tensor holds other numbers, of their type."""
+        ...
+
+    def stand_in(self, value: Value, old: Value) -> None:
+        """``value`` is read wherever ``old`` was, under its name, with the type and shape that the file says of it."""
+        ...
+
+    def move(self, op: Op, behind: Op) -> None:
+        """Puts an operator right behind another one of its scope."""
+        ...
+
+    def drop(self, value: Value) -> None:
+        """Takes a stored tensor away that nothing reads any more; any other value stays."""
         ...
 
 
@@ -195,14 +215,6 @@ class Graph(Protocol):
     @property
     def revision(self) -> int:
         """Grows with every edit."""
-        ...
-
-    def remember(self, done: object) -> None:
-        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
-        ...
-
-    def remembers(self, done: object) -> bool:
-        """Whether something equal was kept in mind."""
         ...
 
     def prepare(self) -> None:

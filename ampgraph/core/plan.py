@@ -13,9 +13,11 @@ from typing import Any
 from .errors import AmpError
 from .files import text_file
 from .json_types import JsonObject
+from .rewrites import Rewrite, read_row
 from .sketches import bar, strip, table
 
-FORMAT = 1
+FORMAT = 2
+"""1 had one row for all rewrites, and did not say what is rounded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,62 +61,6 @@ class WeightEdit:
     store: str
     uses: tuple[tuple[str, int, int], ...] = ()
     floor: float | None = None
-
-
-MAX_AND_MIN = "Max and Min"
-"""The kind of a rewrite of one Clip."""
-QUOTIENT = "Div"
-"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
-MASK_BY_ROWS = "Mask by rows"
-HALF_LAST = "x * y, halved last"
-"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
-HALF_FIRST = "x * y, halved first"
-"""x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
-NUMBER_FIRST = "number * mask"
-"""A mask by a number as the number by the mask: the product; the number and the mask."""
-REORDERED = (HALF_LAST, HALF_FIRST, NUMBER_FIRST)
-"""Rewrites of products that exchange operands."""
-GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
-"""A GELU written as its operator."""
-BY_SQUARES = "Gelu by tanh, of squares"
-"""A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
-SAME_RESULT = (*REORDERED, BY_SQUARES)
-"""Rewrites that leave their last node, which reads other values."""
-
-NUMBER = "Constant"
-"""A number of one element that follows from sizes: ``axis`` is how many dimensions it has, ``epsilon`` the number."""
-
-DROPPED = ("cast", "pad")
-"""Names of rewrites that take nodes away which do nothing."""
-FOLDS = ("bias", "power", "scale")
-"""Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
-    it, a number stored, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and
-    ``epsilon`` are a norm's, or a number's. ``name``: which rewrite it is."""
-
-    scope: str
-    kind: str
-    nodes: tuple[int, ...]
-    inputs: tuple[str, ...]
-    axis: int
-    epsilon: float
-    name: str = ""
-
-    @property
-    def gone(self) -> tuple[int, ...]:
-        """The nodes that leave no other in their place."""
-        if self.kind in REORDERED:
-            return ()
-        return self.nodes if self.name in DROPPED else self.nodes[:-1]
-
-    @property
-    def what(self) -> str:
-        """What is written, to count by."""
-        return f"{self.kind} ({self.name})" if self.name else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +142,9 @@ class Plan:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
         head |= {"pinned": self.pinned} if self.pinned else {}
-        tables: dict[str, list[Any]] = {
-            "reasons": [[w.rule, w.text] for w in whys],
-            "decisions": rows,
-            **{
-                key: [asdict(item) for item in getattr(self, key)]
-                for key in ("casts", "weights", "rewrites", "roundings", "notes")
-            },
-        }
+        tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
+        for key in ("casts", "weights", "rewrites", "roundings", "notes"):
+            tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
         parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
         parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
         return "{" + ",\n".join(parts) + "}\n"
@@ -216,8 +157,6 @@ class Plan:
         good &= all(c.to in types for c in self.casts)
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
         good &= all(w.floor is None or isinstance(w.floor, (int, float)) for w in self.weights)
-        for r in self.rewrites:
-            good &= bool(r.nodes) and isinstance(r.axis, int) and isinstance(r.epsilon, (int, float))
         if not good:
             raise ValueError("not a plan")
 
@@ -226,13 +165,10 @@ class Plan:
         """Reads a plan back. Raises AmpError AMP401 for text that is no plan."""
         try:
             data = json.loads(text)
-            if data["ampgraph_plan"] != FORMAT:
-                raise AmpError(
-                    "AMP401",
-                    f"plan format {data['ampgraph_plan']} is not {FORMAT}",
-                    where=where,
-                    hint="make the plan again with this version",
-                )
+            number = data["ampgraph_plan"]
+            if number not in range(1, FORMAT + 1):
+                hint = "make the plan again with this version"
+                raise AmpError("AMP401", f"plan format {number} is none of 1 to {FORMAT}", where=where, hint=hint)
             whys = [Why(*row) for row in data["reasons"]]
             head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
             plan = Plan(
@@ -242,10 +178,7 @@ class Plan:
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
-                rewrites=[
-                    Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
-                    for row in data["rewrites"]
-                ],
+                rewrites=[read_row(row, old=number == 1) for row in data["rewrites"]],
                 roundings=[Rounding(**{**row, "uses": _uses(row["uses"])}) for row in data["roundings"]],
                 notes=[Note(**row) for row in data["notes"]],
             )

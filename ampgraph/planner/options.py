@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -101,3 +102,10 @@ class Options:
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""
         return replace(self, recipe=replace(self.recipe, fp32=(*self.fp32, *patterns)))
+
+
+def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
+    """The same, as if there were a kernel in the low type for some operators."""
+    kernels = options.kernels
+    entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
+    return replace(options, kernels=replace(kernels, entries=entries))

@@ -11,7 +11,7 @@ from .types import DTYPES
 from .weights import RoundedTensor, stored_tensor
 
 
-def put(native: ir.Value, tensor: RoundedTensor) -> None:
+def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
     """Puts a tensor behind an initializer or a Constant."""
     node = native.producer()
     if node is None:

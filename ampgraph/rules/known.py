@@ -1,0 +1,89 @@
+"""What rules may ask of a model. The planner answers; a plan is applied without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from ..core.arrays import Array
+from ..core.dataflow import Dataflow, Op
+from ..oplists.kernels import Kernels
+from ..oplists.levels import Level
+from ..oplists.operators import OpLists
+from ..oplists.patterns import Region
+from ..oplists.traits import Traits
+
+
+class Asked(Protocol):
+    """What is asked for, resolved: the lists, level and kernels that words name."""
+
+    @property
+    def level(self) -> Level: ...
+    @property
+    def lists(self) -> OpLists: ...
+    @property
+    def kernels(self) -> Kernels: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def largest(self) -> float:
+        """The largest finite number of the low type."""
+        ...
+
+    @property
+    def range_margin(self) -> float:
+        """A value passes the limit when it would overflow this many times over."""
+        ...
+
+    @property
+    def rewrites(self) -> frozenset[str]:
+        """Names of the rewrites that are asked for."""
+        ...
+
+
+class Known(Protocol):
+    """A model, what is asked for, and what follows from both."""
+
+    @property
+    def flow(self) -> Dataflow: ...
+    @property
+    def options(self) -> Asked: ...
+    @property
+    def traits(self) -> Traits:
+        """What operators are: as shipped, with the user's lists."""
+        ...
+
+    @property
+    def regions(self) -> Sequence[Region]:
+        """Every region but for products with their bias."""
+        ...
+
+    @property
+    def named(self) -> Collection[int]:
+        """Operators that the user speaks of, or an earlier conversion: they stay."""
+        ...
+
+    @property
+    def wide(self) -> Collection[int]:
+        """Values that are float32, since somebody wants them so or they were measured to leave the low range."""
+        ...
+
+    def row(self, value: int) -> Array | None:
+        """The numbers of a tensor of few, as far as they follow from the file alone; None for others."""
+        ...
+
+    def number(self, value: int) -> float | None:
+        """The number in a tensor of one element, None where it does not follow from the file."""
+        ...
+
+    def hides_rows(self, value: int) -> bool:
+        """Whether a value is a mask of numbers that float16 cannot add to scores, and not less its largest yet."""
+        ...
+
+    def misread(self, op: Op) -> bool:
+        """Whether the target's runtime fails to read the number by which an operator makes a mask."""
+        ...
+
+
+IsLow = Callable[[int], bool]
+"""Whether a unit is low in a trial plan."""
