@@ -1,4 +1,5 @@
-"""The house: imports go down and never round, nothing has grown too large. `python tests/test_house.py` draws it."""
+"""The house: imports go down and never round, no function is too long. `python tests/test_house.py` draws it, and names
+the longest files, which are for a reader to judge and no failure."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ ROOMS = {  # what each room may import besides itself
     "plugins": "api report planner rules training numerics runtime formats passes oplists core",
     "cli": "api report planner rules training numerics runtime formats passes oplists core",
 }
-LINES, FUNCTION_LINES, METHODS = 350, 50, 20
+FUNCTION_LINES, METHODS = 50, 20
 
 
 @cache
@@ -148,9 +149,7 @@ def length(function: ast.FunctionDef) -> int:
 
 def test_nothing_is_too_large() -> None:
     large = []
-    for module, (path, tree) in modules().items():
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        large += [f"{module}: {lines} lines"] if lines > LINES else []
+    for module, (_, tree) in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and length(node) > FUNCTION_LINES:
                 large.append(f"{module}.{node.name}: {length(node)} lines")
@@ -158,11 +157,6 @@ def test_nothing_is_too_large() -> None:
                 methods = sum(isinstance(item, ast.FunctionDef) for item in node.body)
                 large += [f"{module}.{node.name}: {methods} methods"] if methods > METHODS else []
     assert large == []
-
-
-def test_no_file_of_tests_is_too_large() -> None:
-    lines = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")}
-    assert lines and {path: count for path, count in lines.items() if count > LINES} == {}
 
 
 def test_no_two_classes_of_one_name() -> None:
@@ -187,5 +181,14 @@ def drawn() -> str:
     return "\n".join(lines)
 
 
+def longest(count: int = 10) -> str:
+    """The longest files of the product and of the tests, longest first."""
+    lines = []
+    for paths in ([path for path, _ in modules().values()], TESTS.rglob("*.py")):
+        sizes = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n") for path in paths}
+        lines += [f"{size:5} {path}" for path, size in sorted(sizes.items(), key=lambda item: -item[1])[:count]]
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(drawn())
+    print(drawn(), longest(), sep="\n\n")

@@ -18,7 +18,7 @@ from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
-from ..planner.context import Context
+from ..planner.facts.facts import Facts
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from ..planner.resolve import resolve
@@ -86,7 +86,7 @@ class Bench:
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)
-            groups = find_groups(judge(Context(flow, self.options)).task)
+            groups = find_groups(judge(Facts.of(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
         self._search = PromotionSearch(

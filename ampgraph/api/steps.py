@@ -128,10 +128,11 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         before = graph.census() if job.report else None
         count = frozen(graph, job.recipe)
         as_given, first = graph, optimised(graph, job.optimize, options, progress)
-        move = moved(first.graph, job.recipe, options, low_io, progress)
+        recipe = job.recipe if plan is None or not plan.opset else replace(job.recipe, opset=plan.opset)
+        move = moved(first.graph, recipe, options, low_io, progress)
         graph = move.graph
         if options is not None:
-            options = job.measuring.steer(options, graph, progress)
+            options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
         decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
         if job.report and options is not None:
@@ -162,8 +163,8 @@ def ready(
     graph, _ = adapters.load(model)
     low_io = interface(graph, recipe)
     frozen(graph, recipe)
-    graph = moved(graph, recipe, options, low_io, progress).graph
-    return graph, measuring.steer(options, graph, progress), low_io
+    move = moved(graph, recipe, options, low_io, progress)
+    return move.graph, measuring.steer(replace(options, moved_to=move.opset), move.graph, progress), low_io
 
 
 # -- the steps --------------------------------------------------------------------------------------------------------

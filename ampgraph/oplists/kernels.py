@@ -159,6 +159,8 @@ class Kernels:
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
+    raises_opset: frozenset[str] = frozenset()
+    """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -299,6 +301,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
+        raises_opset=frozenset(data.get("raises_opset", ())),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
         fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),

@@ -10,10 +10,9 @@ from ..core.rewrites import Rewrite, known_rewrites
 from ..oplists.rewrites import classes
 from ..rules.rewrite import RewriteRule
 from .assemble import assemble
-from .context import Context
 from .decided import DecidedModel
 from .decisions import Ledger
-from .known_model import KnownModel
+from .facts.facts import Facts
 from .options import Options, with_kernels
 from .overrides import read_overrides
 from .policies.registry import policy
@@ -26,7 +25,7 @@ __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 def make_plan(flow: Dataflow, options: Options, digest: str) -> Plan:
     """The plan of a model at a level: the same dataflow and options give the same plan."""
     if options.level.white == "float32":  # O0: nothing is asked to be low
-        _check_patterns(Context(flow, options))
+        _check_patterns(Facts.of(flow, options))
         return Plan(digest, options.level.name, options.dtype, options.policy, options.target)
     return assemble(decide(flow, options), digest)
 
@@ -40,7 +39,7 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     """What is better written by other operators before anything is decided: nothing under a framework's rules."""
     if not policy(options.policy).ours or options.level.white == "float32" or not flow.opset:
         return []  # MindIR has no opset, and needs none of this
-    known = KnownModel(Context(flow, options))
+    known = Facts.of(flow, options)
     found = [one for kind in ordered(options.rewrites) for one in kind.find(known) if one.name in options.rewrites]
     sure, tried = ([one for one in found if one.tried is side] for side in (False, True))
     if tried:
@@ -68,7 +67,7 @@ def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
     return [kind for kind in kinds if issubclass(kind, RewriteRule)]
 
 
-def _check_patterns(context: Context) -> None:
+def _check_patterns(facts: Facts) -> None:
     """Raises AmpError for a mistake in the user's patterns, at every level."""
-    ledger, none = Ledger(context.flow), Regions()
-    ledger.take(read_overrides(context, none, Tied(ledger.take())))
+    ledger, none = Ledger(facts.flow), Regions()
+    ledger.take(read_overrides(facts, none, Tied(ledger.take())))

@@ -41,6 +41,34 @@ class Asked(Protocol):
         ...
 
 
+class Numbers(Protocol):
+    """Numbers that follow from the file alone."""
+
+    def row(self, value: int) -> Array | None:
+        """The numbers of a tensor of few in their order; NaN for a size that is open."""
+        ...
+
+    def number(self, value: int) -> float | None:
+        """The number in a tensor of one element, None where it is not known."""
+        ...
+
+
+class AddedMasks(Protocol):
+    """What is put upon scores before a Softmax."""
+
+    def is_shifted(self, value: int) -> bool:
+        """Whether a value is a mask less its own largest number in each row."""
+        ...
+
+    def hidden_by(self, value: int) -> float:
+        """The largest number behind a mask that float16 cannot add to scores; 0 for none."""
+        ...
+
+    def broken_number(self, op: Op) -> str:
+        """Why the target's runtime fails to read the number by which an operator makes a mask; or an empty string."""
+        ...
+
+
 class Known(Protocol):
     """A model, what is asked for, and what follows from both."""
 
@@ -68,20 +96,14 @@ class Known(Protocol):
         """Values that are float32, since somebody wants them so or they were measured to leave the low range."""
         ...
 
-    def row(self, value: int) -> Array | None:
-        """The numbers of a tensor of few, as far as they follow from the file alone; None for others."""
+    @property
+    def numbers(self) -> Numbers:
+        """Numbers that follow from the file alone."""
         ...
 
-    def number(self, value: int) -> float | None:
-        """The number in a tensor of one element, None where it does not follow from the file."""
-        ...
-
-    def hides_rows(self, value: int) -> bool:
-        """Whether a value is a mask of numbers that float16 cannot add to scores, and not less its largest yet."""
-        ...
-
-    def misread(self, op: Op) -> bool:
-        """Whether the target's runtime fails to read the number by which an operator makes a mask."""
+    @property
+    def masks(self) -> AddedMasks:
+        """What is put upon scores before a Softmax."""
         ...
 
 

@@ -55,7 +55,7 @@ def optimized(
         NotOptimized: there is no such provider, or the runtime refuses the model, or dies of it.
         AmpError: AMP508 for an interpreter that cannot be started.
     """
-    proto, folder = _named(model, folder)
+    proto, folder = named(model, folder)
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
         made, runtime, log = _opened(proto, provider, python, level, folder, Path(scratch))
         return read_optimized(proto, onnx.load(made, load_external_data=False), log, runtime)
@@ -66,7 +66,7 @@ def written_out(
 ) -> onnx.ModelProto:
     """A model, its weights in it, as the runtime writes it out when it has optimised it; as `optimized` otherwise."""
     with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
-        return onnx.load(_opened(_named(model, "")[0], provider, python, level, "", Path(scratch))[0])
+        return onnx.load(_opened(named(model, "")[0], provider, python, level, "", Path(scratch))[0])
 
 
 def _opened(
@@ -97,7 +97,7 @@ def fused_for(model: Path, folder: Path, architectures: Sequence[str], *, python
     return [folder / f"{name}.onnx" for name in told["made"]]
 
 
-def _named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
+def named(model: str | os.PathLike[str] | onnx.ModelProto, folder: str) -> tuple[onnx.ModelProto, str]:
     """A copy whose nodes have names of their own, and the folder of its external data."""
     proto = onnx.ModelProto()
     if isinstance(model, onnx.ModelProto):

@@ -78,9 +78,9 @@ def _is_mask(known: Known, op: Op) -> bool:
     only = any(all(traits.at(role, trait, index) for role, index in places) for trait in ("additions", "subtracts"))
     if not only or not 0 < len(places) == len(uses) or in_function(flow, op):
         return False
-    return bool(  # first what soon tells
-        _ends_by_rows(known, value) and flow.shape(value) and known.hides_rows(value) and _is_computed(known, value)
-    )
+    if not _ends_by_rows(known, value) or not flow.shape(value) or known.masks.is_shifted(value):  # what soon tells
+        return False
+    return known.masks.hidden_by(value) > 0 and _is_computed(known, value)
 
 
 def _is_computed(known: Known, value: int) -> bool:

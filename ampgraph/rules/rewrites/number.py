@@ -70,8 +70,8 @@ def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
     flow, made = known.flow, dict[int, float | None]()
     for op in work:
         new = len(op.outputs) == 1 and op.id not in known.named and op.id not in made
-        if new and known.row(op.outputs[0]) is not None:
-            made[op.id] = known.number(op.outputs[0])
+        if new and known.numbers.row(op.outputs[0]) is not None:
+            made[op.id] = known.numbers.number(op.outputs[0])
             work += (flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE)
     return made
 

@@ -28,7 +28,7 @@ class NumberFirst(RewriteRule):
         flow, broken = known.flow, known.options.kernels.broken
         kinds = {kind for kind, entry in broken.items() if entry.mask_below and known.traits.has(kind, "multiplies")}
         for op in flow.with_roles(kinds):
-            if not op.slots or len(op.inputs) != 2 or not known.misread(op):
+            if not op.slots or len(op.inputs) != 2 or not known.masks.broken_number(op):
                 continue
             if not in_function(flow, op) and flow.scalar(op.inputs[0]) is None and op.id not in known.named:
                 mask, number = (flow.values[value].name for value in op.inputs)

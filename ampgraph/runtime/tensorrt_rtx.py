@@ -1,0 +1,260 @@
+"""What TensorRT makes of a model: what it refuses, and the kernels of the engine that it builds.
+
+answer = build(model, python="build/tensorrt/bin/python")      # TensorRT for RTX, which needs no GPU to build
+answer.refused or answer.engine.kernels
+
+Networks are strongly typed, as all are from TensorRT 11 on: the types in the file are those of the kernels. An
+engine is built in a process of its own, and not run. A model that kills the builder kills that process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..core.errors import AmpError
+from ..core.installing import pip_install
+from . import tensorrt_one
+from .optimized import kind_of, walk
+from .optimizing import named
+
+SECONDS = 600.0
+EXTRA = "tensorrt-rtx"
+TYPES = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32"}
+"""The float types of the engine's own list, by their words there."""
+ATTENTION = "mha"
+"""What the name of a kernel that computes a whole attention holds."""
+NOISE = ("cudaError 35", "no CUDA-capable device")
+"""What TensorRT says behind any refusal where there is no GPU."""
+_MOVES = re.compile(r"(?:__myl_)?(?:Cast)+(?:_myl\d+.*|_0x.*)?$")
+_TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: (\[[^\]]*\]).*?Datatype: (\w+)")
+_FIELD = re.compile(r", (?=(?:Inputs|Constants|Outputs|TacticName|StreamId|Metadata): )")
+_NODE = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_BETWEEN = re.compile(r"[\s,:;(){}\[\]|`'\"]+")
+_WORDS = re.compile(r"^(?:Invalid Node - .*\n)?(?:\w+::\w+: )?(?:Error Code \d+: )?")
+
+
+@dataclass(frozen=True)
+class RefusedNode:
+    """What TensorRT does not take. ``by``: its `parser`, or its `builder`, which may name no node."""
+
+    by: str
+    node: str
+    operator: str
+    words: str
+
+    def __str__(self) -> str:
+        where = f"node '{self.node}' ({self.operator}): " if self.operator else ""
+        return f"{where}{self.words}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A layer of an engine. ``kind``: `gemm`, `conv`, `kgen` (made by its compiler), ...; ``reads`` and ``makes``:
+    float types; ``nodes``: those of the file that it computes."""
+
+    name: str
+    kind: str
+    reads: frozenset[str]
+    makes: frozenset[str]
+    nodes: tuple[str, ...]
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is a whole attention."""
+        return ATTENTION in self.name
+
+    @property
+    def casts(self) -> bool:
+        """Whether it is a Cast and nothing else."""
+        return bool(_MOVES.match(self.name)) and len(self.reads | self.makes) > 1
+
+    @property
+    def dtype(self) -> str:
+        """Its float types as a report names them: `float16`, `float16->float32`, or an empty string."""
+        reads, makes = "/".join(sorted(self.reads)), "/".join(sorted(self.makes))
+        return reads if reads == makes or not makes else makes if not reads else f"{reads}->{makes}"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What was built. ``size``: of the serialized engine, in bytes."""
+
+    kernels: tuple[Kernel, ...]
+    size: int
+
+    @cached_property
+    def attentions(self) -> int:
+        """Kernels that are a whole attention each."""
+        return sum(kernel.attends for kernel in self.kernels)
+
+    @cached_property
+    def casts(self) -> int:
+        """Kernels that are Casts and nothing else."""
+        return sum(kernel.casts for kernel in self.kernels)
+
+    @cached_property
+    def types(self) -> Counter[str]:
+        """Kernels by their float types."""
+        return Counter(kernel.dtype for kernel in self.kernels if kernel.dtype)
+
+
+@dataclass(frozen=True)
+class BuildAnswer:
+    """What became of one model. ``engine``: None where it is refused, or was only parsed; ``died``: how the process
+    ended that was to build it, which is a refusal too."""
+
+    runtime: str
+    refused: tuple[RefusedNode, ...] = ()
+    engine: Engine | None = None
+    died: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was taken."""
+        return not (self.refused or self.died)
+
+    @property
+    def why(self) -> str:
+        """What TensorRT says, in one line; empty if it was taken."""
+        return self.died or "; ".join(map(str, self.refused))
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """A model to be built. ``sizes``: of open dimensions, by `NAME` or `INPUT:AXIS`: least, best, largest;
+    ``values``: of inputs that are shapes; ``capabilities``: of the GPUs to build for, as `89`; TensorRT's own choice
+    if empty."""
+
+    model: str | os.PathLike[str] | onnx.ModelProto
+    folder: str = ""
+    sizes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+
+
+def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswer:
+    """What becomes of one model.
+
+    Args:
+        job: the model, and what its engine is for.
+        python: the interpreter of an environment with TensorRT for RTX; this one if empty.
+        engine: build it too; else only parse.
+
+    Raises:
+        AmpError: AMP501 where that environment has no TensorRT, AMP508 for one that cannot be started.
+    """
+    return next(build_all([job], python=python, engine=engine))
+
+
+def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True) -> Iterator[BuildAnswer]:
+    """What becomes of each of several models, in their order: a process takes them up to the first that it refuses."""
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as scratch:
+        written = [_written(job, Path(scratch, f"{number}.onnx")) for number, job in enumerate(jobs)]
+        while written:
+            told = _asked(written, python, engine, Path(scratch))
+            yield from told
+            written = written[len(told) :]
+
+
+def _written(job: BuildJob, path: Path) -> dict[str, Any]:
+    proto, folder = named(job.model, job.folder)
+    path.write_bytes(proto.SerializeToString())
+    kinds = {node.name: kind_of(node) for node, _ in walk(proto.graph)}
+    sizes = {name: list(said) for name, said in job.sizes.items()}
+    values = {name: list(said) for name, said in job.values.items()}
+    return {
+        "model": str(path), "folder": folder, "sizes": sizes, "values": values, "capabilities": list(job.capabilities),
+        "kinds": kinds,
+    }  # fmt: skip
+
+
+def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Path) -> list[BuildAnswer]:
+    """The answers of one process: at least one."""
+    jobs, answers = scratch / "jobs.json", scratch / "answers.jsonl"
+    jobs.write_text(json.dumps({"models": written, "build": engine}), encoding="utf-8")
+    answers.unlink(missing_ok=True)
+    ended = _run([python or sys.executable, "-I", tensorrt_one.__file__, str(jobs), str(answers)])
+    lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
+    whole = [json.loads(line) for line in lines if line.endswith("\n")]
+    found = [_read(told, job["kinds"], python) for told, job in zip(whole, written, strict=False)]
+    if ended and len(found) < len(written):
+        found.append(BuildAnswer("TensorRT for RTX", died=ended))
+    return found
+
+
+def _run(words: list[str]) -> str:
+    """Runs a child to its end or to that of its time; how it ended, empty for well."""
+    try:
+        ended = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
+    except OSError as error:
+        hint = "name the python of an environment with TensorRT for RTX"
+        raise AmpError("AMP508", f"cannot be started: {error.strerror or error}", where=words[0], hint=hint) from error
+    except subprocess.TimeoutExpired:
+        return f"no engine was built within {SECONDS:g} seconds"
+    if ended.returncode < 0:
+        died = signal.strsignal(-ended.returncode) or f"signal {-ended.returncode}"
+        return f"TensorRT dies of it: {died}"
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
+        raise AmpError("AMP508", f"is no Python that can be asked: {last}", where=words[0])
+    return ""
+
+
+def _read(told: dict[str, Any], kinds: Mapping[str, str], python: str) -> BuildAnswer:
+    if "error" in told:
+        place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
+        raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
+    refused = dict.fromkeys(_refusal(**said, kinds=kinds) for said in told["refused"])
+    engine = Engine(tuple(read_kernels(told["layers"])), told["bytes"]) if told["bytes"] else None
+    return BuildAnswer(f"TensorRT for RTX {told['runtime']}", tuple(refused), engine)
+
+
+def _refusal(by: str, node: str, operator: str, words: str, kinds: Mapping[str, str]) -> RefusedNode:
+    """With the node that the builder's words name, if they name one."""
+    node = node or next((part for part in _BETWEEN.split(words) if part in kinds), "")
+    return RefusedNode(by, node, operator or kinds.get(node, ""), shown(words))
+
+
+def shown(words: str) -> str:
+    """TensorRT's words in one line, without what it says where there is no GPU, whatever the model."""
+    lines = [line for line in _WORDS.sub("", words).splitlines() if not any(noise in line for noise in NOISE)]
+    return " ".join(" ".join(lines).split())
+
+
+def read_kernels(text: str) -> Iterator[Kernel]:
+    """The kernels in the list that the builder logs of an engine."""
+    for line in text.partition("\nI/O Tensors:")[0].splitlines():
+        head, found, rest = line.partition(", LayerType: ")
+        if not (found and head.startswith("Name: ")):
+            continue
+        kind, *parts = _FIELD.split(rest)
+        fields = dict(part.split(": ", 1) for part in parts if ": " in part)
+        read = [*_tensors(fields.get("Inputs", "")), *_tensors(fields.get("Constants", ""), least=2)]
+        nodes = tuple(_NODE.findall(fields.get("Metadata", "")))
+        yield Kernel(
+            head[6:], kind.split(",")[0], frozenset(read), frozenset(_tensors(fields.get("Outputs", ""))), nodes
+        )
+
+
+def _tensors(text: str, least: int = 0) -> Iterator[str]:
+    """The float types in a list of tensors; constants of fewer elements than ``least`` are a product's factors."""
+    for _, shape, dtype in _TENSOR.findall(text):
+        sizes = [int(size) for size in re.findall(r"\d+", shape)]
+        if dtype in TYPES and max(sizes, default=1) >= least:
+            yield TYPES[dtype]
