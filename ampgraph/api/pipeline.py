@@ -13,12 +13,14 @@ from ..core.low_types import low_type
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan
 from ..core.rewrites import Rewrite
+from ..oplists.traits import traits
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
 from ..planner.guards.weights import exceeds
 from ..planner.options import Options
 from ..planner.steps import find_rewrites, make_plan
+from ..rules.together import rounded_together
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
@@ -74,8 +76,9 @@ def settled_plan(
     return plan, flow
 
 
-def followed(plan: Plan, graph: Graph) -> Dataflow:
-    """Carries out the rewrites of a plan that is given, if it is this model's; the dataflow that it speaks of."""
+def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
+    """Carries out the rewrites of a plan that is given, if it is this model's. The plan, with what one of an older
+    format does not say, and the dataflow that it speaks of."""
     graph.prepare()
     graph.settle_shapes()
     graph.refuse_training()
@@ -87,7 +90,10 @@ def followed(plan: Plan, graph: Graph) -> Dataflow:
         )
     low_io = frozenset(plan.low_io)
     _refuse_other_weights(plan, graph.dataflow(plan.dtype, low_io))
-    return carried_out(plan.rewrites, graph, plan.dtype, low_io)
+    flow = carried_out(plan.rewrites, graph, plan.dtype, low_io)
+    if plan.together is None:  # as every version decided that wrote format 1, when it applied a plan
+        plan = replace(plan, together=rounded_together(flow, traits(), plan.dtype, plan.weights))
+    return plan, flow
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:

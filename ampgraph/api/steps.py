@@ -236,7 +236,8 @@ def decide(
         plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
         return Planned(plan, flow, options.lists, given=False)
     assert plan is not None  # one of the two is there
-    return Planned(plan, pipeline.followed(plan, graph), lists_of_plan(plan), given=True)
+    plan, flow = pipeline.followed(plan, graph)
+    return Planned(plan, flow, lists_of_plan(plan), given=True)
 
 
 def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:

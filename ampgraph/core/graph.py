@@ -75,13 +75,23 @@ class Editor(Protocol):
         """Puts a float32 -> low -> float32 pair between a value and the given uses."""
         ...
 
-    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
+    def weight(
+        self,
+        value: Value,
+        store: str,
+        dtype: str,
+        uses: Iterable[UseKey],
+        floor: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors.
+
+        ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite."""
         ...
 
-    def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds low parameters again, so that their errors cancel: those of a norm with stored statistics, or the
-        factor of a scaling with the operands of the product beside it."""
+    def round_together(self, op: Op, dtype: str) -> bool:
+        """Rounds the parameters of a norm with stored statistics, which were rounded one by one, again, so that their
+        errors cancel. False where it has no such four."""
         ...
 
     def bypass(self, op: Op) -> bool:

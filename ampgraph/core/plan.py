@@ -64,6 +64,20 @@ class WeightEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class JointRounding:
+    """Stored operands rounded together, so that their errors cancel in what an operator computes.
+
+    ``shares``: (scope, stored tensor, factor): it is multiplied by the factor before it is rounded, which gives it what
+    rounding takes from the operator's own number. None: the operator is a norm with stored statistics; of the low
+    numbers beside each of its four parameters those are taken that come closest together."""
+
+    scope: str
+    index: int
+    why: Why
+    shares: tuple[tuple[str, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rounding:
     """A float32 value that some float32 readers get rounded to low and widened again, as a policy wants it."""
 
@@ -97,6 +111,7 @@ class Plan:
     decisions: list[Decision] = field(default_factory=list)
     casts: list[CastEdge] = field(default_factory=list)
     weights: list[WeightEdit] = field(default_factory=list)
+    together: list[JointRounding] | None = field(default_factory=list)  # None: a plan of format 1 does not say
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -146,6 +161,8 @@ class Plan:
         tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
         for key in ("casts", "weights", "rewrites", "roundings", "notes"):
             tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
+        if self.together is not None:
+            tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
         parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
         parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
         return "{" + ",\n".join(parts) + "}\n"
@@ -180,6 +197,7 @@ class Plan:
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
+                together=[_together(*row) for row in data["together"]] if "together" in data else None,
                 rewrites=[read_row(row, old=number == 1) for row in data["rewrites"]],
                 roundings=[Rounding(**{**row, "uses": _uses(row["uses"])}) for row in data["roundings"]],
                 notes=[Note(**row) for row in data["notes"]],
@@ -216,6 +234,11 @@ def _text(value: Any) -> str:
 def _lines(items: list[Any]) -> str:
     """One item a line, so that two plans can be compared."""
     return ",\n".join(map(_text, items))
+
+
+def _together(scope: str, index: int, rule: str, text: str, shares: Iterable[Any]) -> JointRounding:
+    given = tuple((str(where), str(value), float(factor)) for where, value, factor in shares)
+    return JointRounding(str(scope), int(index), Why(rule, text), given)
 
 
 def _uses(rows: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.dataflow import NONE, Dataflow, Op
-from ..oplists.patterns import Region
-from .known import Asked, Known
+from ..oplists.patterns import Region, find_regions
+from .known import Asked, Known, named
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
 WIDE_NODES = 3  # a kernel in float32 and its two Casts
@@ -85,6 +85,14 @@ def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]
     return found
 
 
+def regions(flow: Dataflow) -> list[Region]:
+    """Every region of a model but for products with their bias, looked for once."""
+    if Region not in flow.memo:
+        flow.memo[Region] = list(find_regions(flow))
+    found: list[Region] = flow.memo[Region]
+    return found
+
+
 def fused_regions(known: Known) -> Iterator[Region]:
     """The regions that the target fuses, but in functions and where the user speaks of one; none in a model without a
     product that may be low."""
@@ -92,9 +100,10 @@ def fused_regions(known: Known) -> Iterator[Region]:
     fuses = options.kernels.fuses
     if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
         return
-    for region in known.regions:
+    spoken = named(known)
+    for region in regions(flow):
         shared = flow.scopes[region.result.scope].kind == "function"
-        if region.kind in fuses and not shared and not any(op.id in known.named for op in region.ops):
+        if region.kind in fuses and not shared and not any(op.id in spoken for op in region.ops):
             yield region
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from ..core.arrays import Array
@@ -10,7 +10,6 @@ from ..core.dataflow import Dataflow, Op
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
-from ..oplists.patterns import Region
 from ..oplists.traits import Traits
 
 
@@ -36,12 +35,27 @@ class Asked(Protocol):
         ...
 
     @property
+    def fp32(self) -> tuple[str, ...]:
+        """Patterns of nodes that stay float32."""
+        ...
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The same of an earlier conversion."""
+        ...
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Patterns of nodes that somebody speaks of."""
+        ...
+
+    @property
     def rewrites(self) -> frozenset[str]:
         """Names of the rewrites that are asked for."""
         ...
 
 
-class Numbers(Protocol):
+class NumbersOfFile(Protocol):
     """Numbers that follow from the file alone."""
 
     def row(self, value: int) -> Array | None:
@@ -82,22 +96,16 @@ class Known(Protocol):
         ...
 
     @property
-    def regions(self) -> Sequence[Region]:
-        """Every region but for products with their bias."""
+    def passing(self) -> Collection[int]:
+        """Values that were measured to leave the low range."""
+        ...
+
+    def touched(self, patterns: tuple[str, ...]) -> set[int]:
+        """The operators that some pattern of the user's names."""
         ...
 
     @property
-    def named(self) -> Collection[int]:
-        """Operators that the user speaks of, or an earlier conversion: they stay."""
-        ...
-
-    @property
-    def wide(self) -> Collection[int]:
-        """Values that are float32, since somebody wants them so or they were measured to leave the low range."""
-        ...
-
-    @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumbersOfFile:
         """Numbers that follow from the file alone."""
         ...
 
@@ -109,3 +117,17 @@ class Known(Protocol):
 
 IsLow = Callable[[int], bool]
 """Whether a unit is low in a trial plan."""
+
+
+def named(known: Known) -> set[int]:
+    """Operators that the user speaks of, or an earlier conversion: they stay."""
+    return touched(known, known.options.named)
+
+
+def touched(known: Known, patterns: tuple[str, ...]) -> set[int]:
+    """The operators that some pattern names, looked for once."""
+    memo = known.flow.memo
+    if patterns not in memo:
+        memo[patterns] = known.touched(patterns)
+    found: set[int] = memo[patterns]
+    return found

@@ -9,10 +9,8 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
-from ...oplists.traits import has
 from . import norm_tensors
 from .casts import Casts, copy_layer
-from .factors import round_factor
 from .handles import Handles
 from .named_types import name_type
 from .placing import Placing
@@ -83,18 +81,25 @@ class OnnxEditor:
         low = self._casts.of(value, dtype)
         self._readers.give(self._casts.new(value, low, FLOAT32), uses)
 
-    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
+    def weight(
+        self,
+        value: Value,
+        store: str,
+        dtype: str,
+        uses: Iterable[UseKey],
+        floor: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Changes a stored tensor. See `Editor.weight`."""
         self._edited = True
-        copy = change_weight(self.handles, value, store, dtype, floor)
+        copy = change_weight(self.handles, value, store, dtype, floor, factor)
         if copy is not None:
             self._readers.give(copy, uses)
 
-    def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds stored operands again, so that their errors cancel. See `Editor.round_together`."""
+    def round_together(self, op: Op, dtype: str) -> bool:
+        """Rounds the parameters of a norm again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        rounding = round_factor if has(op.role, "scalings") else norm_tensors.round_together
-        rounding(self.handles.node(op), dtype)
+        return norm_tensors.round_together(self.handles.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""

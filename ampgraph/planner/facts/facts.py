@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,6 @@ from ...core.borders import Borders
 from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
 from ...oplists.operators import Listing
-from ...oplists.patterns import Region, find_regions
 from ...oplists.traits import Traits
 from ..options import Options
 from ..selection import touched
@@ -23,7 +22,7 @@ from .sizes import OpenSizes
 from .squares import Squares
 from .whole import Whole
 
-OF_FILE = ("borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "regions", "_before")
+OF_FILE = ("borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before")
 """Facts that neither a level nor kernels change."""
 
 
@@ -73,16 +72,9 @@ class Facts:
         """The list entry of an operator."""
         return self.options.lists.listing(self.flow, op)
 
-    @cached_property
-    def named(self) -> set[int]:
-        """Operators that the user speaks of, or an earlier conversion."""
-        return touched(self.flow, self.options.named)
-
-    @cached_property
-    def wide(self) -> Collection[int]:
-        """Values that somebody wants in float32, or that were measured to pass the limit."""
-        ops = touched(self.flow, (*self.options.fp32, *self.options.pinned))
-        return {*self.passing, *(value for op in ops for value in self.flow.ops[op].outputs)}
+    def touched(self, patterns: tuple[str, ...]) -> set[int]:
+        """The operators that some pattern names."""
+        return touched(self.flow, patterns)
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
@@ -106,11 +98,6 @@ class Facts:
                     add(op.inputs)
             self._before[ops] = found
         return self._before[ops]
-
-    @cached_property
-    def regions(self) -> list[Region]:
-        """Every region but for products with their bias."""
-        return list(find_regions(self.flow))
 
     # -- values -------------------------------------------------------------------------------------------------------
 

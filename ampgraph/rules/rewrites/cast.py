@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import LOW, NodeEditor
-from ..known import Known
+from ..known import Known, named
 from ..rewrite import Idle, is_inside
 
 
@@ -28,7 +28,7 @@ class IdleCast(Idle):
             if not is_inside(flow, op):
                 continue
             back = _back(known, op)
-            if (back or _does_nothing(flow, op)) and not any(one.id in known.named for one in (op, *back)):
+            if (back or _does_nothing(flow, op)) and not any(one.id in named(known) for one in (op, *back)):
                 yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:

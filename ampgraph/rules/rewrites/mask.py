@@ -11,6 +11,7 @@ import numpy as np
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ...core.graph import Attribute, NodeEditor
 from ...oplists.traits import at
+from ..fusions import regions
 from ..known import IsLow, Known
 from ..rewrite import RewriteRule, in_function
 
@@ -147,5 +148,5 @@ def _is_fused(known: Known) -> bool:
     by the operators that make it, and starts at a norm."""
     if not any(broken.mask_below for broken in known.options.kernels.broken.values()):
         return False
-    kinds = (*(op.role for op in known.flow.ops), *(region.kind for region in known.regions))
+    kinds = (*(op.role for op in known.flow.ops), *(region.kind for region in regions(known.flow)))
     return any(known.traits.has(kind, "centres_features") for kind in kinds)

@@ -10,8 +10,8 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Shape, Value
 from ...core.graph import Attribute, NodeEditor
 from ...oplists.pattern_files import oldest_rewrite
 from ...oplists.patterns import Region
-from ..fusions import is_fused, norm_axis, whole
-from ..known import Known
+from ..fusions import is_fused, norm_axis, regions, whole
+from ..known import Known, named
 from ..rewrite import RewriteRule, in_function
 
 
@@ -38,7 +38,7 @@ class Norm(RewriteRule):
     def find(cls, known: Known) -> Iterator[Norm]:
         """Norms that would be low, or that a runtime would fuse with a Cast."""
         flow = known.flow
-        for region in known.regions if flow.opset >= oldest_rewrite() else ():
+        for region in regions(flow) if flow.opset >= oldest_rewrite() else ():
             axis = norm_axis(flow, region) if _wanted(known, region) else None
             if axis is None or not _may_go(known, region, axis):
                 continue
@@ -98,7 +98,7 @@ def _wanted(known: Known, region: Region) -> bool:
 def _may_go(known: Known, region: Region, axis: int) -> bool:
     """Whether nobody else speaks of or reads what is inside, and what is stored lies along the axis."""
     flow, ids = known.flow, {op.id for op in region.ops}
-    if in_function(flow, region.result) or any(op.id in known.named for op in region.ops):
+    if in_function(flow, region.result) or any(op.id in named(known) for op in region.ops):
         return False
     inner = (v for op in region.ops if op is not region.result for v in op.outputs)
     private = all(use.op in ids for v in inner for use in flow.uses[v])

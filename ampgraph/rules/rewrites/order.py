@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import Dataflow
 from ...core.graph import NodeEditor
-from ..known import IsLow, Known
+from ..known import IsLow, Known, named
 from ..rewrite import RewriteRule, in_function
 
 
@@ -30,7 +30,7 @@ class NumberFirst(RewriteRule):
         for op in flow.with_roles(kinds):
             if not op.slots or len(op.inputs) != 2 or not known.masks.broken_number(op):
                 continue
-            if not in_function(flow, op) and flow.scalar(op.inputs[0]) is None and op.id not in known.named:
+            if not in_function(flow, op) and flow.scalar(op.inputs[0]) is None and op.id not in named(known):
                 mask, number = (flow.values[value].name for value in op.inputs)
                 yield cls("order", *cls.place(flow, op), number, mask)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.graph import NodeEditor
-from ..known import Known
+from ..known import Known, named
 from ..rewrite import Idle, is_inside
 
 
@@ -22,7 +22,7 @@ class IdlePad(Idle):
     def find(cls, known: Known) -> Iterator[IdlePad]:
         flow = known.flow
         for op in flow.with_roles(known.traits.operators("pads")):
-            if _is_idle(known, op) and op.id not in known.named:
+            if _is_idle(known, op) and op.id not in named(known):
                 yield cls("pad", *cls.place(flow, op), flow.values[op.inputs[0]].name)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:

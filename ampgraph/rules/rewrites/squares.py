@@ -10,7 +10,7 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Value
 from ...core.graph import NodeEditor
 from ...oplists.patterns import Region
 from ..fusions import fused_regions, is_closed, is_split, whole
-from ..known import Known
+from ..known import Known, touched
 from ..rewrite import RewriteRule
 
 CUBED = {"tanh": "tanh of squares"}
@@ -69,9 +69,11 @@ def _is_better(known: Known, region: Region) -> bool:
     fused, other = options.kernels.fuses[region.kind], CUBED.get(region.variant, "")
     if other not in fused.wide_variants or not is_closed(flow, region):
         return False
+    ops = touched(known, (*options.fp32, *options.pinned))
+    values = {*known.passing, *(v for op in ops for v in flow.ops[op].outputs)}
     listing = options.lists.of(region.kind)
     wide = listing is not None and options.level.of(listing.cls) == "float32"
-    wide = wide or any(v in known.wide for op in region.ops for v in (*op.inputs, *op.outputs))
+    wide = wide or any(v in values for op in region.ops for v in (*op.inputs, *op.outputs))
     split = is_split(flow, options, region)
     by_power = split or any(flow.scalar(v) == CUBE for op in region.ops for v in op.inputs if v != NONE)
     return wide or not by_power or (split and options.level.kept != "low")
