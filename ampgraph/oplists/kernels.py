@@ -148,6 +148,8 @@ class Kernels:
     provider: str
     missing: str
     """A kernel missing in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts), `schema`."""
+    builder: str
+    """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
     """Operator -> what its kernel does in float32 on low data."""
     tied: Mapping[str, TypeGroups]
@@ -294,6 +296,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         target=target,
         provider=data["provider"],
         missing=data["missing"],
+        builder=data.get("builder", ""),
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
