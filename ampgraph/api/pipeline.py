@@ -1,9 +1,12 @@
-"""What a conversion does to a graph: a plan is made or followed, and the passes run."""
+"""What a conversion does to a graph: a plan is made or followed, and the passes run.
+
+The planner is imported where a plan is made: one that is given is followed without it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..core.annotations import pinned_in
 from ..core.dataflow import Dataflow
@@ -17,16 +20,19 @@ from ..oplists.traits import traits
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
-from ..planner.guards.weights import exceeds
-from ..planner.options import Options
-from ..planner.steps import find_rewrites, make_plan
+from ..rules.stored import exceeds
 from ..rules.together import rounded_together
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 
 def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
     """Sorts a graph and edits it by what `find_rewrites` finds: a dataflow of the result, and what was done."""
     graph.prepare()
     graph.refuse_training()
+    from ..planner.steps import find_rewrites
+
     rewrites = find_rewrites(graph.dataflow(options.dtype, low_io), options)
     return carried_out(rewrites, graph, options.dtype, low_io), rewrites
 
@@ -66,6 +72,8 @@ def settled_plan(
         raise AmpError(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
         )
+    from ..planner.steps import make_plan
+
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]

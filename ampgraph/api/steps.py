@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
@@ -21,13 +23,10 @@ from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
-from ..core.verdict import CheckVerdict, unchecked
+from ..core.verdict import CheckVerdict, PrecisionWarning, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..oplists.operators import OpLists
-from ..planner.alternatives import alternatives
-from ..planner.options import Options
-from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .check import Checking, beyond, check, lowers, replayed
@@ -38,6 +37,9 @@ from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import AUTO, moved
 from .optimize import Optimize, optimised
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -88,12 +90,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the dataflow that it speaks of. ``given``: somebody else made it, so that its faults are not ours."""
+    """A plan and the dataflow that it speaks of. ``own``: the lists that it was made by; None where somebody else made
+    it, so that its faults are not ours."""
 
     plan: Plan
     flow: Dataflow
-    lists: OpLists
-    given: bool
+    own: OpLists | None
+
+    @property
+    def lists(self) -> OpLists:
+        """The lists that it was made by, without a user's where somebody else made it."""
+        from ..planner.resolve import lists_of_plan
+
+        return lists_of_plan(self.plan) if self.own is None else self.own
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,8 @@ def run(job: Job, progress: Progress = silent) -> Conversion:
         decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
         decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
         if job.report and options is not None:
+            from ..planner.alternatives import alternatives
+
             decided.plan.notes += alternatives(decided.flow, options, decided.plan)
         ranges = None if options is None else options.ranges
         made = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
@@ -158,6 +169,8 @@ def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
 ) -> tuple[Graph, Options, frozenset[str]]:
     """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
+    from ..planner.resolve import resolve
+
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
@@ -173,7 +186,11 @@ def ready(
 def words(job: Job) -> tuple[Plan | None, Options | None]:
     """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
-    options = resolve(job.recipe, format_of(job.model)) if plan is None else None
+    options = None
+    if plan is None:
+        from ..planner.resolve import resolve
+
+        options = resolve(job.recipe, format_of(job.model))
     job.measuring.check(job.recipe)
     if job.dry_run and job.measuring.out is not None:
         hint = "leave --dry-run away to keep what is measured"
@@ -234,17 +251,16 @@ def decide(
     progress("planning", 0, 0)
     if options is not None:
         plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
-        return Planned(plan, flow, options.lists, given=False)
+        return Planned(plan, flow, options.lists)
     assert plan is not None  # one of the two is there
-    plan, flow = pipeline.followed(plan, graph)
-    return Planned(plan, flow, lists_of_plan(plan), given=True)
+    return Planned(*pipeline.followed(plan, graph), None)
 
 
 def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
     plan, flow = decided.plan, decided.flow
-    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes, job.metadata)
+    return pipeline.applied(graph, plan, flow, decided.own is None, job.passes, job.check_passes, job.metadata)
 
 
 def report(
@@ -318,6 +334,17 @@ def verdict_on(
             reference = Path(folder) / f"reference{SUFFIXES[graph.format]}"
             adapters.load(job.model)[0].save(reference)
         return check(reference, written, plan, job.checking, job.measuring, dims, recipe)
+
+
+def announce(verdict: CheckVerdict | None, check: str | None) -> None:
+    """A check that was missed, or is in doubt, is not passed over. Raises AmpError AMP507 where it had to be met."""
+    if verdict is None or verdict.ok:
+        return
+    if check == "require" and not verdict.stands:
+        hint = "with check='auto' the file is written all the same"
+        raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
+    if verdict.missed or verdict.doubtful:
+        warnings.warn(PrecisionWarning(verdict), stacklevel=3)
 
 
 @contextlib.contextmanager
