@@ -193,7 +193,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
         options = resolve(job.recipe, format_of(job.model))
     job.measuring.check(job.recipe)
     if job.dry_run and job.measuring.out is not None:
-        hint = "leave --dry-run away to keep what is measured"
+        hint = "omit --dry-run to keep what is measured"
         raise AmpError("AMP311", "--ranges-out and --dry-run exclude each other", hint=hint)
     return plan, options
 

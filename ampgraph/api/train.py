@@ -213,7 +213,7 @@ def _opened(
         ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
-            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
     if distributed is not None and launched()[1] > 1:
         message = "a .mindir file is trained by one process, and this is one of several"
         raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
