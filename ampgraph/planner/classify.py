@@ -137,7 +137,7 @@ def _looks(options: Options, kind: str) -> list[Look]:
     looks: tuple[tuple[object, Look], ...] = (
         (broken.before, _broken_before),
         (broken.reads, _broken_type),
-        (broken.runs, _left),
+        (broken.runs or broken.without, _left),
         (broken.mask_below, broken_mask),
         (broken.sums, broken_sum),
     )
@@ -302,7 +302,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
-    if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
+    given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
+    if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
         later = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
@@ -312,6 +313,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        said = options.kernels.refused.get(kind, {}).get(options.dtype)
+        text += f": {said}" if said else ""
         later = freed_at(facts.flow, options, unit)
         return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None
