@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -13,13 +14,13 @@ from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
 from ..core.spellings import KEEP_IO
-from .check import Checking
+from ..core.verdict import CheckVerdict, PrecisionWarning
+from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .measuring import Measuring
 from .pictures import picture_conversion, refuse_page
-from .repair import convert_and_repair
-from .steps import Job, announce
+from .steps import Checking, Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -133,9 +134,9 @@ def convert(
         checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
         optimize=optimize,
     )  # fmt: skip
-    done = convert_and_repair(job, progress or silent)
+    done = convert_and_check(job, progress or silent)
     picture_conversion(html, done.graph, done.summary, done.choices)
-    announce(done.verdict, check)
+    _announce(done.verdict, check)
     return done.model() if output is None else output
 
 
@@ -145,6 +146,17 @@ def _of_right_kinds(plan: object, output: object, passes: object, progress: obje
     of_path("output", output)
     callables("passes", passes)
     a_callable("progress", progress)
+
+
+def _announce(verdict: CheckVerdict | None, check: str | None) -> None:
+    """A check that was missed, or is in doubt, is not passed over. Raises AmpError AMP507 where it had to be met."""
+    if verdict is None or verdict.ok:
+        return
+    if check == "require" and not verdict.stands:
+        hint = "with check='auto' the file is written all the same"
+        raise AmpError("AMP507", f"the result was not kept: {verdict}", hint=hint)
+    if verdict.missed or verdict.doubtful:
+        warnings.warn(PrecisionWarning(verdict), stacklevel=3)
 
 
 def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from ..core.arguments import of_kind, of_path
 from ..core.collector import quiet_collector
 from ..core.plan import Plan
 from ..core.recipe import OtherFields, Recipe
 from ..formats.checks import faults_reported
 from . import pipeline
-from .check import Checking
+from .convert import convert
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike, path_of
 from .measuring import Measuring
-from .steps import Job, announce, ready, run
+from .steps import ready
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,9 +61,4 @@ def apply(model: PathLike, plan: Plan, *, output: None = None) -> FromPath: ...
 
 def apply(model: Model, plan: Plan, *, output: PathLike | None = None) -> object:
     """Applies a plan to the model that it was made for. Raises AmpError AMP403 for another model."""
-    of_kind("plan", plan, (Plan,), "give what ampgraph.plan returned, or Plan.read(FILE)")
-    of_path("output", output)
-    place = None if output is None else Path(output)
-    done = run(Job(model, Recipe(), plan, output=place, checking=Checking(None)))
-    announce(done.verdict, None)
-    return done.model() if output is None else output
+    return convert(model, plan=plan, output=output)

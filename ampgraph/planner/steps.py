@@ -17,7 +17,6 @@ from .options import Options, with_kernels
 from .overrides import read_overrides
 from .policies.registry import policy
 from .regions import Regions
-from .stages import Tied
 
 __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
@@ -70,4 +69,4 @@ def ordered(names: Collection[str]) -> list[type[RewriteRule]]:
 def _check_patterns(facts: Facts) -> None:
     """Raises AmpError for a mistake in the user's patterns, at every level."""
     ledger, none = Ledger(facts.flow), Regions()
-    ledger.take(read_overrides(facts, none, Tied(ledger.take())))
+    ledger.take(read_overrides(facts, none, ledger.take()))

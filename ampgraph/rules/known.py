@@ -54,6 +54,10 @@ class Asked(Protocol):
         """Names of the rewrites that are asked for."""
         ...
 
+    def touched(self, flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+        """The operators that some pattern of the user's names."""
+        ...
+
 
 class NumbersOfFile(Protocol):
     """Numbers that follow from the file alone."""
@@ -100,10 +104,6 @@ class Known(Protocol):
         """Values that were measured to leave the low range."""
         ...
 
-    def touched(self, patterns: tuple[str, ...]) -> set[int]:
-        """The operators that some pattern of the user's names."""
-        ...
-
     @property
     def numbers(self) -> NumbersOfFile:
         """Numbers that follow from the file alone."""
@@ -128,6 +128,6 @@ def touched(known: Known, patterns: tuple[str, ...]) -> set[int]:
     """The operators that some pattern names, looked for once."""
     memo = known.flow.memo
     if patterns not in memo:
-        memo[patterns] = known.touched(patterns)
+        memo[patterns] = known.options.touched(known.flow, patterns)
     found: set[int] = memo[patterns]
     return found

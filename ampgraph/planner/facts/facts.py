@@ -11,8 +11,8 @@ from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
 from ...oplists.operators import Listing
 from ...oplists.traits import Traits
+from ..joints import Joint, find_joints
 from ..options import Options
-from ..selection import touched
 from .bounds import Bounds
 from .extents import Extents
 from .masks import Masks
@@ -72,10 +72,6 @@ class Facts:
         """The list entry of an operator."""
         return self.options.lists.listing(self.flow, op)
 
-    def touched(self, patterns: tuple[str, ...]) -> set[int]:
-        """The operators that some pattern names."""
-        return touched(self.flow, patterns)
-
     # -- ways ---------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -98,6 +94,11 @@ class Facts:
                     add(op.inputs)
             self._before[ops] = found
         return self._before[ops]
+
+    @cached_property
+    def joints(self) -> list[Joint]:
+        """Pairs of operators that the target would make one kernel of in float32."""
+        return find_joints(self.flow, self.options)
 
     # -- values -------------------------------------------------------------------------------------------------------
 
