@@ -124,11 +124,10 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from ..api.check import Checking
+        from ..api.check import convert_and_check
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
-        from ..api.repair import convert_and_repair
-        from ..api.steps import Job
+        from ..api.steps import Checking, Job
 
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
@@ -140,7 +139,7 @@ def convert(
             checking=Checking(check, tolerance, repair, metric), optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
-        result = convert_and_repair(job, bar.part)
+        result = convert_and_check(job, bar.part)
         picture_conversion(html, result.graph, result.summary, result.choices)
         pipe.deliver()
         done()
