@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
-from .recipe_text import quoted, split, words_of
 from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
 
 if TYPE_CHECKING:
@@ -29,6 +29,40 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .ranges import Ranges
+
+
+_PART = re.compile(r'(?:[^",]|"(?:[^"]|"")*")*')
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def split(text: str) -> list[str]:
+    """The parts of a text, without quotes and the blanks around them. Raises AmpError AMP301 for a quote left open."""
+    found, place = [], 0
+    while text.strip():
+        match = _PART.match(text, place)
+        assert match is not None  # it matches nothing too
+        place = match.end() + 1
+        if match.end() < len(text) and text[match.end()] != ",":
+            raise AmpError("AMP301", "a quote is not closed", where=text, hint='write fp32="a,b", and "" for a quote')
+        found.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
+        if place > len(text):
+            break
+    return found
+
+
+def quoted(word: str) -> str:
+    """A word as `split` reads it back."""
+    if word and word == word.strip() and not re.search(r'[",]', word):
+        return word
+    return '"' + word.replace('"', '""') + '"'
+
+
+def words_of(value: object) -> list[str]:
+    """A field's value as words."""
+    if isinstance(value, tuple):
+        return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
+    return [value if isinstance(value, str) else repr(value)]
+
 
 Given = dict[str, object]
 """Fields by name, as somebody gave them."""
@@ -204,7 +238,7 @@ class Recipe:
     def from_text(text: str) -> Recipe:
         """Reads a short text: levels and types by themselves, other fields as ``name=word``, the repeatable ones again.
 
-        Raises AmpError AMP301 for text that is none.
+        Raises AmpError AMP301 for any other text.
         """
         given: dict[str, Any] = {}
         for part in split(text):
@@ -233,7 +267,7 @@ class Recipe:
 
     @staticmethod
     def from_dict(data: Mapping[str, object], where: str = "recipe") -> Recipe:
-        """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
+        """Reads plain data back. Raises AmpError AMP401 for any other data, and what `Recipe` raises for values."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
             raise AmpError("AMP401", "is not an ampgraph recipe", where=where, hint=hint)
@@ -257,7 +291,7 @@ class Recipe:
 
     @staticmethod
     def from_json(text: str, where: str = "recipe") -> Recipe:
-        """Reads a recipe back. Raises AmpError AMP401 for text that is none, and as `Recipe`."""
+        """Reads a recipe back. Raises AmpError AMP401 for any other text, and what `Recipe` raises."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -275,7 +309,7 @@ OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fie
 def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
     """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
 
-    Raises UnknownKeyword for a name that is no field.
+    Raises UnknownKeyword for an unknown field.
     """
     for name in given:
         if name not in OPTIONS and name != KEEP_IO:
