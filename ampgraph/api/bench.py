@@ -21,7 +21,7 @@ from ..numerics.strict.session import StrictSession
 from ..numerics.trace.switched import SwitchedSession, attribute
 from ..numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from ..oplists.traits import has
-from ..planner.context import Context
+from ..planner.facts.facts import Facts
 from ..planner.options import Options
 from ..planner.policies.ampgraph import judge
 from ..planner.resolve import resolve
@@ -92,7 +92,7 @@ class Bench:
         _, plan, planned = self.convert(frozenset())
         if not plan.changes_nothing:
             low = low_values(plan, planned)
-            groups = find_groups(judge(Context(flow, self.options)).task)
+            groups = find_groups(judge(Facts.of(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
         self._search = ConfirmedSearch([g.cost for g in self.groups], tolerance, self.run, predict=self.predict)

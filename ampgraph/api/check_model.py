@@ -15,8 +15,11 @@ from ..core.errors import AmpError
 from ..core.graph import Graph, is_mindir
 from ..core.progress import Progress
 from ..formats import adapters
+from ..numerics.inputs.samples import load_samples
+from ..oplists.kernels import load_kernels
 from ..passes.fuse_casts import idle_casts
 from ..report.findings import Checked, Finding
+from ..runtime.tensorrt_rtx import BuildJob, build_all, sizes_of
 from .kinds import Data, PathLike
 from .run import opened
 from .verify import TOLERANCE, verify
@@ -34,6 +37,8 @@ def check(
     samples: int | None = None,
     tolerance: float = TOLERANCE,
     dims: Mapping[str, int] | None = None,
+    target: str = "tensorrt",
+    runtime: str = "",
     progress: Progress | None = None,
 ) -> Checked:
     """Looks whether a model file is sound: it reads, is valid, and a run of it is finite, and right.
@@ -46,12 +51,18 @@ def check(
         samples: how many at most; 4 if not given.
         tolerance: as in `verify`.
         dims: sizes of symbolic dimensions, for generated inputs.
+        target: for which ``runtime`` builds.
+        runtime: the Python of an environment with TensorRT for RTX, which parses the model and builds an engine of it
+            without a GPU: what it refuses is a finding, and so is a crash. Not asked if empty.
         progress: hears of progress: what is done, how much of it, of how much.
 
     Raises:
-        AmpError: for mistakes in the arguments and in ``data``. What is wrong with the model is a finding.
+        AmpError: for mistakes in the arguments and in ``data``; AMP404 for a target that nothing builds for, AMP501 and
+            AMP508 for a ``runtime`` that cannot be asked. What is wrong with the model is a finding.
     """
     as_annotated(check, locals())
+    if runtime and not load_kernels(target).builder:
+        raise AmpError("AMP404", f"nothing builds for {target}", hint="--runtime is for --target tensorrt")
     sound = _Check(os.fspath(model))
     with quiet_collector():
         graph = sound.read()
@@ -59,6 +70,8 @@ def check(
             sound.stored(graph)
             sound.idle(graph)
             sound.opens()
+            if runtime:
+                sound.builds(graph, runtime, against, data, dims)
             count = SAMPLES if samples is None else samples
             sound.finite(graph, data, count, dims)
             if against is not None:
@@ -139,9 +152,26 @@ class _Check:
         hint = "inspect --runtime PYTHON tells what becomes of it on its own target"
         self._found("opens", [] if found is None else [f"{found.said}, {found.why}"], hint=hint)
 
+    def builds(
+        self, graph: Graph, runtime: str, against: PathLike | None, data: Data, dims: Mapping[str, int] | None
+    ) -> None:  # fmt: skip
+        """An engine by TensorRT; a refusal that the reference meets as well is no fault of the conversion."""
+        sizes, values = sizes_of(load_samples(graph, data, count=1, dims=dims))
+        models = [path for path in (self.model, against) if path is not None]
+        answer, *others = build_all([BuildJob(path, "", sizes, values) for path in models], python=runtime)
+        said = [str(one) for one in answer.refused] or [answer.died] * bool(answer.died)
+        known = {op.name for op in graph.dataflow().ops}
+        nodes = [
+            f"--fp32 {one.node if one.node in known else f'op:{one.operator}'}" for one in answer.refused if one.node
+        ]
+        hint = f"convert it with {' '.join(nodes)}" if nodes else "ampgraph diff names what a conversion changed"
+        level = "error"
+        if others and not others[0].ok:
+            level, hint = "warning", f"{against} is refused as well: {others[0].why}"
+        self._found("builds", [f"{answer.runtime}: {words}" for words in said], level, hint)
+
     def finite(self, graph: Graph, data: Data, count: int, dims: Mapping[str, int] | None) -> None:
         """A run on a few samples."""
-        from ..numerics.inputs.samples import load_samples
 
         def run() -> list[str]:
             session = opened(self.model, strict=not is_mindir(self.model))

@@ -166,5 +166,5 @@ def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
     found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []
     if found:
-        hint = "make the plan with it, or leave plan= away"
-        raise AmpError("AMP404", f"{found[0]}= cannot change a plan that is given", hint=hint)
+        hint = "make the plan with it, or omit plan="
+        raise AmpError("AMP404", f"{found[0]}= cannot change the given plan", hint=hint)

@@ -42,8 +42,10 @@ def inspect(
         recipe: the `ampgraph.Recipe` of the conversion, or its short text: its policy and lists say which operators
             are heavy and why a Cast stands where it does.
         fusions: ask ONNX Runtime what it makes of both on the recipe's target: fused operators, placement, copies and
-            Casts left. Opens a session of each in a process of its own; runs nothing.
-        runtime: the Python of an environment whose onnxruntime has the target's provider; this one if empty.
+            Casts left. Opens a session of each in a process of its own; runs nothing. For TensorRT: build an engine of
+            each, for the recipe's ``dims`` where dimensions are open; kernels, their types, fused attentions, bytes.
+        runtime: the Python of an environment whose onnxruntime has the target's provider, or with TensorRT for RTX
+            for that target; this one if empty.
         html: write a page there, whole or not at all: the graph by layers, precision as colour, reasons the file says.
         progress: hears what is done next.
         **fields: of the recipe; each replaces the recipe's own:
@@ -53,8 +55,11 @@ def inspect(
     """
     as_annotated(inspect, locals())
     wanted = recipe_for(inspect, recipe, fields)
-    provider = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"]).provider if fusions else ""
+    kernels = load_kernels(wanted.target or DEFAULT_TARGETS["ONNX"])
     refuse_page(html, model, against)
-    found = inspected(model, against, lists=lists_of(wanted), provider=provider, runtime=runtime, progress=progress)
+    found = inspected(
+        model, against, lists=lists_of(wanted), provider=kernels.provider if fusions else "", runtime=runtime,
+        builder=kernels.builder, dims=dict(wanted.dims), progress=progress,
+    )  # fmt: skip
     picture_inspection(html, model, against, found)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow
-from ..core.ranges import HIGHEST
+from ..core.low_types import low_type
 from ..numerics.inputs.sample_set import Samples
 from ..numerics.ranges.calibrate import measured_ranges
 from ..oplists.traits import has
@@ -20,7 +20,7 @@ def near_the_limit(pair: OnnxPair, drawn: Samples, seconds: float) -> str:
     product makes them: elsewhere masks are large ones.
     """
     ranges = measured_ranges(pair.source, drawn.within(MEASURED, seconds))
-    kept, end = _held_low(pair.result.dataflow()), HIGHEST["float16"]
+    kept, end = _held_low(pair.result.dataflow()), low_type("float16").largest
     known = {name: ranges.values[name] for name in kept if name in ranges.values}
     size = {name: max(found.high, -found.low if kept[name] else 0.0) for name, found in known.items()}
     name = max((name for name in size if size[name] < end), key=lambda name: size[name], default="")

@@ -1,4 +1,8 @@
-"""``--opset auto``: the least opset that frees operators or saves Casts, and moves nothing off the target."""
+"""``--opset auto``: the least opset that frees operators or saves Casts, and moves nothing off the target.
+
+Some targets take it unasked for a low type: where the types in the file decide, a schema without the type is all that
+keeps an operator in float32.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,18 @@ Score = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Moved:
-    """A graph in the opset that a recipe names. ``notes``: why there, or what that moves off the target."""
+    """A graph in the opset that a recipe names. ``notes``: why there, or what that moves off the target; ``opset``: the
+    one that was chosen for it, 0 where none was."""
 
     graph: Graph
     notes: tuple[Note, ...] = ()
+    opset: int = 0
 
 
 def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozenset[str], progress: Progress) -> Moved:
     """The model in the opset that the recipe names. ``options``: None where a plan is given. Raises AmpError AMP307."""
-    if recipe.opset == AUTO and options is not None:
+    unasked = recipe.opset is None and options is not None and options.dtype in options.kernels.raises_opset
+    if options is not None and (recipe.opset == AUTO or unasked):
         return _least(graph, replace(options, ranges=None), low_io, progress)
     after = at_given(graph, recipe, progress)
     if options is None or recipe.opset is None:
@@ -84,7 +91,7 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
         return Moved(graph, tuple(refused))
     gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], now, GAINS, strict=True) if a != b]
     note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained)}")
-    return Moved(adapters.at_opset(graph, best), (note,))
+    return Moved(adapters.at_opset(graph, best), (note,), best)
 
 
 GAINS = ("heavy nodes float32", "Casts", "other nodes float32")

@@ -9,13 +9,14 @@ from ..core.annotations import pinned_in
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.graph import DescribedGraph, Graph, StepGraph
+from ..core.low_types import low_type
 from ..core.pass_ import Pass, run
 from ..core.plan import Note, Plan, Rewrite
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
 from ..planner.guards.weights import exceeds
-from ..planner.options import Options, largest
+from ..planner.options import Options
 from ..planner.steps import find_rewrites, make_plan
 
 
@@ -61,7 +62,7 @@ def settled_plan(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
         )
     plan = make_plan(flow, options, digest)
-    plan.rewrites, plan.low_io = rewrites, sorted(low_io)
+    plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
     if isinstance(graph, StepGraph) and plan.dtype == "float16" and not plan.changes_nothing:
         plan.notes += [Note("loss scale", "", text) for text in graph.scale_doubts()]
@@ -92,7 +93,7 @@ def followed(plan: Plan, graph: Graph) -> Dataflow:
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
     """The digest does not read large weights: that the low type can hold them is looked at here."""
-    limit = largest(plan.dtype)
+    limit = low_type(plan.dtype).largest
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
     for edit in plan.weights:
         value = values.get((edit.scope, edit.value))

@@ -161,10 +161,11 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     before = graph.census() if job.report else None
     count = frozen(graph, job.recipe)
     as_given, first = graph, optimised(graph, job.optimize, options, progress)
-    move = moved(first.graph, job.recipe, options, low_io, progress)
+    recipe = job.recipe if plan is None or not plan.opset else replace(job.recipe, opset=plan.opset)
+    move = moved(first.graph, recipe, options, low_io, progress)
     graph = move.graph
     if options is not None:
-        options = job.measuring.steer(options, graph, progress)
+        options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
     decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
     decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
     if job.report and options is not None:
@@ -198,8 +199,8 @@ def ready(
     graph, _ = adapters.load(model)
     low_io = interface(graph, recipe)
     frozen(graph, recipe)
-    graph = moved(graph, recipe, options, low_io, progress).graph
-    return graph, measuring.steer(options, graph, progress), low_io
+    move = moved(graph, recipe, options, low_io, progress)
+    return move.graph, measuring.steer(replace(options, moved_to=move.opset), move.graph, progress), low_io
 
 
 # -- the steps --------------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def words(job: Job) -> tuple[Plan | None, Options | None]:
     options = resolve(job.recipe, format_of(job.model)) if plan is None else None
     job.measuring.check(job.recipe)
     if job.dry_run and job.measuring.out is not None:
-        hint = "leave --dry-run away to keep what is measured"
+        hint = "omit --dry-run to keep what is measured"
         raise AmpError("AMP311", "--ranges-out and --dry-run exclude each other", hint=hint)
     return plan, options
 

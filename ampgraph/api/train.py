@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.arguments import as_annotated
@@ -13,9 +14,9 @@ from ..core.errors import AmpError
 from ..core.files import text_file
 from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
+from ..core.renamed import warn_renamed
 from ..core.shown import Shown
 from ..report.event_log import EventLog, check_events
-from ..report.plot import check_plot, draw_losses
 from ..report.step_log import StepLog, StepRow, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.fit_options import FitOptions
@@ -46,7 +47,6 @@ class Trained(Shown):
     device: str
     strict: bool
     checkpoint: str | None
-    plot: str | None
     html: str | None
     resumed: bool
     rank: int
@@ -62,14 +62,14 @@ class Trained(Shown):
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        names = ("step", "device", "strict", "checkpoint", "plot", "html")
-        report: JsonObject = {name: getattr(self, name) for name in names if name != "html" or self.html}
+        report: JsonObject = {name: getattr(self, name) for name in ("step", "device", "strict", "checkpoint")}
+        report |= {"html": self.html} if self.html else {}
         return {**report, **({"ranks": self.ranks} if self.ranks > 1 else {}), **history_dict(self.history)}
 
 
 def trained_lines(found: Trained) -> list[str]:
     """The report of `train`."""
-    lines = closing_lines(found.history, found.checkpoint, found.plot, found.resumed)
+    lines = closing_lines(found.history, found.checkpoint, found.resumed)
     return [*lines, f"page         {found.html}"] if found.html else lines
 
 
@@ -92,7 +92,6 @@ def train(
     last_batch: str = "drop",
     normalize: Sequence[str] | None = None,
     scale: Sequence[str] | None = None,
-    plot: PathLike | None = None,
     html: PathLike | None = None,
     log: PathLike | None = None,
     tensorboard: PathLike | None = None,
@@ -102,6 +101,7 @@ def train(
     cuda_graph: bool = False,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
+    plot: PathLike | None = None,
 ) -> Trained:
     """Trains a step over data. What `ampgraph.Trainer` and its ``fit`` do, in one call, and for .mindir files too.
 
@@ -122,35 +122,43 @@ def train(
         seed: decides the order of the samples.
         last_batch: drop, keep or pad one that is not full.
         normalize: ``[INPUT=]MEAN,STD``; ``scale``: ``[INPUT=]FACTOR``, of data in files.
-        plot: a picture of the loss curve, by matplotlib.
-        html: a page with loss, loss scale, skipped steps, gradient norm and learning rate.
+        html: a page with loss (of validation too), loss scale, skipped steps, gradient norm and learning rate.
         log: a .csv file with these of every step; ``tensorboard``: a folder for TensorBoard's event files of them,
             which grow while it runs.
         distributed, communicate, shard_optimizer, cuda_graph: as `ampgraph.Trainer` takes them.
         on_step, on_epoch: hear of every step and epoch.
+        plot: what ``html`` was called before 0.2; writes the page, as .html, and goes with 0.3.
 
     Raises:
         AmpError: what `ampgraph.Trainer` and its ``fit`` raise; AMP105 for a place where nothing can be written, AMP325
             for what MindSpore has not got.
     """
     as_annotated(train, locals())
+    html = _page(plot, html)
     given, held_out = _read(data, normalize, scale), None if validate is None else _read(validate, normalize, scale)
     options = FitOptions(epochs, batch_size, lr_schedule, checkpoint, checkpoint_every, resume, seed, last_batch)
     trainer, group = _opened(
         step, device, strict, threads, accumulate, distributed, communicate, shard_optimizer, cuda_graph
     )  # fmt: skip
-    _check_places(group, step, plot, html, log, tensorboard)
+    _check_places(group, step, html, log, tensorboard)
     events = EventLog(tensorboard) if group.first and tensorboard is not None else None
     wanted = group.first and bool(html or log or events)
     told = StepLog(lambda total: _rates(trainer, lr_schedule, total), events or _nothing) if wanted else None
     with contextlib.closing(events) if events is not None else contextlib.nullcontext():
         history = fit(trainer, given, held_out, options, _both(told, on_step), on_epoch, group)
     found = Trained(
-        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(plot), _text(html), resume, group.rank,
-        group.world, history, trainer, told,
+        os.fspath(step), trainer.device, strict, _text(checkpoint), _text(html), resume, group.rank, group.world,
+        history, trainer, told,
     )  # fmt: skip
     _write(found, log)
     return found
+
+
+def _page(plot: PathLike | None, html: PathLike | None) -> PathLike | None:
+    if plot is not None:
+        warn_renamed("train(plot=)", "html=", "0.3", 3)
+        html = html or Path(plot).with_suffix(".html")
+    return html
 
 
 def _nothing(row: StepRow) -> None:
@@ -205,7 +213,7 @@ def _opened(
         ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
-            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
     if distributed is not None and launched()[1] > 1:
         message = "a .mindir file is trained by one process, and this is one of several"
         raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")
@@ -215,12 +223,9 @@ def _opened(
 
 
 def _check_places(
-    group: Ranks, step: PathLike, plot: PathLike | None, html: PathLike | None, log: PathLike | None,
-    tensorboard: PathLike | None,
-) -> None:  # fmt: skip
+    group: Ranks, step: PathLike, html: PathLike | None, log: PathLike | None, tensorboard: PathLike | None
+) -> None:
     if group.first:
-        if plot is not None:
-            check_plot(plot)
         if log is not None:
             check_log(os.fspath(log), step)
         if tensorboard is not None:
@@ -237,10 +242,6 @@ def _rates(trainer: Trainer | MindirTrainer, given: Given, steps: int) -> list[f
 def _write(found: Trained, log: PathLike | None) -> None:
     if not found.first:
         return
-    history = found.history
-    if found.plot is not None:
-        measured = [(e.number * e.steps, e.validation["loss"]) for e in history.epochs if "loss" in e.validation]
-        draw_losses(found.plot, history.losses, history.finite, measured)
     if found.log is not None:
         with text_file(log, found.log.to_csv, "--log"):
             pass
@@ -248,6 +249,9 @@ def _write(found: Trained, log: PathLike | None) -> None:
             from ..report.picture.training_page import training_page
             from .pictures import OPTION
 
-            page = training_page(f"ampgraph train {os.path.basename(found.step)}", found.log.rows, trained_lines(found))
+            epochs = found.history.epochs
+            measured = [(e.number * e.steps, e.validation["loss"]) for e in epochs if "loss" in e.validation]
+            title = f"ampgraph train {os.path.basename(found.step)}"
+            page = training_page(title, found.log.rows, trained_lines(found), measured)
             with text_file(found.html, lambda: page, OPTION):
                 pass

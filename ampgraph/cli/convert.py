@@ -168,8 +168,8 @@ def _refuse(model: str, loss_scale: str | None, plan_in: str | None, given: Sequ
     if loss_scale is not None:
         refuse_loss_scale(model, loss_scale)
     if plan_in and given:
-        hint = "leave it away, or leave --plan-in away"
-        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+        hint = "omit it, or omit --plan-in"
+        raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint=hint)
 
 
 def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
@@ -177,5 +177,7 @@ def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
     from ..core.errors import AmpError
 
     if runtime and not optimize:
-        raise AmpError("AMP404", "--runtime says who does --optimize, which is not given", hint="add --optimize")
+        raise AmpError(
+            "AMP404", "--runtime names the environment for --optimize, which is not given", hint="add --optimize"
+        )
     return optimize and (runtime or True)

@@ -62,7 +62,7 @@ def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
             yield Piped(source, None if place is None else Path(place))
             return
         if sys.stdout.isatty() and not dry_run:
-            raise AmpError("AMP105", "a model is not for a terminal", where=PIPE, hint="name a file with -o")
+            raise AmpError("AMP105", "a model cannot be printed on a terminal", where=PIPE, hint="name a file with -o")
         result = Path(folder, "made", f"stdout{Path(source).suffix}")
         result.parent.mkdir()
         yield Piped(source, result, result)

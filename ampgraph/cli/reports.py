@@ -13,7 +13,7 @@ from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
 from .terminal import progress, show, show_json, signals_wait
 
 
-@recipe_options("policy", "target", "lists")
+@recipe_options("policy", "target", "lists", "dims")
 def inspect(
     model: ModelArgument,
     fields: Given,
@@ -25,7 +25,7 @@ def inspect(
         typer.Option(
             "--runtime",
             metavar="PYTHON",
-            help="The python of an environment whose onnxruntime has the target; it tells fusions and placement.",
+            help="The python of an environment whose onnxruntime, or TensorRT, tells what the target makes of it.",
         ),
     ] = "",
     model_explorer: Annotated[
@@ -43,6 +43,7 @@ def inspect(
     ampgraph inspect model.O2.onnx
     ampgraph inspect model.O2.onnx --against model.onnx
     ampgraph inspect model.O2.onnx --against model.onnx --runtime gpu-environment/bin/python
+    ampgraph inspect model.O2.onnx --against model.onnx --target tensorrt --runtime build/tensorrt/bin/python
     """
     with signals_wait():
         from ..api.inspect import inspect as look

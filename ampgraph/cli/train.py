@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,7 +127,7 @@ LogOption = Annotated[str | None, _text("--log", "FILE.csv", "Write these of eve
 TensorboardOption = Annotated[
     str | None, _text("--tensorboard", "DIR", "And there as TensorBoard's event files (needs tensorboard).")
 ]
-PlotOption = Annotated[str | None, _text("--plot", "LOSS.png", "Draw the loss curve (needs matplotlib).")]
+PlotOption = Annotated[str | None, typer.Option("--plot", hidden=True)]  # --html since 0.2; goes with 0.3
 
 
 @recipe_options(but=("io", "ranges", "range_margin", "freeze_weights"))
@@ -204,21 +205,21 @@ def train(
     last_batch: LastOption = "drop",
     normalize: NormalizeOption = None,
     scale: ScaleOption = None,
-    plot: PlotOption = None,
     html: TrainingPageOption = None,
     log: LogOption = None,
     tensorboard: TensorboardOption = None,
     as_json: JsonOption = False,
+    plot: PlotOption = None,
 ) -> None:
     """Train: run a step over data, epoch by epoch.
 
     \b
     ampgraph train step.onnx --data train.npz --validate held_out.npz --epochs 10 --checkpoint run1
-    ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --plot loss.png
+    ampgraph train step.onnx --data train.npz --lr-schedule cosine:warmup=100 --html run.html
     ampgraph train step.onnx --data train.npz --epochs 20 --checkpoint run1 --resume
     ampgraph train step.onnx --data train.npz --batch-size 256 --accumulate 4
     ampgraph train step.onnx --data 'mnist/train-*' --validate 'mnist/t10k-*' --scale 1/255
-    ampgraph train step.onnx --data train.npz --html run.html --log run.csv --tensorboard runs/1
+    ampgraph train step.onnx --data train.npz --log run.csv --tensorboard runs/1
     torchrun --nproc-per-node 2 -m ampgraph train step.onnx --data train.npz --batch-size 256
     ampgraph train step.O2.mindir --data train.npz --checkpoint run1
     """
@@ -230,11 +231,13 @@ def train(
 
     with progress() as bar, _reports_where_it_stopped(checkpoint):
         bar.stage("training")
+        if plot is not None:
+            show(["--plot is now --html, and writes a page; the old name goes with 0.3"], sys.stderr)
         found = run(
             step, data, validate=validate, epochs=epochs, batch_size=batch_size, device=device, strict=strict,
             lr_schedule=parse_schedules(lr_schedule or ()), threads=threads, accumulate=accumulate, seed=seed,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, last_batch=last_batch,
-            normalize=normalize, scale=scale, plot=plot, html=html, log=log, tensorboard=tensorboard,
+            normalize=normalize, scale=scale, html=html, plot=plot, log=log, tensorboard=tensorboard,
             communicate=communicate, shard_optimizer=shard_optimizer, cuda_graph=cuda_graph,
             on_step=lambda count, total, result: bar.part("training", count, total),
             on_epoch=None if as_json else lambda epoch: bar.line(epoch_line(epoch, epochs)),

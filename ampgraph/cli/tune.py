@@ -77,5 +77,5 @@ def _refuse_table(path: str, *sources: str | None) -> None:
     """Raises AmpError AMP311 for a format that is none, AMP105 and AMP106 for a place that cannot be."""
     if not path.endswith((".json", ".csv")):
         hint = "end its name in .json or .csv"
-        raise AmpError("AMP311", f"--sensitivity {path} has no format that is known", hint=hint)
+        raise AmpError("AMP311", f"--sensitivity {path}: unknown file format", hint=hint)
     refuse_output(Path(path), sources_of(*sources), "--sensitivity")

@@ -178,13 +178,15 @@ class Dataflow:
         self._read_shape = read_shape
         self.certain_shape: Callable[[Value], Shape | None] = lambda value: value.shape or read_shape(value)
         """The shape of a value as far as it is more than what a file says of it."""
+        self.memo: dict[object, Any] = {}
+        """What readers have computed of it, gone with it."""
         self._parent: list[int] = []
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
         """The same snapshot for another reader: ties that one makes are not seen in the other."""
         view = Dataflow.__new__(Dataflow)
-        view.__dict__.update(self.__dict__, _parent=list(self._parent))
+        view.__dict__.update(self.__dict__, _parent=list(self._parent), memo={})
         return view
 
     def expire(self) -> None:

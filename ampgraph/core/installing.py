@@ -10,7 +10,6 @@ PACKAGES = {
     "gpu": ("onnxruntime-gpu>=1.22",),
     "mindspore": ("mindspore==2.10.0",),
     "olive": ("olive-ai>=0.13",),
-    "plot": ("matplotlib>=3.7",),
     "tensorboard": ("tensorboard>=2.12",),
     "tensorrt-rtx": ("tensorrt-rtx-cu13-libs>=1.7", "tensorrt-rtx-cu13-bindings>=1.7"),
     "torch": ("torch>=2.6", "onnxscript>=0.5"),

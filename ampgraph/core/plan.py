@@ -155,6 +155,7 @@ class Plan:
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)  # patterns of what the user or ranges hold in float32
+    opset: int = 0  # that the model is moved to first, as that frees operators; 0 where it is not
 
     @property
     def changes_nothing(self) -> bool:
@@ -195,7 +196,7 @@ class Plan:
         for d in self.decisions:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
-        head |= {"pinned": self.pinned} if self.pinned else {}
+        head |= {key: value for key in ("pinned", "opset") if (value := getattr(self, key))}
         tables: dict[str, list[Any]] = {
             "reasons": [[w.rule, w.text] for w in whys],
             "decisions": rows,
@@ -239,6 +240,7 @@ class Plan:
                 **head,
                 low_io=[str(name) for name in data["low_io"]],
                 pinned=[str(pattern) for pattern in data.get("pinned", [])],
+                opset=int(data.get("opset", 0)),
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],

@@ -16,6 +16,7 @@ from .dataflow import NONE, Dataflow
 from .errors import AmpError
 from .files import text_file
 from .json_types import JsonObject
+from .low_types import low_type
 from .sketches import markup, table
 
 SHOWN = 20  # values in a notebook
@@ -25,7 +26,6 @@ BIAS = 127  # of float32's exponent
 ZERO, INFINITE = 0, 255  # the exponent fields of zeros and subnormals, and of infinities and NaN
 LOWEST = {"float16": -25, "bfloat16": -134}
 """The exponent from which down a magnitude is rounded to zero: half the smallest subnormal is 2 to that."""
-HIGHEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 NEAR = 2.0**-12
 """How far a number that scales a whole tensor may move when it is rounded: half as far as a float16 number at most."""
 
@@ -56,12 +56,12 @@ class Range:
 
     def passes(self, dtype: str, margin: float = 2.0) -> bool:
         """Whether the largest magnitude, ``margin`` times over, leaves a low type."""
-        return self.absmax * margin > HIGHEST[dtype]
+        return self.absmax * margin > low_type(dtype).largest
 
     def overflowing(self, dtype: str, margin: float = 1.0) -> float:
         """The share of the elements that are not zero and, ``margin`` times over, pass the largest number of a low
         type; to the next power of two."""
-        edge = round(float(np.log2(HIGHEST[dtype] / margin)))
+        edge = round(float(np.log2(low_type(dtype).largest / margin)))
         return self._share(e >= edge for e in self.exponents)
 
     def vanishing(self, dtype: str) -> float:
@@ -186,7 +186,7 @@ class Ranges:
             return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             hint = "write them with `ampgraph convert MODEL --data DIR --ranges-out FILE`"
-            raise AmpError("AMP401", "are no ranges of ampgraph", where=where, hint=hint) from error
+            raise AmpError("AMP401", "are not ranges of ampgraph", where=where, hint=hint) from error
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Ranges:

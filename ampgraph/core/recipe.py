@@ -208,7 +208,7 @@ class Recipe:
             if how.repeats:
                 given.setdefault(name, []).append(word)
             elif name in given:
-                raise AmpError("AMP301", f"'{name}' is said twice", where=text, hint="leave one of the two away")
+                raise AmpError("AMP301", f"'{name}' is given twice", where=text, hint="omit one of the two")
             else:
                 given[name] = _number(how, name, word)
         return recipe_of(None, given)
@@ -231,7 +231,7 @@ class Recipe:
         """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
-            raise AmpError("AMP401", "is no recipe of ampgraph", where=where, hint=hint)
+            raise AmpError("AMP401", "is not an ampgraph recipe", where=where, hint=hint)
         if data[KEY] != FORMAT:
             message = f"recipe format {data[KEY]} is not {FORMAT}"
             raise AmpError("AMP401", message, where=where, hint="write it with this version")
@@ -239,7 +239,7 @@ class Recipe:
         for name in given:
             if name not in OPTIONS:
                 hint = nearest(name, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
-                raise AmpError("AMP401", f"'{name}' is no field of a recipe", where=where, hint=hint)
+                raise AmpError("AMP401", f"a recipe has no field '{name}'", where=where, hint=hint)
         if isinstance(given.get("ranges"), Mapping):
             from .ranges import Ranges
 
@@ -256,7 +256,9 @@ class Recipe:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpError("AMP401", "is no recipe of ampgraph: no JSON", where=where, hint="check the file") from error
+            raise AmpError(
+                "AMP401", "is not an ampgraph recipe: not JSON", where=where, hint="check the file"
+            ) from error
         return Recipe.from_dict(data, where)
 
 
@@ -321,12 +323,12 @@ def _named(part: str) -> tuple[str, str]:
             return ("level" if level_word(part) else "dtype"), part
         known = [*LEVELS, *DTYPES, *OPTIONS]
         hint = nearest(part, known) or f"levels are {', '.join(LEVELS)}; all else is NAME=WORD"
-        raise AmpError("AMP301", f"'{part}' is no level and no type", hint=hint)
+        raise AmpError("AMP301", f"'{part}' is neither a level nor a type", hint=hint)
     of_flag = {how.flag.lstrip("-").replace("-", "_"): field for field, how in OPTIONS.items()}
     plain = name.lstrip("-").replace("-", "_")
     if plain not in OPTIONS and plain not in of_flag:
         hint = nearest(plain, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
-        raise AmpError("AMP301", f"'{name}' is no field of a recipe", hint=hint)
+        raise AmpError("AMP301", f"a recipe has no field '{name}'", hint=hint)
     return of_flag.get(plain, plain), word
 
 
@@ -334,4 +336,4 @@ def _number(how: Option, name: str, word: str) -> object:
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:
-        raise AmpError("AMP301", f"{name}={word} is no number", hint=how.help) from error
+        raise AmpError("AMP301", f"{name}= must be a number, not {word}", hint=how.help) from error

@@ -21,7 +21,7 @@ def split(text: str) -> list[str]:
         assert match is not None  # it matches nothing too
         place = match.end() + 1
         if match.end() < len(text) and text[match.end()] != ",":
-            raise AmpError("AMP301", "a quote is left open", where=text, hint='write fp32="a,b", and "" for a quote')
+            raise AmpError("AMP301", "a quote is not closed", where=text, hint='write fp32="a,b", and "" for a quote')
         found.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
         if place > len(text):
             break

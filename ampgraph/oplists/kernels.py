@@ -148,6 +148,8 @@ class Kernels:
     provider: str
     missing: str
     """A kernel missing in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts), `schema`."""
+    builder: str
+    """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
     """Operator -> what its kernel does in float32 on low data."""
     tied: Mapping[str, TypeGroups]
@@ -159,6 +161,8 @@ class Kernels:
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
+    raises_opset: frozenset[str] = frozenset()
+    """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -292,6 +296,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         target=target,
         provider=data["provider"],
         missing=data["missing"],
+        builder=data.get("builder", ""),
         float32_inside=MappingProxyType(data["float32_inside"]),
         tied=MappingProxyType({kind: type_groups(groups) for kind, groups in data["tied"].items()}),
         broken=MappingProxyType({kind: _broken(entry) for kind, entry in data["broken"].items()}),
@@ -299,6 +304,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
+        raises_opset=frozenset(data.get("raises_opset", ())),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
         fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),

@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from types import MappingProxyType
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..oplists.kernels import Kernels
 from ..oplists.tied import TypeGroups
 from ..oplists.traits import Trait
-from .context import Context
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
+from .facts.facts import Facts
 from .gradients import tied_to_forward
-from .guards.embeddings import broken_sum
-from .guards.masks import broken_mask
+from .guards.embeddings import broken_mask, broken_sum
 from .opsets import freed_at
 from .options import Options
 from .taken import taken_by_product
 
 FEW = 8
 """Elements whose sum is like that of additions: 8 times as large at most."""
-LONG_SUM = MappingProxyType({"float16": 2048, "bfloat16": 256})
-"""Integers are exact up to here."""
 
 SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
 """What a level says of a class."""
 UNLIKE: tuple[Trait, ...] = ("stored_statistics", "means", "adds_up")
 """Traits of operators of which a level may judge one unlike another."""
-Look = Callable[[Context, Op], list[Hold]]
+Look = Callable[[Facts, Op], list[Hold]]
 
 
 @dataclass(frozen=True)
@@ -55,67 +51,67 @@ class Classes:
         ledger.notes += self.notes
 
 
-def classify(context: Context) -> Classes:
+def classify(facts: Facts) -> Classes:
     """Every unit's first verdict: validity where schema or kernel leave no choice, else the list's."""
-    flow = context.flow
-    classes = [_class(context, op) for op in flow.ops]
-    return Classes(classes, _verdicts(context), _first(context), _unlisted(flow, classes))
+    flow = facts.flow
+    classes = [_class(facts, op) for op in flow.ops]
+    return Classes(classes, _verdicts(facts), _first(facts), _unlisted(flow, classes))
 
 
-def classify_validity(context: Context) -> Classes:
+def classify_validity(facts: Facts) -> Classes:
     """What holds under every rule: types that schema and kernels leave no choice of, and slots that share one."""
     found: list[Verdict] = []
     known: dict[tuple[object, ...], Verdict] = {}
-    for unit in context.flow.units:
-        op = context.flow.ops[unit.op] if unit.op != NONE else None
+    for unit in facts.flow.units:
+        op = facts.flow.ops[unit.op] if unit.op != NONE else None
         key = (op.kind if op else "", unit.slot, unit.opset, unit.version, unit.admits, unit.fixed, unit.fixed_low)
         if key not in known:
-            known[key] = _valid(context, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
+            known[key] = _valid(facts, unit, op) or Verdict(FREE, CUT, Why("cut", ""))
         found.append(known[key])
-    return Classes((), found, _first(context), ())
+    return Classes((), found, _first(facts), ())
 
 
-def _first(context: Context) -> list[Tie | Hold]:
+def _first(facts: Facts) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
-    breakable = _breakable(context.options.kernels)
+    breakable = _breakable(facts.options.kernels)
     first: list[Tie | Hold] = []
-    groups = cache(partial(_groups, context.options))
-    looks = cache(partial(_looks, context.options))
-    for op in context.flow.ops:
+    groups = cache(partial(_groups, facts.options))
+    looks = cache(partial(_looks, facts.options))
+    for op in facts.flow.ops:
         if op.follows != NONE:
-            first += [Tie(units) for units in tied_to_forward(context.flow, op)]
+            first += [Tie(units) for units in tied_to_forward(facts.flow, op)]
         if op.slots:
             if len(op.slots) > 1:
                 first += _ties(op, groups(op.role, op.kind))
             if op.kind in breakable:
-                first += _broken(context, op, breakable[op.kind])
+                first += _broken(facts, op, breakable[op.kind])
             for look in looks(op.kind):
-                first += look(context, op)
-            held = op.held or (op.kept if context.options.level.kept != "low" else "")
+                first += look(facts, op)
+            held = op.held or (op.kept if facts.options.level.kept != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
     return first
 
 
-def _verdicts(context: Context) -> list[Verdict]:
-    flow, verdicts, unlike = context.flow, [], _often_unlike(context)
+def _verdicts(facts: Facts) -> list[Verdict]:
+    flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
-        like_gray = _like_gray(context, owner) if owner is not None and owner.role in unlike else ""
+        like_gray = _like_gray(facts, owner) if owner is not None and owner.role in unlike else ""
         follows = owner is not None and owner.follows != NONE
         key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
         if key not in known:
-            known[key] = _verdict(context, unit, owner, like_gray)
+            known[key] = _verdict(facts, unit, owner, like_gray)
         verdicts.append(known[key])
     return verdicts
 
 
-def _class(context: Context, op: Op) -> str:
-    listing = context.listing(op)
+def _class(facts: Facts, op: Op) -> str:
+    listing = facts.listing(op)
     if listing is None:
-        return "neutral" if _is_border(context.flow, op) else ""
+        return "neutral" if _is_border(facts.flow, op) else ""
     return listing.cls
 
 
@@ -155,75 +151,75 @@ def _breakable(kernels: Kernels | None) -> dict[str, str]:
     return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
 
 
-def _broken(context: Context, op: Op, attribute: str) -> list[Hold]:
-    given = context.flow.attribute(op, attribute)
-    kernels, units = context.options.kernels, tuple(op.slots.values())
-    version = max(context.flow.units[u].opset for u in units)
-    reason = kernels.refuses(op.kind, version, context.options.dtype, {attribute: given})
+def _broken(facts: Facts, op: Op, attribute: str) -> list[Hold]:
+    given = facts.flow.attribute(op, attribute)
+    kernels, units = facts.options.kernels, tuple(op.slots.values())
+    version = max(facts.flow.units[u].opset for u in units)
+    reason = kernels.refuses(op.kind, version, facts.options.dtype, {attribute: given})
     return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
 
 
-def _broken_before(context: Context, op: Op) -> list[Hold]:
+def _broken_before(facts: Facts, op: Op) -> list[Hold]:
     """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
-    broken = context.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(context.options.dtype) if broken and broken.before else None
+    broken = facts.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(facts.options.dtype) if broken and broken.before else None
     if broken is None or broken.before is None or reason is None:
         return []
-    uses = (use for value in _in_place(context, op.outputs[0]) for use in context.flow.uses[value])
-    readers = [context.flow.ops[use.op] for use in uses if use.op != NONE]
-    if not any(context.traits.has(reader.role, broken.before) and _has_constant(context, reader) for reader in readers):
+    uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
+    readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
+    if not any(facts.traits.has(reader.role, broken.before) and _has_constant(facts, reader) for reader in readers):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
 
 
-def _broken_type(context: Context, op: Op) -> list[Hold]:
+def _broken_type(facts: Facts, op: Op) -> list[Hold]:
     """Holds what reads data of a type of which the runtime makes no low values."""
-    broken = context.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(context.options.dtype) if broken and broken.reads else None
+    broken = facts.options.kernels.broken.get(op.kind)
+    reason = broken.reasons.get(facts.options.dtype) if broken and broken.reads else None
     if (
         broken is None
         or reason is None
-        or broken.reads not in {context.flow.values[v].dtype for v in op.inputs if v != NONE}
+        or broken.reads not in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
     ):
         return []
     return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
 
 
-def _left(context: Context, op: Op) -> list[Hold]:
+def _left(facts: Facts, op: Op) -> list[Hold]:
     """Holds what the target leaves to its fallback in every type, though it has a kernel."""
-    broken = context.options.kernels.broken[op.kind]
+    broken = facts.options.kernels.broken[op.kind]
     names = (*broken.runs, broken.mirrored)
-    found = broken.left_for({name: context.flow.attribute(op, name) for name in names if name})
+    found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
     if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
         found = f"operand {broken.without}"
-    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[context.options.dtype]}")
+    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[facts.options.dtype]}")
     return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
 
 
-def _has_constant(context: Context, op: Op) -> bool:
+def _has_constant(facts: Facts, op: Op) -> bool:
     """Whether one of its operands is stored, or made of a stored one in place."""
     for value in op.inputs:
-        writer = context.flow.writer(value) if value != NONE else None
-        while writer is not None and context.traits.has(writer.role, "stays_in_place"):
+        writer = facts.flow.writer(value) if value != NONE else None
+        while writer is not None and facts.traits.has(writer.role, "stays_in_place"):
             value = writer.inputs[0]
-            writer = context.flow.writer(value)
-        if value != NONE and context.flow.values[value].weight:
+            writer = facts.flow.writer(value)
+        if value != NONE and facts.flow.values[value].weight:
             return True
     return False
 
 
-def _in_place(context: Context, value: int) -> Iterator[int]:
+def _in_place(facts: Facts, value: int) -> Iterator[int]:
     """A value, and what Casts and the like make of it."""
     yield value
-    for use in context.flow.uses[value]:
-        if use.op != NONE and context.traits.has(context.flow.ops[use.op].role, "stays_in_place"):
-            yield from _in_place(context, context.flow.ops[use.op].outputs[0])
+    for use in facts.flow.uses[value]:
+        if use.op != NONE and facts.traits.has(facts.flow.ops[use.op].role, "stays_in_place"):
+            yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
 
 
-def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
+def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
     """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
-    options = context.options
-    valid = _valid(context, unit, op)
+    options = facts.options
+    valid = _valid(facts, unit, op)
     if valid is not None:
         return valid
     if op is None or unit.border:
@@ -235,7 +231,7 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
         return Verdict(HIGH, VALIDITY, Why("kernel", text))
     if op.follows != NONE:
         return Verdict(FREE, CUT, Why("gradient", "takes the type of its forward operator"))
-    listing = context.listing(op)
+    listing = facts.listing(op)
     if listing is None:
         return Verdict(HIGH, LIST, Why("unlisted", f"{op.kind} is in no list"))
     cls, level = listing.cls, options.level
@@ -243,7 +239,7 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
         like_gray = f"on {options.target} {options.kernels.float32_inside[op.kind]}"
     if like_gray:
         return Verdict(FREE, CUT, Why("cut", f"{listing.source}: {cls}, but {like_gray}"))
-    if cls == "neutral" and context.traits.has(op.role, "casts"):
+    if cls == "neutral" and facts.traits.has(op.role, "casts"):
         return Verdict(FREE, CUT, Why("cut", "a conversion in the file follows its neighbours"))
     rule = level.of(cls)
     return Verdict(
@@ -251,7 +247,7 @@ def _verdict(context: Context, unit: Unit, op: Op | None, like_gray: str) -> Ver
     )
 
 
-def _valid(context: Context, unit: Unit, op: Op | None) -> Verdict | None:
+def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     """What a border, a schema or a kernel leave no choice of."""
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
@@ -259,66 +255,64 @@ def _valid(context: Context, unit: Unit, op: Op | None) -> Verdict | None:
         known = {"no schema": "unknown", "opset": "opset"}
         rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
-    invalid = _invalid(context, unit, op) if op else None
+    invalid = _invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
 
 
-def _often_unlike(context: Context) -> Collection[str]:
+def _often_unlike(facts: Facts) -> Collection[str]:
     """The operators of which one may be judged unlike another."""
-    if context.options.level.gray == "float32":
-        return {op.role for op in context.flow.ops}
-    return frozenset[str]().union(*map(context.traits.operators, UNLIKE))
+    if facts.options.level.gray == "float32":
+        return {op.role for op in facts.flow.ops}
+    return frozenset[str]().union(*map(facts.traits.operators, UNLIKE))
 
 
-def _like_gray(context: Context, op: Op) -> str:
+def _like_gray(facts: Facts, op: Op) -> str:
     """Why an operator of a careful class is left to the cut here, where its level lets gray ones be low."""
-    traits, options = context.traits, context.options
+    traits, options = facts.traits, facts.options
     if options.level.gray == "float32":
-        fusion = taken_by_product(context.flow, options, op)
+        fusion = taken_by_product(facts.flow, options, op)
         return f"on {options.target} {fusion} takes it into the product before it" if fusion else ""
     kept = options.level.gray == "low" and options.level.kept == "float32"
     if traits.has(op.role, "stored_statistics") and kept and len(op.outputs) == 1:
         inside = options.kernels.float32_inside.get(op.kind, "")
-        return f"on {options.target} {inside}" if inside and not context.flow.attribute(op, "training_mode") else ""
+        return f"on {options.target} {inside}" if inside and not facts.flow.attribute(op, "training_mode") else ""
     if options.level.black == "float32" and traits.has(op.role, "means"):
-        few = context.sizes.guessed(op) <= LONG_SUM[options.dtype]
-        return "a mean of few elements" if few and not _is_square(context, op.inputs[0]) else ""
+        few = facts.sizes.guessed(op) <= facts.low.counts
+        return "a mean of few elements" if few and not _is_square(facts, op.inputs[0]) else ""
     if options.level.black == "float32" and traits.has(op.role, "adds_up"):
-        few = context.sizes.known(op) <= FEW
-        return (
-            "few elements, which as many additions would add" if few and not _is_square(context, op.inputs[0]) else ""
-        )
+        few = facts.sizes.known(op) <= FEW
+        return "few elements, which as many additions would add" if few and not _is_square(facts, op.inputs[0]) else ""
     return ""
 
 
-def _is_square(context: Context, value: int) -> bool:
+def _is_square(facts: Facts, value: int) -> bool:
     """Whether a value is a power, x * x or a square: no mean of it is safe where one of its roots would be."""
-    op, traits = context.flow.writer(value), context.traits
+    op, traits = facts.flow.writer(value), facts.traits
     while op is not None and (traits.has(op.role, "conversions") or traits.has(op.role, "reshapes")):
-        op = context.flow.writer(op.inputs[0])
+        op = facts.flow.writer(op.inputs[0])
     if op is None:
         return False
     twice = traits.has(op.role, "scalings") and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
     return twice or traits.has(op.role, "powers") or traits.has(op.role, "squares")
 
 
-def _invalid(context: Context, unit: Unit, op: Op) -> Why | None:
+def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     """Why a slot cannot be low, whatever anybody says."""
-    options, kind = context.options, op.kind
+    options, kind = facts.options, op.kind
     held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
     if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
-        later = context.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
+        later = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
         if later:
             return Why("opset", f"{kind}-{unit.version} does not admit {options.dtype} for {slot}; opset {later} does")
         named = f"the schema of {kind}-{unit.version}" if unit.version else kind
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
-        later = freed_at(context.flow, options, unit)
+        later = freed_at(facts.flow, options, unit)
         return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None
 

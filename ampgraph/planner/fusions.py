@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.plan import Why
 from ..oplists.patterns import Region
-from .context import Context
 from .decisions import HIGH, VALIDITY, Hold, Tie
+from .facts.facts import Facts
 from .options import Options
 
 AFFINE = 2  # operators behind a norm: its scale and its bias
 WIDE_NODES = 3  # a kernel in float32 and its two Casts
 
 
-def beside_fusion(context: Context, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
+def beside_fusion(facts: Facts, region: Region, units: list[int], side: int) -> list[Hold | Tie]:
     """Keeps a cast from the place in front of a region from where a runtime's fusion would take it along.
 
     ``units``: the region's. ``side``: what the level says of it: where that is float32 its source is too, else they
     share one decision. So does what scales and shifts the norm by what is not stored.
     """
-    flow, options = context.flow, context.options
+    flow, options = facts.flow, facts.options
     if not is_fused(flow, options, region):
         return []
     behind = [] if region.complete else _affine(flow, region.result, options.kernels.fusions[region.kind].operators)
-    beside = {*_sources(context, region.source), *(unit for op in behind for unit in op.slots.values())}
+    beside = {*_sources(facts, region.source), *(unit for op in behind for unit in op.slots.values())}
     others = sorted(beside - set(units))
     if not others:
         return []
@@ -96,15 +96,15 @@ def _affine(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
     return found
 
 
-def _sources(context: Context, value: int) -> Iterator[int]:
+def _sources(facts: Facts, value: int) -> Iterator[int]:
     """The units that write a value, and what it is handed on from without a change: calls are written out too."""
-    values, scopes = context.flow.values, context.flow.scopes
+    values, scopes = facts.flow.values, facts.flow.scopes
     if value == NONE or values[value].unit == NONE:
         return
-    writer = context.flow.writer(value)
+    writer = facts.flow.writer(value)
     yield values[value].unit
-    for before in context.borders.before.get(value, ()):
+    for before in facts.borders.before.get(value, ()):
         if "function" in (scopes[values[before].scope].kind, scopes[values[value].scope].kind):
-            yield from _sources(context, before)
-    if writer is not None and any(context.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
-        yield from _sources(context, writer.inputs[0])
+            yield from _sources(facts, before)
+    if writer is not None and any(facts.traits.has(writer.role, t) for t in ("casts", "nothing_in_inference")):
+        yield from _sources(facts, writer.inputs[0])

@@ -8,15 +8,15 @@ import numpy as np
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.graph import LOW
 from ..core.plan import Rewrite
-from .context import Context
+from .facts.facts import Facts
 from .selection import touched
 
 
-def find_given_casts(context: Context) -> list[Rewrite]:
+def find_given_casts(facts: Facts) -> list[Rewrite]:
     """The Casts that can go: no number changes. Those that a border needs, or a pattern names, stay."""
-    flow, options = context.flow, context.options
-    casts = [op for op in flow.with_roles(context.traits.operators("casts")) if is_inside(flow, op)]
-    groups = [(op, *_idle(context, op)) for op in casts if _does_nothing(flow, op) or _idle(context, op)]
+    flow, options = facts.flow, facts.options
+    casts = [op for op in flow.with_roles(facts.traits.operators("casts")) if is_inside(flow, op)]
+    groups = [(op, *_idle(facts, op)) for op in casts if _does_nothing(flow, op) or _idle(facts, op)]
     named = touched(flow, options.named) if groups else set()
     return [_rewrite(flow, group) for group in groups if not any(op.id in named for op in group)]
 
@@ -59,10 +59,10 @@ def _whole(dtype: str) -> np.dtype[np.generic] | None:
     return None if kind is None else np.dtype(kind)
 
 
-def _idle(context: Context, op: Op) -> tuple[Op, ...]:
+def _idle(facts: Facts, op: Op) -> tuple[Op, ...]:
     """The Casts back to the type that came in, where nothing but these, and moves before them, reads what one Cast
     makes of whole numbers that both types hold: sizes, or any in a wider type."""
-    flow, traits = context.flow, context.traits
+    flow, traits = facts.flow, facts.traits
     source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
     before, between = _whole(source.dtype), _whole(target.dtype)
     if before is None or between is None or before == between:

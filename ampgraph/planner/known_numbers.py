@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.plan import NUMBER, Rewrite
-from .computed_numbers import ComputedNumbers
-from .context import Context
+from .facts.facts import Facts
 from .selection import touched
 
 STORED = (FLOAT32, "int64")
@@ -16,17 +15,17 @@ STORED = (FLOAT32, "int64")
 MOST = 2.0**53  # a plan holds numbers as JSON has them
 
 
-def find_known_numbers(context: Context) -> list[Rewrite]:
+def find_known_numbers(facts: Facts) -> list[Rewrite]:
     """Each node that makes a number from such sizes for others that do more, with the nodes that nobody reads then.
 
     A shape that the file gives whole is the runtime's to fold. What a pattern names stays, and what it reads.
     """
-    flow = context.flow
-    starts = [op for op in flow.with_roles(context.traits.operators("shapes")) if _is_open(flow, op)]
+    flow = facts.flow
+    starts = [op for op in flow.with_roles(facts.traits.operators("shapes")) if _is_open(flow, op)]
     if not starts:
         return []
-    made = _made(context, starts)
-    numbers = {op: number for op in made if (number := _number(context, made, op)) is not None}
+    made = _made(facts, starts)
+    numbers = {op: number for op in made if (number := _number(facts, made, op)) is not None}
     gone: dict[int, list[int]] = {op: [] for op in sorted(numbers)}
     for op, owner in _owners(flow, made, numbers).items():
         if op != owner:
@@ -40,10 +39,10 @@ def _is_open(flow: Dataflow, op: Op) -> bool:
     return any(sizes) and not all(sizes)
 
 
-def _made(context: Context, starts: Collection[Op]) -> dict[int, float | None]:
+def _made(facts: Facts, starts: Collection[Op]) -> dict[int, float | None]:
     """Operators by which numbers follow from sizes, with the number that each makes, None for several or open ones."""
-    flow, numbers = context.flow, ComputedNumbers(context.flow, context.traits)
-    named, made, work = touched(flow, context.options.named), dict[int, float | None](), list(starts)
+    flow, numbers = facts.flow, facts.numbers
+    named, made, work = touched(flow, facts.options.named), dict[int, float | None](), list(starts)
     for op in work:
         new = len(op.outputs) == 1 and op.id not in named and op.id not in made
         row = numbers.row(op.outputs[0]) if new else None
@@ -53,9 +52,9 @@ def _made(context: Context, starts: Collection[Op]) -> dict[int, float | None]:
     return made
 
 
-def _number(context: Context, made: dict[int, float | None], op: int) -> float | None:
+def _number(facts: Facts, made: dict[int, float | None], op: int) -> float | None:
     """What is stored in the place of an operator: what somebody reads who makes no such number."""
-    flow, number = context.flow, made[op]
+    flow, number = facts.flow, made[op]
     value = flow.values[flow.ops[op].outputs[0]]
     uses = flow.uses[value.id]
     last = any(use.op not in made for use in uses) and not any(use.op == NONE for use in uses)

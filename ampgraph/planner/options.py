@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..core.low_types import low_type
 from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
@@ -19,11 +20,6 @@ DEFAULT_TARGETS = {"ONNX": "cuda", "MindIR": "ascend"}
 MARGIN = 2.0
 
 
-def largest(dtype: str) -> float:
-    """The largest finite number of a low type."""
-    return 65504.0 if dtype == "float16" else 3.3895313892515355e38
-
-
 @dataclass(frozen=True)
 class Options:
     """A resolved recipe.
@@ -33,6 +29,7 @@ class Options:
         store_weights: ``low`` or ``keep``: parameters stay float32 in the file and are cast when it runs.
         ranges: what values were measured to reach.
         pinned: patterns of what an earlier conversion of the file held in float32, as the file says.
+        moved_to: the opset that the model was moved to as it frees operators; 0 where it was not.
         cast_together: inputs with a first value of up to so many numbers are cast by one node for all.
     """
 
@@ -45,6 +42,7 @@ class Options:
     ranges: Ranges | None = None
     pinned: tuple[str, ...] = ()
     cast_together: int = 0
+    moved_to: int = 0
 
     @property
     def dtype(self) -> str:
@@ -87,16 +85,9 @@ class Options:
         return MARGIN if self.recipe.range_margin is None else self.recipe.range_margin
 
     @property
-    def smallest_normal(self) -> float:
-        return 2.0**-14 if self.dtype == "float16" else 2.0**-126
-
-    @property
-    def smallest_subnormal(self) -> float:
-        return 2.0**-24 if self.dtype == "float16" else 2.0**-133
-
-    @property
     def largest(self) -> float:
-        return largest(self.dtype)
+        """The largest finite number of the low type."""
+        return low_type(self.dtype).largest
 
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.plan import Note, Why
-from .context import Context
 from .decisions import HIGH, LOW, USER, Ledger, describe
+from .facts.facts import Facts
 from .regions import Regions
 from .selection import hint, named
 from .stages import Tied
@@ -32,9 +32,9 @@ class Wishes:
         ledger.notes += self.notes
 
 
-def read_overrides(context: Context, regions: Regions, tied: Tied) -> Wishes:
+def read_overrides(facts: Facts, regions: Regions, tied: Tied) -> Wishes:
     """Raises AmpError AMP305 for a pattern that matches nothing."""
-    flow, options = context.flow, context.options
+    flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
     notes: list[Note] = []
     for option, patterns, side in (("--fp32", options.fp32, HIGH), ("--low", options.low, LOW)):

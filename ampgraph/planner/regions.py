@@ -12,10 +12,10 @@ from ..oplists.kernels import Fused
 from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
 from .classify import SIDES, Classes
-from .context import Context
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
+from .facts.facts import Facts
+from .facts.measured import Passing
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
-from .guards.measured import Passing
 from .joints import Joint
 from .options import Options
 from .scales import find_scalings
@@ -63,11 +63,11 @@ class Regions:
 
 
 def tie_regions(
-    context: Context, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
+    facts: Facts, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
 ) -> Regions:
     """One decision for each region, by the class of the operator that it stands for. A bias that is one kernel with
     what reads it, by ``joints``, is none of its product's. ``streams``: additions that `--fp32-stream` keeps."""
-    flow, options = context.flow, context.options
+    flow, options = facts.flow, facts.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
     ties: list[tuple[Sequence[int], int, Why]] = []
@@ -80,7 +80,7 @@ def tie_regions(
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
-        own = region.kind == "Bias" and (region.result.id in joined or not _in_range(context, region))
+        own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
         if own or (region.kind == "Bias" and _passes_alone(passing, region)):
             continue
         if region.kind == "Bias" and taken_by_softmax(flow, options, region):
@@ -99,23 +99,23 @@ def tie_regions(
         joined |= set() if bias is None else {bias.id}
         ties.append((_units([*core, *([] if bias is None else [bias])]), *decided))
         if form is None:
-            beside += beside_fusion(context, region, _units(core), decided[0])
+            beside += beside_fusion(facts, region, _units(core), decided[0])
         elif behind := _units([op for op in region.ops if op not in core]):
             fused.update(op.id for op in core)
-            same, wide = in_one_type(flow, options, region), reads_wide_stream(context, region, wide_ops)
+            same, wide = in_one_type(flow, options, region), reads_wide_stream(facts, region, wide_ops)
             why = Why("region", f"{region.kind} is one kernel on {options.target}: {form.why}")
             ties.append((behind, HIGH, wide) if same and wide else (behind, FREE, why))
             if same and not wide:
                 beside.append(Tie((flow.values[region.source].unit, *behind)))
     sides = {cls: SIDES[options.level.of(cls)] for cls in ("white", "gray")}
-    ties += [((found.unit,), LOW, found.why) for found in find_scalings(context, sides) if found.op not in of_op]
+    ties += [((found.unit,), LOW, found.why) for found in find_scalings(facts, sides) if found.op not in of_op]
     return Regions(of_op, governed, ties, beside, frozenset(fused))
 
 
-def reads_wide_stream(context: Context, region: Region, held: Collection[int]) -> Why | None:
+def reads_wide_stream(facts: Facts, region: Region, held: Collection[int]) -> Why | None:
     """Why all of a norm is float32 under `--fp32-stream`: additions read the same data, in float32. ``held``: those
     operators that the option, the user, or what the file says of itself keeps in float32."""
-    flow, additions = context.flow, context.traits.operators("additions")
+    flow, additions = facts.flow, facts.traits.operators("additions")
     readers = {use.op for use in flow.uses[region.source]} - {op.id for op in region.ops} - {NONE}
     wide = any(flow.ops[op].role in additions and op in held for op in readers)
     text = f"in a float32 stream: {region.kind} reads data that others add to, and is no kernel of two types"
@@ -184,13 +184,13 @@ def _class(options: Options, kind: str) -> str:
     return listing.cls if listing else ""
 
 
-def _in_range(context: Context, region: Region) -> bool:
+def _in_range(facts: Facts, region: Region) -> bool:
     """A bias that leaves the low range must not pull its product into float32."""
-    bias = context.flow.values[region.bias]
-    if context.extents.is_plain(bias):
+    bias = facts.flow.values[region.bias]
+    if facts.extents.is_plain(bias):
         return True
-    read = 0 < context.flow.weights.size(bias) <= LONGEST_BIAS
-    return read and context.extents.of(bias).largest <= context.options.largest
+    read = 0 < facts.flow.weights.size(bias) <= LONGEST_BIAS
+    return read and facts.extents.of(bias).largest <= facts.low.largest
 
 
 def _passes_alone(passing: Passing, region: Region) -> bool:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
 from ..core.dataflow import NONE, Dataflow, Op
+from ..core.low_types import low_type
 from ..core.plan import Why
 from ..core.ranges import NEAR
 from ..oplists.traits import Traits
-from .computed_numbers import ComputedNumbers
-from .context import Context
 from .decisions import HIGH, LOW
+from .facts.facts import Facts
+from .facts.numbers import KnownNumbers
 from .options import Options
 
 LEAST, MOST = 1 / 64, 1.0
 """How large such a number is: one that shrinks more may keep what it scales within the low range."""
-BITS = MappingProxyType({"float16": 11, "bfloat16": 8})
-"""Significant ones of a number."""
 FLOAT32_BITS = 24
 FIRST = 4096  # elements
 
@@ -35,16 +33,16 @@ class Scaling:
     why: Why
 
 
-def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scaling]:
+def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     """Scalings that a level would keep in float32 between low products and what they scale. ``sides``: by list class.
 
     In the low type they are rounded once more where the number is no power of two, and are no kernels of their own.
     """
-    flow, options = context.flow, context.options
+    flow, options = facts.flow, facts.options
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
-    numbers = ComputedNumbers(flow, context.traits)
-    for op in flow.with_roles(context.traits.operators("scalings")):
+    numbers = facts.numbers
+    for op in flow.with_roles(facts.traits.operators("scalings")):
         if not op.slots or not _is_gray(options, op):
             continue
         data = _scaled(numbers, options, op)
@@ -54,13 +52,13 @@ def find_scalings(context: Context, sides: Mapping[str, int]) -> Iterator[Scalin
             yield from (Scaling(op.id, unit, Why("region", text)) for unit in op.slots.values())
 
 
-def scaled_results(context: Context, ops: Collection[int]) -> frozenset[int]:
+def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
     """Those of some operators that scale what a product makes, before anybody else reads it."""
-    flow, options = context.flow, context.options
+    flow, options = facts.flow, facts.options
     if not options.kernels.scaled:
         return frozenset()
-    numbers = ComputedNumbers(flow, context.traits)
-    scalings = (op for op in map(flow.ops.__getitem__, ops) if context.traits.has(op.role, "scalings") and op.slots)
+    numbers = facts.numbers
+    scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
     found = ((op, _scaled(numbers, options, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
@@ -71,7 +69,7 @@ def _is_gray(options: Options, op: Op) -> bool:
     return listing is not None and listing.cls == "gray"
 
 
-def _scaled(numbers: ComputedNumbers, options: Options, op: Op) -> int:
+def _scaled(numbers: KnownNumbers, options: Options, op: Op) -> int:
     """What an operator scales by a known number that is nearly as good in the low type; none where it does not."""
     flow = numbers.flow
     divides = options.lists.traits.positions(op.role, "divides")
@@ -121,14 +119,14 @@ def _is_zero(flow: Dataflow, traits: Traits, value: int) -> bool:
 def _is_inexact(flow: Dataflow, value: int, dtype: str) -> bool:
     """Whether the first of stored numbers have more digits than the low type."""
     piece = next(iter(flow.weights.chunks(flow.values[value])), None)
-    more = (1 << FLOAT32_BITS - BITS[dtype]) - 1
+    more = (1 << FLOAT32_BITS - low_type(dtype).bits) - 1
     return piece is not None and bool((piece.reshape(-1)[:FIRST].view(np.uint32) & more).any())
 
 
 def _rounded(number: float, dtype: str) -> float:
     """A number within the range of normal ones."""
     part, power = math.frexp(number)
-    return math.ldexp(round(part * 2 ** BITS[dtype]), power - BITS[dtype])
+    return math.ldexp(round(part * 2 ** low_type(dtype).bits), power - low_type(dtype).bits)
 
 
 def _product(flow: Dataflow, options: Options, op: Op, data: int) -> str:

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from ..core.dataflow import NONE, Op
 from ..core.plan import Note, Why
-from .context import Context
 from .decisions import ACCURACY, FP32_STREAM, Hold
+from .facts.facts import Facts
 from .findings import Findings, Ruling
 from .regions import Regions
 
@@ -32,28 +32,28 @@ class Carried:
     branches: bool
 
 
-def hold_wide_streams(context: Context, regions: Regions) -> WideStreams:
+def hold_wide_streams(facts: Facts, regions: Regions) -> WideStreams:
     """Holds the residual streams of a model at every level, where the recipe asks for that."""
-    if not context.options.recipe.fp32_stream:
+    if not facts.options.recipe.fp32_stream:
         return WideStreams()
-    found = StreamFinder(context, regions)
-    rulings = [_ruling(context, found, stream) for stream in found.streams]
+    found = StreamFinder(facts, regions)
+    rulings = [_ruling(facts, found, stream) for stream in found.streams]
     if rulings:
         return WideStreams(rulings)
     return WideStreams(notes=[Note("stream", "", "--fp32-stream: no residual stream is there that norms read")])
 
 
-def stream_additions(context: Context, regions: Regions) -> frozenset[int]:
+def stream_additions(facts: Facts, regions: Regions) -> frozenset[int]:
     """The additions that the recipe keeps in float32. What ``regions`` says of norms that read them does not matter."""
-    if not context.options.recipe.fp32_stream:
+    if not facts.options.recipe.fp32_stream:
         return frozenset()
-    return frozenset(op for stream in StreamFinder(context, regions).streams for op in stream)
+    return frozenset(op for stream in StreamFinder(facts, regions).streams for op in stream)
 
 
-def _ruling(context: Context, found: StreamFinder, stream: Sequence[int]) -> Ruling:
+def _ruling(facts: Facts, found: StreamFinder, stream: Sequence[int]) -> Ruling:
     text = f"--fp32-stream: in a residual stream of {len(stream)} additions"
     wide = {op for first in stream for op in (first, *found.carried[first].norms, *found.carried[first].moves)}
-    ops = (context.flow.ops[op] for op in sorted(wide))
+    ops = (facts.flow.ops[op] for op in sorted(wide))
     return Ruling([Hold(tuple(op.slots.values()), ACCURACY, Why(FP32_STREAM, text)) for op in ops if op.slots])
 
 
@@ -61,7 +61,7 @@ def _ruling(context: Context, found: StreamFinder, stream: Sequence[int]) -> Rul
 class StreamFinder:
     """Residual streams: additions that follow one another, directly or behind a norm, and that norms read."""
 
-    context: Context
+    facts: Facts
     regions: Regions
 
     @cached_property
@@ -84,7 +84,7 @@ class StreamFinder:
     @cached_property
     def carried(self) -> Mapping[int, Carried]:
         """By addition, what becomes of its result."""
-        return {op.id: self._carried(op) for op in self.context.flow.ops if self._adds(op)}
+        return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
 
     def _before(self) -> Mapping[int, list[int]]:
         """By addition, those that it follows."""
@@ -99,7 +99,7 @@ class StreamFinder:
 
     def _adds(self, op: Op) -> bool:
         """Whether an operator is an addition, with a norm or by itself, and none of a region's, of a bias or a norm."""
-        traits = self.context.traits
+        traits = self.facts.traits
         if not op.slots or op.id in self.regions.of_op:
             return False
         alone = traits.has(op.role, "additions") and self.regions.classes[op.id] == "gray"
@@ -108,7 +108,7 @@ class StreamFinder:
     def _carried(self, op: Op) -> Carried:
         """Follows a result through what moves it, and through norms, to additions."""
         additions: dict[int, None] = {}
-        norms = {op.id: None} if self.context.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
+        norms = {op.id: None} if self.facts.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
         moves: dict[int, None] = {}
         work: list[tuple[int, tuple[int, ...], bool]] = [(value, (), False) for value in op.outputs]
         seen: set[int] = set()
@@ -131,11 +131,11 @@ class StreamFinder:
 
     def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
         """Who reads a float32 value, each of them once."""
-        for use in self.context.flow.uses[value] if value != NONE else ():
+        for use in self.facts.flow.uses[value] if value != NONE else ():
             if use.op != NONE and use.unit != NONE and use.op not in seen:
                 seen.add(use.op)
-                yield self.context.flow.ops[use.op]
+                yield self.facts.flow.ops[use.op]
 
     def _is_move(self, op: Op) -> bool:
-        role, traits = op.role, self.context.traits
+        role, traits = op.role, self.facts.traits
         return traits.has(role, "nothing_in_inference") or self.regions.classes[op.id] == "neutral"

@@ -19,6 +19,7 @@ RULES = {
     "stored": "no stored tensor holds NaN",
     "casts": "no Cast is idle",
     "opens": "ONNX Runtime opens it with its default optimisations",
+    "builds": "the target's own parser and builder take it, where --runtime names them",
     "finite": "a run, strict for ONNX, gives finite numbers",
     "right": "a strict run is within the tolerance of the reference",
 }

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..core.errors import AmpError
 from ..core.json_types import JsonObject
+from ..numerics.inputs.samples import load_samples
 from ..runtime.devices import import_onnxruntime
+from ..runtime.optimized import OptimizedNode
 from ..runtime.optimizing import NotOptimized, optimized
+from ..runtime.tensorrt_rtx import BuildJob, build, sizes_of
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from ..runtime.optimized import Optimized, OptimizedNode
+    from ..runtime.optimized import Optimized
+    from ..runtime.tensorrt_rtx import Engine
 
 Runnable: TypeAlias = "str | ir.Model"
 """What ONNX Runtime is given to load: a path, or a model to serialize."""
@@ -23,25 +30,39 @@ OTHER_RUNTIME = "`--runtime PYTHON` names an environment that has it"
 
 @dataclass(frozen=True)
 class TargetGraph:
-    """The optimised graph of one model, as counts. ``providers``: who runs the nodes; ``copies``: Memcpys."""
+    """The optimised graph or the engine of one model, as counts. ``providers``: who runs the nodes; ``copies``:
+    Memcpys; ``types``: kernels of an engine by what they read and make, ``engine_bytes`` its size."""
 
     nodes: int
     providers: dict[str, int]
     copies: dict[str, int]
     casts: dict[str, int]
     fused: dict[str, int]
+    types: dict[str, int] = field(default_factory=dict)
+    engine_bytes: int = 0
+
+    @staticmethod
+    def of_engine(found: Engine) -> TargetGraph:
+        """The counts of an engine."""
+        casts = Counter(kernel.dtype for kernel in found.kernels if kernel.casts)
+        fused = {"attention": found.attentions} if found.attentions else {}
+        return TargetGraph(len(found.kernels), {}, {}, dict(casts), fused, dict(found.types), found.size)
 
     @staticmethod
     def of(found: Optimized) -> TargetGraph:
         """The counts of a graph."""
-        counts = (found.providers(), found.copied(), found.cast(), found.fused())
-        return TargetGraph(len(found.nodes), *(dict(sorted(count.items())) for count in counts))
+        providers, copies, casts, fused = (
+            dict(sorted(count.items())) for count in (found.providers(), found.copied(), found.cast(), found.fused())
+        )
+        return TargetGraph(len(found.nodes), providers, copies, casts, fused)
 
     def rows(self) -> dict[tuple[str, str], int]:
         """(what is counted, kind) -> count, in the order of a report."""
         parts = {"run by": self.providers, "copies": self.copies, "casts": self.casts, "fused": self.fused}
-        counts = {(title, kind): count for title, part in parts.items() for kind, count in part.items()}
-        return {("nodes", ""): self.nodes, **counts}
+        parts["types"] = self.types
+        counts = {(title, kind): count for title, part in parts.items() for kind, count in sorted(part.items())}
+        size = {("bytes", ""): self.engine_bytes} if self.engine_bytes else {}
+        return {("kernels" if size else "nodes", ""): self.nodes, **counts, **size}
 
 
 @dataclass(frozen=True)
@@ -68,12 +89,28 @@ class Fusions:
         del found["nodes"]
         return found
 
+    @property
+    def how(self) -> str:
+        """How the runtime makes it."""
+        return "builds" if any(side.engine_bytes for side in (self.after, self.before) if side) else "optimises"
 
-def fused_operators(model: Runnable, original: Runnable | None, provider: str, python: str = "") -> Fusions:
+
+def fused_operators(
+    model: Runnable,
+    original: Runnable | None,
+    provider: str,
+    python: str = "",
+    builder: str = "",
+    dims: Mapping[str, int] | None = None,
+) -> Fusions:
     """Both models as ``provider`` would run them, by the onnxruntime of the interpreter ``python``, or of this one.
 
-    Raises AmpError AMP508 for an interpreter that cannot be started.
+    ``builder``: an engine is built for the target instead, by the package of that extra; ``dims``: for these sizes of
+    open dimensions. Raises AmpError AMP508 for an interpreter that cannot be started, and AMP501 for one that is named
+    and has no such package.
     """
+    if builder:
+        return _engines(model, original, provider, python, dims or {})
     missing = "" if python else _missing(provider)
     if missing:
         return Fusions(provider=provider, note=missing)
@@ -91,10 +128,35 @@ def fused_operators(model: Runnable, original: Runnable | None, provider: str, p
     )
 
 
+def _engines(
+    model: Runnable, original: Runnable | None, provider: str, python: str, dims: Mapping[str, int]
+) -> Fusions:
+    """Both models as engines."""
+    sides: list[TargetGraph | None] = []
+    notes: list[str] = []
+    runtime = ""
+    nodes: tuple[OptimizedNode, ...] = ()
+    for one in (original, model):
+        if one is None:
+            sides.append(None)
+            continue
+        proto, folder = (one, "") if isinstance(one, str) else _serialized(one)
+        try:
+            answer = build(BuildJob(proto, folder, *sizes_of(load_samples(one, count=1, dims=dims))), python=python)
+        except AmpError as error:
+            if python or error.code != "AMP501":
+                raise
+            return Fusions(provider=provider, note=f"{error.message}; {OTHER_RUNTIME}")
+        runtime = answer.runtime
+        notes += [] if answer.ok else [f"{runtime} does not take {_name(one)}: {answer.why}"]
+        sides.append(TargetGraph.of_engine(answer.engine) if answer.engine else None)
+        kernels = answer.engine.kernels if answer.engine and one is model else ()
+        nodes = tuple(OptimizedNode(k.name, k.kind, "TensorRT", k.dtype, k.computes) for k in kernels)
+    return Fusions(runtime, provider, sides[1], sides[0], "; ".join(notes), nodes)
+
+
 def _missing(provider: str) -> str:
     """Why this process's onnxruntime cannot tell, or an empty string."""
-    from ..core.errors import AmpError
-
     try:
         runtime = import_onnxruntime()
     except AmpError:

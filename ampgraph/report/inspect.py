@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar
 
@@ -116,6 +116,8 @@ def inspect(
     lists: OpLists | None = None,
     provider: str = "",
     runtime: str = "",
+    builder: str = "",
+    dims: Mapping[str, int] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """Looks at a model, and at what changed since ``against``.
@@ -126,6 +128,8 @@ def inspect(
         lists: say what is heavy, and why a Cast stands where it does; ampgraph's own if not given.
         provider: the execution provider of ONNX Runtime whose fusions and placement are asked for; none if empty.
         runtime: the Python whose onnxruntime is asked; this one if empty.
+        builder: the extra whose package builds engines for the target, and is asked instead.
+        dims: sizes of open dimensions, for an engine.
         progress: hears what is done next.
 
     Raises:
@@ -141,7 +145,8 @@ def inspect(
         return result
     if progress:
         progress("looking for fused operators")
-    found = fused_operators(runnable, _runnable(against, original) if original else None, provider, runtime)
+    before = _runnable(against, original) if original else None
+    found = fused_operators(runnable, before, provider, runtime, builder, dims)
     return replace(result, fusions=found)
 
 

@@ -239,7 +239,7 @@ def _fusion_lines(found: Fusions) -> list[str]:
     if not sides:
         return [f"fused operators and placement on {name}: cannot be told: {found.note}"]
     alone = ", the original alone" if not found.after else ""
-    lines = [f"on {name}, as {found.runtime} optimises it{alone}; nothing was run"]
+    lines = [f"on {name}, as {found.runtime} {found.how} it{alone}; nothing was run"]
     for title, kind in dict.fromkeys(key for side in sides for key in side.rows()):
         shown = " -> ".join(str(side.rows().get((title, kind), 0)) for side in sides)
         lines.append(f"  {title:<8}{kind}{': ' if kind else ''}{shown}")

@@ -158,7 +158,7 @@ def history_dict(history: History) -> JsonObject:
     }
 
 
-def closing_lines(history: History, checkpoint: str | None, plot: str | None, resume: bool) -> list[str]:
+def closing_lines(history: History, checkpoint: str | None, resume: bool) -> list[str]:
     """What `train` says at its end."""
     lines = []
     if history.dropped:
@@ -172,4 +172,4 @@ def closing_lines(history: History, checkpoint: str | None, plot: str | None, re
         from ..training.run.fitting import FILE
 
         lines.append(f"checkpoint   {Path(checkpoint) / FILE}")
-    return [*lines, f"loss curve   {plot}"] if plot is not None else lines
+    return lines

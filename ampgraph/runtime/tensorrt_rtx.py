@@ -18,13 +18,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from ..core.arrays import Array
 from ..core.errors import AmpError
 from ..core.installing import pip_install
 from . import tensorrt_one
@@ -71,6 +72,8 @@ class Kernel:
     reads: frozenset[str]
     makes: frozenset[str]
     nodes: tuple[str, ...]
+    computes: tuple[str, ...] = ()
+    """The same nodes by the first output of each."""
 
     @property
     def attends(self) -> bool:
@@ -146,6 +149,20 @@ class BuildJob:
     capabilities: tuple[str, ...] = ()
 
 
+def sizes_of(samples: Iterable[Mapping[str, Array]]) -> tuple[dict[str, tuple[int, int, int]], dict[str, list[int]]]:
+    """The ``sizes`` and ``values`` of a job whose engine takes all of some samples, and is best for the last one."""
+    sizes: dict[str, tuple[int, int, int]] = {}
+    values: dict[str, list[int]] = {}
+    for feeds in samples:
+        for name, array in feeds.items():
+            for axis, size in enumerate(array.shape):
+                least, _, largest = sizes.get(f"{name}:{axis}", (size, size, size))
+                sizes[f"{name}:{axis}"] = min(least, size), size, max(largest, size)
+            if array.dtype.kind in "iu" and array.ndim <= 1:
+                values[name] = array.reshape(-1).tolist()
+    return sizes, values
+
+
 def build(job: BuildJob, *, python: str = "", engine: bool = True) -> BuildAnswer:
     """What becomes of one model.
 
@@ -173,12 +190,12 @@ def build_all(jobs: Iterable[BuildJob], *, python: str = "", engine: bool = True
 def _written(job: BuildJob, path: Path) -> dict[str, Any]:
     proto, folder = named(job.model, job.folder)
     path.write_bytes(proto.SerializeToString())
-    kinds = {node.name: kind_of(node) for node, _ in walk(proto.graph)}
+    nodes = {node.name: (kind_of(node), *node.output[:1]) for node, _ in walk(proto.graph)}
     sizes = {name: list(said) for name, said in job.sizes.items()}
     values = {name: list(said) for name, said in job.values.items()}
     return {
         "model": str(path), "folder": folder, "sizes": sizes, "values": values, "capabilities": list(job.capabilities),
-        "kinds": kinds,
+        "nodes": nodes,
     }  # fmt: skip
 
 
@@ -190,7 +207,7 @@ def _asked(written: list[dict[str, Any]], python: str, engine: bool, scratch: Pa
     ended = _run([python or sys.executable, "-I", tensorrt_one.__file__, str(jobs), str(answers)])
     lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
-    found = [_read(told, job["kinds"], python) for told, job in zip(whole, written, strict=False)]
+    found = [_read(told, job["nodes"], python) for told, job in zip(whole, written, strict=False)]
     if ended and len(found) < len(written):
         found.append(BuildAnswer("TensorRT for RTX", died=ended))
     return found
@@ -212,23 +229,27 @@ def _run(words: list[str]) -> str:
         return f"TensorRT dies of it: {died}"
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is no Python that can be asked: {last}", where=words[0])
+        raise AmpError("AMP508", f"is not a working Python: {last}", where=words[0])
     return ""
 
 
-def _read(told: dict[str, Any], kinds: Mapping[str, str], python: str) -> BuildAnswer:
+def _read(told: dict[str, Any], nodes: Mapping[str, tuple[str, ...]], python: str) -> BuildAnswer:
     if "error" in told:
         place = f"; --runtime PYTHON names an environment that has it{f', which {python} is not' if python else ''}"
         raise AmpError("AMP501", told["error"], hint=pip_install(EXTRA) + place)
-    refused = dict.fromkeys(_refusal(**said, kinds=kinds) for said in told["refused"])
-    engine = Engine(tuple(read_kernels(told["layers"])), told["bytes"]) if told["bytes"] else None
+    refused = dict.fromkeys(_refusal(**said, nodes=nodes) for said in told["refused"])
+    kernels = [
+        replace(kernel, computes=tuple(made for name in kernel.nodes for made in nodes.get(name, ())[1:]))
+        for kernel in read_kernels(told["layers"])
+    ]
+    engine = Engine(tuple(kernels), told["bytes"]) if told["bytes"] else None
     return BuildAnswer(f"TensorRT for RTX {told['runtime']}", tuple(refused), engine)
 
 
-def _refusal(by: str, node: str, operator: str, words: str, kinds: Mapping[str, str]) -> RefusedNode:
+def _refusal(by: str, node: str, operator: str, words: str, nodes: Mapping[str, tuple[str, ...]]) -> RefusedNode:
     """With the node that the builder's words name, if they name one."""
-    node = node or next((part for part in _BETWEEN.split(words) if part in kinds), "")
-    return RefusedNode(by, node, operator or kinds.get(node, ""), shown(words))
+    node = node or next((part for part in _BETWEEN.split(words) if part in nodes), "")
+    return RefusedNode(by, node, operator or nodes.get(node, ("",))[0], shown(words))
 
 
 def shown(words: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import ModelProto
@@ -9,6 +11,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.api.opsets import moved
 from ampgraph.core.errors import AmpError
+from ampgraph.core.plan import Plan
 from ampgraph.core.progress import silent
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
@@ -51,6 +54,27 @@ def test_bfloat16_needs_a_cast() -> None:
     assert dtype_of(ampgraph.convert(model, "O2", dtype="bfloat16"), "MatMul") == "f32"
     result = ampgraph.convert(model, "O2", dtype="bfloat16", opset="auto")
     assert opset_of(result) == 13 and dtype_of(result, "MatMul") == "bf16"
+
+
+def test_tensorrt_takes_the_opset_that_bfloat16_needs() -> None:
+    """Its parser takes a bfloat16 Conv of any opset; older schemas do not."""
+    model = given(CLIPS, 13)
+    words = {"target": "tensorrt", "dtype": "bfloat16"}
+    result = ampgraph.convert(model, "O2", **words)
+    assert opset_of(result) == 22 and dtype_of(result, "Conv") == "bf16"
+    assert ampgraph.convert(result, "O2", **words).SerializeToString() == result.SerializeToString()
+    plan = ampgraph.plan(model, "O2", **words)
+    recipe = Recipe.of(level="O2", **words)
+    (note,) = moved(adapters.load(model)[0], recipe, resolve(recipe, "ONNX"), frozenset(), silent).notes
+    assert note.text.startswith("moved from opset 13 to 22: -3 heavy nodes float32") and plan.opset == 22
+    assert ampgraph.apply(model, Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()
+
+
+@pytest.mark.parametrize("words", [{"level": "O0"}, {"dtype": "float16"}, {"target": "cuda"}, {"opset": 13}])
+def test_the_opset_stays_elsewhere(words: dict[str, Any]) -> None:
+    model = given(CLIPS, 13)
+    result = ampgraph.convert(model, **{"level": "O2", "target": "tensorrt", "dtype": "bfloat16", **words})
+    assert opset_of(result) == 13
 
 
 def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,10 @@ from ampgraph.formats import adapters
 from ampgraph.formats.onnx import shapes
 from ampgraph.numerics.strict.session import run_strict
 from ampgraph.planner.bounded import float32_units
-from ampgraph.planner.context import Context
 from ampgraph.planner.costs import CutTask
 from ampgraph.planner.cut import INFINITE, Net, Problem, solve
 from ampgraph.planner.decisions import FREE, HIGH, LOW
+from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.policies.ampgraph import judge
 from ampgraph.planner.resolve import resolve
 from ampgraph.planner.undecided import Undecided
@@ -139,7 +139,7 @@ def judged(model, level: str, dims: dict[str, int] | None = None) -> CutTask:
     graph, _ = adapters.load(model)
     graph.prepare()
     flow = graph.dataflow("float16")
-    return judge(Context(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))).task
+    return judge(Facts(flow, resolve(Recipe.of(level=level, dims=dims or {}), "ONNX"))).task
 
 
 def altered(task: CutTask, numbers: Random) -> CutTask:

@@ -104,7 +104,7 @@ def test_decisions_that_were_taken_stay(flow: Dataflow) -> None:
 
 
 ORDER = """
-from ampgraph.planner.context import Context
+from ampgraph.planner.facts.facts import Facts
 from ampgraph.planner.decisions import Ledger
 from ampgraph.planner.guards.accuracy import guard_accuracy
 from ampgraph.planner.guards.streams import guard_streams
@@ -115,7 +115,7 @@ from ampgraph.planner.regions import Regions
 from ampgraph.planner.stages import Guarded, Held, Listed, Loose, Steady, Tied
 
 
-def steps(context: Context, regions: Regions, tied: Tied, listed: Listed, held: Held, steady: Steady) -> None:
+def steps(context: Facts, regions: Regions, tied: Tied, listed: Listed, held: Held, steady: Steady) -> None:
     {call}
 """
 RIGHT = (

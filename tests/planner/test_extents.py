@@ -9,21 +9,15 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from ampgraph.core.dataflow import Dataflow, Value
-from ampgraph.core.recipe import Recipe
+from ampgraph.core.low_types import low_type
 from ampgraph.formats import adapters
-from ampgraph.planner import extents
-from ampgraph.planner.extents import Extents
-from ampgraph.planner.options import Options
-from ampgraph.planner.resolve import resolve
+from ampgraph.planner.facts import extents
+from ampgraph.planner.facts.extents import Extents
 from onnx_text import parse
 
 NUMBERS = [0.0, -0.0, 1.0, -3.0, 1e-7, 2.0**-26, -1e-9, 1e-42, 65504.0, -65520.0, 7e4, 3e38, np.inf, -np.inf, np.nan]
 SIZES = st.sampled_from([0, 1, 2, 5, extents.SMALL, extents.SMALL + 1])
 TENSORS = st.lists(st.tuples(SIZES, st.lists(st.sampled_from(NUMBERS), max_size=4)), min_size=1, max_size=6)
-
-
-def options_of(dtype: str) -> Options:
-    return resolve(Recipe(dtype=dtype), "ONNX")
 
 
 def flow_of(model: ModelProto, dtype: str = "float16") -> Dataflow:
@@ -44,7 +38,7 @@ def model_of(tensors: list[tuple[int, list[float]]]) -> ModelProto:
 @settings(max_examples=20)
 def test_a_look_at_many_finds_what_a_look_at_each_does(tensors: list[tuple[int, list[float]]], dtype: str) -> None:
     flow = flow_of(model_of(tensors), dtype)
-    together, alone = Extents(flow, options_of(dtype)), Extents(flow, options_of(dtype))
+    together, alone = Extents(flow, low_type(dtype)), Extents(flow, low_type(dtype))
     alone._plain = {}
     stored = [value for value in flow.values if value.weight]
     assert len(stored) == len(tensors)
@@ -54,7 +48,7 @@ def test_a_look_at_many_finds_what_a_look_at_each_does(tensors: list[tuple[int, 
 def test_groups_leave_no_small_tensor_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extents, "TOGETHER", 6)
     flow = flow_of(model_of([(3, []), (2, []), (4, []), (5, []), (1, [])]))
-    groups = [[array.size for array in group.values()] for group in Extents(flow, options_of("float16"))._groups()]
+    groups = [[array.size for array in group.values()] for group in Extents(flow, low_type("float16"))._groups()]
     assert groups == [[3, 2, 4], [5, 1]]
 
 
@@ -69,7 +63,7 @@ def test_every_small_tensor_is_read_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(flow.weights, "array", counted)
     monkeypatch.setattr(flow.weights, "chunks", None)  # nobody reads pieces of what is small and plain
-    known = Extents(flow, options_of("float16"))
+    known = Extents(flow, low_type("float16"))
     for _ in range(2):
         assert [known.of(value).largest for value in flow.values if value.weight] == [1.0, 1.0, 1.0]
     assert sorted(read) == ["w0", "w1", "w2"]

@@ -10,21 +10,19 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.planner.classify import classify
-from ampgraph.planner.context import Context
+from ampgraph.planner.facts.facts import Facts
+from ampgraph.planner.facts.measured import Passing
 from ampgraph.planner.guards.cancelling import Cancelling
-from ampgraph.planner.guards.masks import is_mask
-from ampgraph.planner.guards.measured import Passing
 from ampgraph.planner.regions import tie_regions
 from ampgraph.planner.resolve import resolve
-from ampgraph.planner.squares import Squares
 from planner.graphs import random_models
 
 OPSET = helper.make_opsetid("", 17)
 STEPS = ("Mul", "Add", "Sub", "ReduceMean", "MatMul", "Softmax", "Reshape", "Identity")
 
 
-def context_of(model: ModelProto) -> Context:
-    return Context(adapters.load(model)[0].dataflow("float16"), resolve(Recipe(), "ONNX"))
+def facts_of(model: ModelProto) -> Facts:
+    return Facts(adapters.load(model)[0].dataflow("float16"), resolve(Recipe(), "ONNX"))
 
 
 BEGUN = (("Mul", "x", "x"), ("ReduceMean", "v0", ""), ("ReduceMean", "x", ""), ("Mul", "v2", "v2"))
@@ -52,22 +50,21 @@ def moments(draw: st.DrawFn) -> ModelProto:
 @given(model=random_models(widths=(4,)))
 @settings(max_examples=20)
 def test_no_mask_stands_where_no_softmax_may_read_it(model: ModelProto) -> None:
-    context = context_of(model)
-    everywhere = Context(context.flow, context.options)
-    everywhere.__dict__["scores"] = {value.id for value in context.flow.values}
-    for value in context.flow.values:
+    facts = facts_of(model)
+    everywhere = Facts(facts.flow, facts.options)
+    everywhere.masks.__dict__["scores"] = {value.id for value in facts.flow.values}
+    for value in facts.flow.values:
         for multiplied in (False, True):
-            found = is_mask(context, value.id, multiplied=multiplied)
-            assert found == is_mask(everywhere, value.id, multiplied=multiplied)
+            found = facts.masks.has(value.id, multiplied=multiplied)
+            assert found == everywhere.masks.has(value.id, multiplied=multiplied)
 
 
 @given(model=moments())
 @settings(max_examples=40)
 def test_no_variance_stands_where_nothing_is_multiplied(model: ModelProto) -> None:
-    context = context_of(model)
-    regions = tie_regions(context, classify(context), Passing({}))
-    squares = Squares(context.flow, context.traits).of_op
-    short, long = Cancelling(context, regions, squares), Cancelling(context, regions, squares)
-    long.__dict__["_multiplied"] = {value.id for value in context.flow.values}
-    for op in context.flow.ops:
+    facts = facts_of(model)
+    regions = tie_regions(facts, classify(facts), Passing({}))
+    short, long = Cancelling(facts, regions, facts.squares), Cancelling(facts, regions, facts.squares)
+    long.__dict__["_multiplied"] = {value.id for value in facts.flow.values}
+    for op in facts.flow.ops:
         assert [one.id for one in short.behind(op)] == [one.id for one in long.behind(op)]

@@ -9,7 +9,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.formats import adapters
 from ampgraph.oplists.traits import traits
-from ampgraph.planner.squares import Squares
+from ampgraph.planner.facts.squares import Squares
 from onnx_text import parse
 from planner.support import converted, decisions, dtype_of
 

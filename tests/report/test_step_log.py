@@ -37,6 +37,8 @@ def test_a_curve_keeps_its_peaks() -> None:
     [points] = re.findall(r'aria-label="loss over the steps">.*?points="([^"]+)"', page)
     assert len(points.split()) <= POINTS + 2 and "9</text>" in page
     assert "gradient norm" not in page and "learning rate" in page
+    measured = training_page("t", rows, measured=[(10_000, 12.5), (20_000, float("nan"))])
+    assert measured.count('<circle class="measured"') == 1 and "12.5</text>" in measured
 
 
 def test_steps_left_out_are_seen_and_words_are_no_markup() -> None:

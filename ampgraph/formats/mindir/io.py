@@ -102,7 +102,7 @@ def _check_model(model: Message, where: str) -> None:
         hint = "export it on a little-endian machine"
         raise AmpError("AMP102", "holds big-endian data", where=where, hint=hint)
     if not _is_text(model):
-        raise AmpError("AMP102", "holds names that are no text: it is damaged", where=where, hint=EXPORT_AGAIN)
+        raise AmpError("AMP102", "holds names that are not text: it is damaged", where=where, hint=EXPORT_AGAIN)
     if not model.mind_ir_version and _lacks_primitives(model):  # the version stands behind the primitives
         raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
 
@@ -188,7 +188,7 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
         raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it with -o")
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"
-        raise AmpError("AMP105", "the file name is no text", where=ascii(str(path)), hint=hint)
+        raise AmpError("AMP105", "the file name is not text", where=ascii(str(path)), hint=hint)
 
 
 def _same(one: Path, other: Path) -> bool:

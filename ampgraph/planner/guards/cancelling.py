@@ -12,7 +12,7 @@ from functools import cached_property
 
 from ...core.dataflow import NONE, Op
 from ...oplists.traits import Traits
-from ..context import Context
+from ..facts.facts import Facts
 from ..regions import Regions
 from .remainders import remainder
 
@@ -25,9 +25,9 @@ Path = Mapping[int, Op]
 class Cancelling:
     """Looks for such sums, from the operator that adds or subtracts."""
 
-    def __init__(self, context: Context, regions: Regions, squares: Mapping[int, int]) -> None:
-        self.context, self.regions = context, regions
-        self.flow, self.traits = context.flow, context.traits
+    def __init__(self, facts: Facts, regions: Regions, squares: Mapping[int, int]) -> None:
+        self.facts, self.regions = facts, regions
+        self.flow, self.traits = facts.flow, facts.traits
         self.keeping = self.traits.operators("reshapes") | self.traits.operators("conversions")
         self.squares = {op: v for op, v in squares.items() if self._is_free(op)}
 
@@ -35,7 +35,7 @@ class Cancelling:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or remainder(self.context, self.regions, self.squares, op)
+        return self._spread(op) or self._distance(op) or remainder(self.facts, self.regions, self.squares, op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Cancelling:
         """Whether an operator multiplies two computed values, of which neither is stored."""
         if op.id in self.squares:
             return not self.traits.has(op.role, "sums_squares")
-        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.context, op)
+        return self._is_free(op.id) and self.traits.has(op.role, "multiplies") and not _is_scaled(self.facts, op)
 
     def _factors(self, op: Op) -> list[int]:
         squared = self.squares.get(op.id)
@@ -151,9 +151,7 @@ class Cancelling:
         if op.id in self.squares or (self.traits.has(op.role, "products") and self._is_free(op.id)):
             return True
         kept = any(self.traits.has(op.role, t) for t in ("cancels", "conversions", "moves", "negates", "sums"))
-        return self._is_free(op.id) and (
-            kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.context, op))
-        )
+        return self._is_free(op.id) and (kept or (self.traits.has(op.role, "scalings") and _is_scaled(self.facts, op)))
 
     @cached_property
     def _powers(self) -> set[int]:
@@ -161,7 +159,7 @@ class Cancelling:
         found = set[int]()
         for op in self.flow.ops if self.squares else ():
             carries = any(v in found for v in op.inputs) and self._adds(op)
-            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.context, op))):
+            if op.id in self.squares or (carries and (not self._is_product(op) or _is_scaled(self.facts, op))):
                 found.update(op.outputs)
         return found
 
@@ -201,8 +199,8 @@ class Cancelling:
         return None if len(plain) != 1 or plain[0] in [op.inputs[place] for place in over] else (op, plain[0])
 
 
-def _is_scaled(context: Context, op: Op) -> bool:
-    return not context.stored.isdisjoint(op.inputs)
+def _is_scaled(facts: Facts, op: Op) -> bool:
+    return not facts.stored.isdisjoint(op.inputs)
 
 
 def _adds_up(traits: Traits, path: Path) -> bool:

@@ -13,101 +13,100 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
 READ = 1 << 28  # elements: a larger weight is not looked at
 ROWS = 64  # of a weight are looked at
 LOST = 2.0**-6  # of the differences: what rounding the common part alone may cost
-STEPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def guard_common_parts(context: Context, regions: Regions) -> Findings:
+def guard_common_parts(facts: Facts, regions: Regions) -> Findings:
     """Holds norms, and what adds and moves on the way to them, behind products whose features are nearly alike."""
-    if context.options.level.accuracy_guards == "off":
+    if facts.options.level.accuracy_guards == "off":
         return Findings()
-    norms = [op for op in _candidates(context, regions) if op.slots and _centres(context, regions, op)]
-    shares = _shares(context, norms)
+    norms = [op for op in _candidates(facts, regions) if op.slots and _centres(facts, regions, op)]
+    shares = _shares(facts, norms)
     found = []
     for op in norms:
         share = shares.get(op.inputs[0], 0.0)
-        if share * STEPS[context.options.dtype] > LOST:
-            found.append(_ruling(context, [op, *_before(context, [op])], share))
+        if share * facts.low.rounding > LOST:
+            found.append(_ruling(facts, [op, *_before(facts, [op])], share))
     return Findings(found)
 
 
-def _shares(context: Context, norms: list[Op]) -> dict[int, float]:
+def _shares(facts: Facts, norms: list[Op]) -> dict[int, float]:
     """By value that a norm reads, directly or through additions: the largest share of the products in it."""
     shares = dict[int, float]()
-    for op in sorted(_before(context, norms), key=lambda one: one.id):
-        weight = _weight(context, op)
-        own = _share(context, op, weight) if weight is not None else 0.0
+    for op in sorted(_before(facts, norms), key=lambda one: one.id):
+        weight = _weight(facts, op)
+        own = _share(facts, op, weight) if weight is not None else 0.0
         shares[op.outputs[0]] = max([own, *(shares.get(v, 0.0) for v in op.inputs)])
     return shares
 
 
-def _ruling(context: Context, ops: list[Op], share: float) -> Ruling:
+def _ruling(facts: Facts, ops: list[Op], share: float) -> Ruling:
     times = f"{share:.3g} times" if share < float("inf") else "infinitely"
     text = (
         f"{ops[0].kind} takes away what its features have in common, {times} what is left by a product's weights: "
-        f"{context.options.dtype} has no digits for both"
+        f"{facts.options.dtype} has no digits for both"
     )
     why = Why("common", text)
     holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
-    return Ruling(holds, Note(why.rule, describe(context.flow, ops[0]), text))
+    return Ruling(holds, Note(why.rule, describe(facts.flow, ops[0]), text))
 
 
-def _candidates(context: Context, regions: Regions) -> list[Op]:
+def _candidates(facts: Facts, regions: Regions) -> list[Op]:
     """The operators of norms and of their regions."""
-    centring = context.traits.operators("centres_features")
-    ids = {op.id for op in context.flow.with_roles(centring)}
+    centring = facts.traits.operators("centres_features")
+    ids = {op.id for op in facts.flow.with_roles(centring)}
     ids |= {op for op, kind in regions.of_op.items() if kind in centring}
-    return [context.flow.ops[op] for op in sorted(ids)]
+    return [facts.flow.ops[op] for op in sorted(ids)]
 
 
-def _centres(context: Context, regions: Regions, op: Op) -> bool:
+def _centres(facts: Facts, regions: Regions, op: Op) -> bool:
     """Whether an operator takes the mean of the last axis away, by itself or as what starts a region that does."""
     kind = regions.of_op.get(op.id, op.role)
-    return context.traits.has(kind, "centres_features") and any(
-        (writer := context.flow.writer(v)) is not None and regions.of_op.get(writer.id) != kind
+    return facts.traits.has(kind, "centres_features") and any(
+        (writer := facts.flow.writer(v)) is not None and regions.of_op.get(writer.id) != kind
         for v in op.inputs[:1]
         if v != NONE
     )
 
 
-def _before(context: Context, norms: list[Op]) -> Iterator[Op]:
+def _before(facts: Facts, norms: list[Op]) -> Iterator[Op]:
     """The operators between norms and the products whose results are added up for them, with these; each once."""
-    flow, traits = context.flow, context.traits
+    flow, traits = facts.flow, facts.traits
     work, seen = [v for op in norms for v in op.inputs[:1]], set[int]()
     while work:
         writer = flow.writer(value) if (value := work.pop()) != NONE else None
         if writer is None or writer.id in seen or flow.values[value].dtype != FLOAT32:
             continue
         seen.add(writer.id)
-        product = _weight(context, writer) is not None
+        product = _weight(facts, writer) is not None
         if product or any(traits.has(writer.role, t) for t in ("additions", "reshapes", "nothing_in_inference")):
             yield writer
             work += [] if product else writer.inputs
 
 
-def _weight(context: Context, op: Op) -> int | None:
+def _weight(facts: Facts, op: Op) -> int | None:
     """The stored matrix of a product."""
-    listing = context.options.lists.of(op.role)
+    listing = facts.options.lists.of(op.role)
     if listing is None or listing.cls != "white":
         return None
-    values = context.flow.values
-    stored = [v for v in op.inputs[:2] if v != NONE and values[v].weight and len(context.flow.shape(v) or ()) == 2]
+    values = facts.flow.values
+    stored = [v for v in op.inputs[:2] if v != NONE and values[v].weight and len(facts.flow.shape(v) or ()) == 2]
     return stored[0] if len(stored) == 1 else None
 
 
-def _share(context: Context, op: Op, weight: int) -> float:
+def _share(facts: Facts, op: Op, weight: int) -> float:
     """How many times the differences between the columns of a product's weight what they have in common is."""
-    array = context.flow.weights.array(context.flow.values[weight], limit=READ) if weight == op.inputs[1] else None
+    array = facts.flow.weights.array(facts.flow.values[weight], limit=READ) if weight == op.inputs[1] else None
     if array is None:
         return 0.0
-    return _alike(array.T if context.flow.number(op, "transB") else array)
+    return _alike(array.T if facts.flow.number(op, "transB") else array)
 
 
 def _alike(array: Array) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Set
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
-from ..context import Context
 from ..decisions import ACCURACY, Hold
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
@@ -19,35 +19,35 @@ LARGE = 1 << 18  # elements
 PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
 
 
-def guard_constants(context: Context, regions: Regions) -> Findings:
+def guard_constants(facts: Facts, regions: Regions) -> Findings:
     """Holds what is computed from constants alone and would not be folded in the low type; nothing at O3."""
-    options = context.options
+    options = facts.options
     if options.kernels.fallback is None or options.level.kept == "low":
         return Findings()
     text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
     why = Why("constant", text)
-    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _unfolded(context, regions)]
+    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _unfolded(facts, regions)]
     return Findings([Ruling([hold]) for hold in holds])
 
 
-def _unfolded(context: Context, regions: Regions) -> Iterator[Op]:
-    flow, known = context.flow, {NONE, *context.stored}
+def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
+    flow, known = facts.flow, {NONE, *facts.stored}
     holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
-    shapes, absent = context.traits.operators("shapes"), {NONE}
+    shapes, absent = facts.traits.operators("shapes"), {NONE}
     read: list[Op] = []
     for op in flow.ops:
-        if op.role in shapes and _tells_known_shape(context, op, fixed):
+        if op.role in shapes and _tells_known_shape(facts, op, fixed):
             known.update(op.outputs)
         elif not known.issuperset(op.inputs) or absent.issuperset(op.inputs):
             continue
-        elif op.id not in holders and not context.traits.has(op.role, "random"):
+        elif op.id not in holders and not facts.traits.has(op.role, "random"):
             known.update(op.outputs)
             read.append(op)
     known.remove(NONE)
     for op in read:
         limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
-        small = all(_size(context, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
-        if small and op.slots and not _is_folded_low(context, op):
+        small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
+        if small and op.slots and not _is_folded_low(facts, op):
             yield op
 
 
@@ -63,7 +63,7 @@ def _has_fixed_inputs(flow: Dataflow) -> bool:
     return all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes)
 
 
-def _tells_known_shape(context: Context, op: Op, fixed: bool) -> bool:
+def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
     """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file, or any
     where those of the inputs are (``fixed``).
 
@@ -72,20 +72,20 @@ def _tells_known_shape(context: Context, op: Op, fixed: bool) -> bool:
         return False
     if fixed:
         return True
-    shape = context.flow.shape(op.inputs[0])
+    shape = facts.flow.shape(op.inputs[0])
     return shape is not None and all(isinstance(size, int) for size in shape[-1:])
 
 
-def _is_folded_low(context: Context, op: Op) -> bool:
+def _is_folded_low(facts: Facts, op: Op) -> bool:
     """Whether the CPU has a kernel for the operator in the low type, in every slot."""
-    kernels, low = context.options.kernels.fallback, context.options.dtype
+    kernels, low = facts.options.kernels.fallback, facts.options.dtype
     assert kernels is not None
-    return all(kernels.computes(op.kind, context.flow.opset, slot.split("@")[0], low) for slot in op.slots)
+    return all(kernels.computes(op.kind, facts.flow.opset, slot.split("@")[0], low) for slot in op.slots)
 
 
-def _size(context: Context, value: int, fixed: bool) -> int:
+def _size(facts: Facts, value: int, fixed: bool) -> int:
     """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
-    shape, count = context.flow.shape(value), 1
+    shape, count = facts.flow.shape(value), 1
     for size in shape if shape is not None else (None,):
         count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1
     return count

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container
 
 from ...core.dataflow import NONE, Op
-from ..context import Context
+from ..facts.facts import Facts
 from ..regions import Regions
 
 
-def ends_cosine(context: Context, regions: Regions, squares: Container[int], op: Op) -> bool:
+def ends_cosine(facts: Facts, regions: Regions, squares: Container[int], op: Op) -> bool:
     """Whether an operator ends a norm that divides a sum of products of two values. ``squares``: products of one."""
-    flow, traits = context.flow, context.traits
+    flow, traits = facts.flow, facts.traits
     if op.id not in regions.inside:
         return False
     for total in (flow.writer(v) for v in op.inputs if v != NONE):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Use
 from ...core.plan import Why
-from ..context import Context
 from ..decisions import ACCURACY, RANGE, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling, Source
 from ..regions import Regions
 
@@ -18,24 +18,24 @@ class Hazards(Findings):
     """What reads a hazard, held."""
 
 
-def spread_hazards(context: Context, regions: Regions, *found: Findings) -> Hazards:
+def spread_hazards(facts: Facts, regions: Regions, *found: Findings) -> Hazards:
     """Follows every source. A hazard of accuracy ties gray operators; one of range ties all but products, and what a
     bounded function or a norm reads."""
-    flow, bounded = context.flow, context.traits.operators("bounded")
+    flow, bounded = facts.flow, facts.traits.operators("bounded")
     seen: set[tuple[int, bool]] = set()
     holds: list[Hold] = []
     for source in (source for findings in found for source in findings.sources):
         if flow.ops[source.op].role in bounded:
             continue
         work = [source.op]
-        why = _why(context, source)
+        why = _why(facts, source)
         rank = RANGE if source.of_range else ACCURACY
         while work:
             op = work.pop()
             if (op, source.of_range) in seen:
                 continue
             seen.add((op, source.of_range))
-            for use in _reads(context, op):
+            for use in _reads(facts, op):
                 reader = flow.ops[use.op]
                 cls = regions.classes[reader.id]
                 ends = reader.role in bounded or cls in ("white", "kept", "")
@@ -46,19 +46,19 @@ def spread_hazards(context: Context, regions: Regions, *found: Findings) -> Haza
     return Hazards([Ruling(holds)])
 
 
-def _why(context: Context, source: Source) -> Why:
-    origin = describe(context.flow, context.flow.ops[source.op])
+def _why(facts: Facts, source: Source) -> Why:
+    origin = describe(facts.flow, facts.flow.ops[source.op])
     return Why("hazard", f"reads what '{origin}' made in float32 ({source.why.text})")
 
 
-def _reads(context: Context, op: int) -> Iterable[Use]:
+def _reads(facts: Facts, op: int) -> Iterable[Use]:
     """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
     file too, which a cast back makes float32 again."""
-    flow, low = context.flow, context.options.dtype
+    flow, low = facts.flow, facts.options.dtype
     for value in flow.ops[op].outputs:
         if flow.values[value].dtype not in (FLOAT32, low):
             continue
-        for copy in context.borders.copies(value):
+        for copy in facts.borders.copies(value):
             if flow.values[copy].dtype == low:
                 yield from (use for use in flow.uses[copy] if use.op != NONE)
             elif flow.values[copy].unit != NONE:

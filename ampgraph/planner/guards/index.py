@@ -9,8 +9,8 @@ from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait
-from ..context import Context
 from ..decisions import VALIDITY, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
@@ -26,15 +26,15 @@ class Integers(Findings):
     counted: Collection[int] = frozenset()
 
 
-def guard_indices(context: Context, regions: Regions) -> Integers:
+def guard_indices(facts: Facts, regions: Regions) -> Integers:
     """Holds whatever computes an integer, a size or a comparison of integers in float32."""
-    flow, traits = context.flow, context.traits
-    counted = _integer_valued(context)
-    upstream = _Upstream(context, regions)
+    flow, traits = facts.flow, facts.traits
+    counted = _integer_valued(facts)
+    upstream = _Upstream(facts, regions)
     found = []
     sinks = frozenset().union(*(traits.operators(trait) for trait in SINKS))
     for op in flow.with_roles(sinks):
-        sink = _sink(context, op, counted)
+        sink = _sink(facts, op, counted)
         if sink is None:
             continue
         text, values = sink
@@ -47,9 +47,9 @@ def guard_indices(context: Context, regions: Regions) -> Integers:
     return Integers(found, counted=counted)
 
 
-def _sink(context: Context, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
+def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:
     """What an operator makes of a float that must be exact, and the float inputs concerned."""
-    values, traits = context.flow.values, context.traits
+    values, traits = facts.flow.values, facts.traits
     if traits.has(op.role, "conversions") and op.slots and values[op.outputs[0]].dtype.startswith(("int", "uint")):
         return "an integer is computed from it in", [op.inputs[0]]
     if traits.has(op.role, "scales"):
@@ -63,10 +63,10 @@ def _sink(context: Context, op: Op, counted: Collection[int]) -> tuple[str, list
     return None
 
 
-def _integer_valued(context: Context) -> set[int]:
+def _integer_valued(facts: Facts) -> set[int]:
     """Floats that are integers in disguise, low ones of the file too: a Cast of integers, what moves or adds them."""
-    flow, found = context.flow, set[int]()
-    conversions, arithmetic = (context.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
+    flow, found = facts.flow, set[int]()
+    conversions, arithmetic = (facts.traits.operators(t) for t in ("conversions", "integer_arithmetic"))
     for op in flow.with_roles(conversions | arithmetic) if flow.with_roles(conversions) else ():
         if op.role in conversions:
             source, made = flow.values[op.inputs[0]], flow.values[op.outputs[0]].dtype in FLOATS
@@ -77,19 +77,19 @@ def _integer_valued(context: Context) -> set[int]:
         else:
             continue
         if integer:
-            found |= context.borders.copies(op.outputs[0])
+            found |= facts.borders.copies(op.outputs[0])
     return found
 
 
 class _Upstream:
     """The elementwise arithmetic behind values, back to products, norms and bounded functions; each node once."""
 
-    def __init__(self, context: Context, regions: Regions) -> None:
-        self.context, self.classes = context, regions.classes
+    def __init__(self, facts: Facts, regions: Regions) -> None:
+        self.facts, self.classes = facts, regions.classes
         self.seen: set[int] = set()  # what an earlier sink has held already
 
     def holds(self, values: list[int], why: Why) -> list[Hold]:
-        flow, before, holds = self.context.flow, self.context.borders.before, []
+        flow, before, holds = self.facts.flow, self.facts.borders.before, []
         work = [v for v in values if v != NONE]
         while work:
             value = work.pop()
@@ -111,9 +111,9 @@ class _Upstream:
 
     def _ends(self, op: Op) -> bool:
         products = self.classes[op.id] in ("white", "kept")
-        return not op.slots or products or self.context.traits.has(op.role, "bounded")
+        return not op.slots or products or self.facts.traits.has(op.role, "bounded")
 
     def _starts(self, op: Op) -> bool:
         """Whether an operator makes floats of something else."""
-        conversion = self.context.traits.has(op.role, "conversions")
-        return conversion and self.context.flow.values[op.inputs[0]].dtype != FLOAT32
+        conversion = self.facts.traits.has(op.role, "conversions")
+        return conversion and self.facts.flow.values[op.inputs[0]].dtype != FLOAT32

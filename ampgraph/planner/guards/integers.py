@@ -8,8 +8,8 @@ from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ..context import Context
 from ..decisions import ACCURACY, VALIDITY, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 from ..stages import Listed
@@ -24,24 +24,24 @@ class Quantized(Findings):
     """Sums of integers with their scales, and what lies between quantized neighbours."""
 
 
-def guard_integers(context: Context, regions: Regions, listed: Listed) -> Quantized:
+def guard_integers(facts: Facts, regions: Regions, listed: Listed) -> Quantized:
     """Holds at every level: a low sum of integers would overflow, a Cast among integers would undo a fused kernel."""
-    sums = _IntegerSums(context, regions)
-    conversions = context.flow.with_roles(context.traits.operators("conversions"))
+    sums = _IntegerSums(facts, regions)
+    conversions = facts.flow.with_roles(facts.traits.operators("conversions"))
     found = [finding for op in conversions if (finding := sums.finding(op)) is not None]
-    if context.flow.with_roles(context.traits.operators("quantized")):
-        found += _islands(context, Islands(context, regions, listed))
+    if facts.flow.with_roles(facts.traits.operators("quantized")):
+        found += _islands(facts, Islands(facts, regions, listed))
     return Quantized(found)
 
 
-def _islands(context: Context, islands: Islands) -> list[Ruling]:
+def _islands(facts: Facts, islands: Islands) -> list[Ruling]:
     """One finding for what runtimes fuse, one for what lies among it."""
     fused = Why("quantized", "between DequantizeLinear and QuantizeLinear, where runtimes compute in integers")
     among = Why("quantized", "no product beside it is low: among quantized operators it would only be cast")
     found = []
     for ops, why in ((islands.fused, fused), (islands.among, among)):
         if ops:
-            note = Note(why.rule, describe(context.flow, ops[0]), "left as they are: " + why.text)
+            note = Note(why.rule, describe(facts.flow, ops[0]), "left as they are: " + why.text)
             found.append(Ruling([Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops], note, counted=True))
     return found
 
@@ -49,20 +49,20 @@ def _islands(context: Context, islands: Islands) -> list[Ruling]:
 class _IntegerSums:
     """Integers that are made float before they are scaled."""
 
-    def __init__(self, context: Context, regions: Regions) -> None:
-        self.context, self.classes = context, regions.classes
+    def __init__(self, facts: Facts, regions: Regions) -> None:
+        self.facts, self.classes = facts, regions.classes
 
     @cached_property
     def summed(self) -> Collection[int]:
         """Integers that are sums of products, or made of such."""
-        return _summed(self.context)
+        return _summed(self.facts)
 
     def finding(self, op: Op) -> Ruling | None:
         """What a Cast of such integers holds: itself, all up to the scaling, and the scale."""
-        source = self.context.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
+        source = self.facts.flow.values[op.inputs[0]] if op.slots and op.inputs[0] != NONE else None
         if source is None or not source.dtype.startswith(("int", "uint")):
             return None
-        why = Why("integer-sum", f"integers beyond {self.context.options.dtype} until they are scaled")
+        why = Why("integer-sum", f"integers beyond {self.facts.options.dtype} until they are scaled")
         reach = list(self._until_scaled(op))
         if source.id not in self.summed:
             narrow = int(source.dtype.lstrip("uint") or 0) <= EXACT_BITS
@@ -70,34 +70,32 @@ class _IntegerSums:
                 return None
         holds = [Hold(tuple(op.slots.values()), VALIDITY, why)]
         holds += [Hold(tuple(other.slots.values()), ACCURACY, why) for other in (*reach, *self._scales(reach))]
-        return Ruling(holds, Note(why.rule, describe(self.context.flow, op), why.text))
+        return Ruling(holds, Note(why.rule, describe(self.facts.flow, op), why.text))
 
     def _until_scaled(self, op: Op) -> Iterator[Op]:
         """What reads a value, up to where it is multiplied or divided."""
-        flow, seen, work = self.context.flow, {op.id}, [op]
+        flow, seen, work = self.facts.flow, {op.id}, [op]
         while work:
-            reads = (
-                r for v in work.pop().outputs for copy in self.context.borders.copies(v) for r in flow.readers(copy)
-            )
+            reads = (r for v in work.pop().outputs for copy in self.facts.borders.copies(v) for r in flow.readers(copy))
             for reader in reads:
                 if reader.id in seen or not reader.slots or self.classes[reader.id] not in ("gray", "neutral"):
                     continue
                 seen.add(reader.id)
                 yield reader
-                if not self.context.traits.has(reader.role, "scalings"):
+                if not self.facts.traits.has(reader.role, "scalings"):
                     work.append(reader)
 
     def _shrinks(self, op: Op) -> bool:
         """Whether an operator scales by a constant that tells large numbers."""
-        flow, divides = self.context.flow, self.context.traits.has(op.role, "divides")
-        if not self.context.traits.has(op.role, "scalings"):
+        flow, divides = self.facts.flow, self.facts.traits.has(op.role, "divides")
+        if not self.facts.traits.has(op.role, "scalings"):
             return False
         factor = next((n for v in reversed(op.inputs) if (n := flow.scalar(v)) is not None), None)
         return factor is not None and (abs(factor) >= LARGE if divides else 0 < abs(factor) <= 1 / LARGE)
 
     def _scales(self, reach: list[Op]) -> Iterator[Op]:
         """What computes the scales: a product of two small numbers."""
-        flow, traits = self.context.flow, self.context.traits
+        flow, traits = self.facts.flow, self.facts.traits
         seen = {op.id for op in reach}
         work = [v for op in reach if traits.has(op.role, "scalings") for v in op.inputs]
         while work:
@@ -109,13 +107,13 @@ class _IntegerSums:
                 work += [v for v in writer.inputs if v != NONE]
 
 
-def _summed(context: Context) -> Collection[int]:
+def _summed(facts: Facts) -> Collection[int]:
     """Integers that are sums of products, or made of such."""
-    flow, traits, found = context.flow, context.traits, set[int]()
+    flow, traits, found = facts.flow, facts.traits, set[int]()
     for op in flow.ops if flow.with_roles(traits.operators("integer_products")) else ():
         carries = traits.has(op.role, "integer_arithmetic") and any(v in found for v in op.inputs)
         if carries or traits.has(op.role, "integer_products"):
             for value in op.outputs:
                 if value != NONE and flow.values[value].dtype not in (FLOAT32, "bool"):
-                    found |= context.borders.copies(value)
+                    found |= facts.borders.copies(value)
     return found

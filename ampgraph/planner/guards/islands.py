@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from ...core.dataflow import FLOAT32, NONE, Op
-from ..context import Context
+from ..facts.facts import Facts
 from ..regions import Regions
 from ..stages import Listed
 
@@ -15,9 +15,9 @@ class Islands:
     """``fused``: operators that read and write integers in truth, with what makes their floats and reads them;
     ``among``: the others of a connected part without a low product, where some of it is quantized."""
 
-    def __init__(self, context: Context, regions: Regions, listed: Listed) -> None:
-        self.context, self.classes, self.listed = context, regions.classes, listed
-        self.flow, self.traits = context.flow, context.traits
+    def __init__(self, facts: Facts, regions: Regions, listed: Listed) -> None:
+        self.facts, self.classes, self.listed = facts, regions.classes, listed
+        self.flow, self.traits = facts.flow, facts.traits
         self._stored: dict[int, bool] = {}  # a value that is dequantized or moved from such -> whether it is a constant
 
     @cached_property

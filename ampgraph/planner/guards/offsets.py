@@ -7,27 +7,26 @@ from typing import Any
 import numpy as np
 
 from ...core.dataflow import NONE, Op
-from ..context import Context
-from .measured import EXACT
+from ..facts.facts import Facts
 
 DEPTH = 8  # operators looked back
 READ = 1 << 22  # elements of a stored tensor that are read
 
 
-def scores_with_positions(context: Context, softmax: Op) -> list[Op]:
+def scores_with_positions(facts: Facts, softmax: Op) -> list[Op]:
     """A softmax and the additions before it, where one of them adds what a prefix sum counted, or stored numbers that
     reach a quarter of where the type stops counting; empty elsewhere."""
     held, work, far = {softmax.id: softmax}, [(softmax.inputs[0], DEPTH)], list[Op]()
-    traits, found = context.traits, False
+    traits, found = facts.traits, False
     while work:
         value, left = work.pop()
-        for origin in context.borders.origins(value):
-            op = context.flow.writer(origin)
+        for origin in facts.borders.origins(value):
+            op = facts.flow.writer(origin)
             if op is None or not left or op.id in held:
                 continue
             if traits.has(op.role, "additions"):
                 held[op.id] = op
-                ways = [way for v in op.inputs if (way := _positions(context, v, DEPTH)) is not None]
+                ways = [way for v in op.inputs if (way := _positions(facts, v, DEPTH)) is not None]
                 found |= bool(ways)
                 far += [other for way in ways for other in way]
                 work += [(v, left - 1) for v in op.inputs]
@@ -37,12 +36,12 @@ def scores_with_positions(context: Context, softmax: Op) -> list[Op]:
     return [op for op in {**held, **{op.id: op for op in far}}.values() if op.slots] if found else []
 
 
-def _positions(context: Context, value: int, left: int) -> list[Op] | None:
+def _positions(facts: Facts, value: int, left: int) -> list[Op] | None:
     """What scales and moves positions to a value; None where it holds none."""
-    flow, traits = context.flow, context.traits
+    flow, traits = facts.flow, facts.traits
     if flow.values[value].weight:
         array = flow.weights.array(flow.values[value], limit=READ)
-        return [] if array is not None and _reaches(array, EXACT[context.options.dtype] / 4) else None
+        return [] if array is not None and _reaches(array, facts.low.counts / 4) else None
     op = flow.writer(value)
     if op is None or not left:
         return None
@@ -50,7 +49,7 @@ def _positions(context: Context, value: int, left: int) -> list[Op] | None:
         return [op]
     if not any(traits.has(op.role, t) for t in ("affine", "moves", "conversions")):
         return None
-    ways = [way for v in op.inputs if v != NONE and (way := _positions(context, v, left - 1)) is not None]
+    ways = [way for v in op.inputs if v != NONE and (way := _positions(facts, v, left - 1)) is not None]
     return [op, *(other for way in ways for other in way)] if ways else None
 
 

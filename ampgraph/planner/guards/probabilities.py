@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...core.dataflow import NONE, Op
-from ..context import Context
+from ..facts.facts import Facts
 from ..regions import Regions
 
 LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves every digit there; bfloat16 has more room
@@ -18,12 +18,12 @@ LEAST = 6.2e-5  # a floor above the smallest normal number of float16 leaves eve
 class Probabilities:
     """Looks for what makes probabilities, behind sums with constants, bounds and moves."""
 
-    context: Context
+    facts: Facts
     regions: Regions
 
     def behind(self, op: Op) -> list[Op]:
         """All that must be float32 for a logarithm of probabilities; empty where it is none, or has a floor."""
-        flow, borders = self.context.flow, self.context.borders
+        flow, borders = self.facts.flow, self.facts.borders
         made: dict[int, Op] = {}
         between: dict[int, Op] = {}
         work = [op.inputs[0]]
@@ -37,16 +37,16 @@ class Probabilities:
                 elif self._passes_on(writer):
                     between[writer.id] = writer
                     work += [v for v in writer.inputs if v != NONE and not flow.values[v].weight]
-        low = self.context.options.dtype == "float16" or any(self.turns(one) for one in between.values())
+        low = self.facts.options.dtype == "float16" or any(self.turns(one) for one in between.values())
         return [op, *between.values(), *made.values()] if made and low else []
 
     def _makes(self, op: Op) -> bool:
         kind = self.regions.of_op.get(op.id, op.role)
-        return self.context.traits.has(kind, "probabilities")
+        return self.facts.traits.has(kind, "probabilities")
 
     def _passes_on(self, op: Op) -> bool:
         """Whether an operator shifts by a constant, bounds or moves, and sets no floor that is high enough."""
-        flow, traits = self.context.flow, self.context.traits
+        flow, traits = self.facts.flow, self.facts.traits
         if any(traits.has(op.role, trait) for trait in ("moves", "joins", "conversions", "nothing_in_inference")):
             return True
         if not any(traits.has(op.role, trait) for trait in ("bounds", "extremes", "cancels")):
@@ -59,5 +59,5 @@ class Probabilities:
 
     def turns(self, op: Op) -> bool:
         """Whether an operator is 1 - p."""
-        traits = self.context.traits
+        traits = self.facts.traits
         return traits.has(op.role, "cancels") and not traits.has(op.role, "additions")

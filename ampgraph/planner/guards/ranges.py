@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from ...core.dataflow import NONE
 from ...core.plan import Note, Why
-from ..context import Context
 from ..decisions import RANGE, Hold
+from ..facts.facts import Facts
+from ..facts.measured import Passing
 from ..findings import Findings, Ruling, Source
 from ..stages import Settled, Weighed
-from .measured import Passing, measured
 
 VANISHING_LIMIT = 0.5  # of the elements that are not zero: above it a low value is named
 
@@ -25,9 +25,9 @@ class Overflows(Findings):
     """Values that pass the limit: their writers and readers, and the writers as hazards."""
 
 
-def guard_ranges(context: Context, passing: Passing, weighed: Weighed) -> Overflows:
+def guard_ranges(facts: Facts, passing: Passing, weighed: Weighed) -> Overflows:
     """Holds the writer and the readers of every value that passes the limit; the writer is a hazard to what follows."""
-    flow = context.flow
+    flow = facts.flow
     found, sources = [], []
     for value, text in sorted(passing.items()):
         item, why = flow.values[value], Why("range", text)
@@ -39,9 +39,9 @@ def guard_ranges(context: Context, passing: Passing, weighed: Weighed) -> Overfl
     return Overflows(found, sources)
 
 
-def report_ranges(context: Context, passing: Passing, settled: Settled) -> Iterator[Note]:
+def report_ranges(facts: Facts, passing: Passing, settled: Settled) -> Iterator[Note]:
     """Values beyond the limit, those that are low by a stronger right, and values that vanish."""
-    options, flow = context.options, context.flow
+    options, flow = facts.options, facts.flow
     if options.ranges is None:
         return
     for value, text in sorted(passing.items()):
@@ -50,7 +50,7 @@ def report_ranges(context: Context, passing: Passing, settled: Settled) -> Itera
         why = settled.why(unit) if settled.is_low(unit) else None
         if why is not None:
             yield Note("overflow", flow.values[value].name, f"{text} but is low: {why.text}")
-    for value, held in measured(flow, options.ranges.values).items():
+    for value, held in facts.measured.ranges.items():
         share = held.vanishing(options.dtype) if settled.is_low(flow.values[value].unit) else 0.0
         if share > VANISHING_LIMIT:
             message = f"{100 * share:.3g} % of its elements flush to zero in {options.dtype}"

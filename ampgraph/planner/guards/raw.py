@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
-from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
@@ -33,11 +33,11 @@ class Unscaled(Findings):
     """What computes with the model's inputs as they come."""
 
 
-def raw(context: Context, regions: Regions) -> Raw:
+def raw(facts: Facts, regions: Regions) -> Raw:
     """Follows the model's float32 inputs to the first products."""
-    flow, borders = context.flow, context.borders
-    constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(context, v.id)}
-    fixed, seen = {NONE, *context.stored}, set(values)  # with stored ones, with products'
+    flow, borders = facts.flow, facts.borders
+    constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(facts, v.id)}
+    fixed, seen = {NONE, *facts.stored}, set(values)  # with stored ones, with products'
     ops, products = set[int](), set[int]()
     holders = {scope.op for scope in flow.scopes}  # calls, and nodes with bodies: what is inside computes
 
@@ -68,46 +68,46 @@ def raw(context: Context, regions: Regions) -> Raw:
     return Raw(ops, values, products)
 
 
-def _is_input(context: Context, value: int) -> bool:
+def _is_input(facts: Facts, value: int) -> bool:
     """Whether a value is an input of the model that comes in float32, or in float64."""
-    flow = context.flow
+    flow = facts.flow
     item = flow.values[value]
     plain = item.producer == NONE and not item.weight and item.dtype in (FLOAT32, "float64")
-    return plain and value not in context.borders.before and not flow.scopes[item.scope].path
+    return plain and value not in facts.borders.before and not flow.scopes[item.scope].path
 
 
-def guard_raw(context: Context, regions: Regions) -> Unscaled:
+def guard_raw(facts: Facts, regions: Regions) -> Unscaled:
     """Holds what adds, subtracts or bends inputs of the model, with all that lies before it. Warns at O3."""
-    if context.options.level.accuracy_guards == "off":
+    if facts.options.level.accuracy_guards == "off":
         return Unscaled()
-    found = raw(context, regions)
-    sinks = [op for op in map(context.flow.ops.__getitem__, sorted(found.ops)) if _spoils(context, regions, op)]
+    found = raw(facts, regions)
+    sinks = [op for op in map(facts.flow.ops.__getitem__, sorted(found.ops)) if _spoils(facts, regions, op)]
     if sinks:  # a Cast is for the products behind
-        sinks = [op for op in sinks if op.id in context.with_all_before(regions.white)]
+        sinks = [op for op in sinks if op.id in facts.with_all_before(regions.white)]
     if not sinks:
         return Unscaled()
-    rule, dtype = "raw", context.options.dtype
+    rule, dtype = "raw", facts.options.dtype
     why = Why(rule, f"computes with an input of the model before any product: {dtype} may not hold its digits")
-    if not context.guards_hold:
-        return Unscaled(notes=[Note(f"{rule} (not held)", describe(context.flow, sinks[0]), why.text)])
-    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _with_all_before(context, found, sinks)]
-    return Unscaled([Ruling(holds, Note(rule, describe(context.flow, sinks[0]), why.text))])
+    if not facts.guards_hold:
+        return Unscaled(notes=[Note(f"{rule} (not held)", describe(facts.flow, sinks[0]), why.text)])
+    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _with_all_before(facts, found, sinks)]
+    return Unscaled([Ruling(holds, Note(rule, describe(facts.flow, sinks[0]), why.text))])
 
 
-def _spoils(context: Context, regions: Regions, op: Op) -> bool:
+def _spoils(facts: Facts, regions: Regions, op: Op) -> bool:
     """Whether an operator may make a small number of large ones, or a usual one of one out of range."""
-    return context.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
+    return facts.traits.has(op.role, "cancels") or regions.classes[op.id] in ("black", "kept")
 
 
-def _with_all_before(context: Context, found: Raw, sinks: list[Op]) -> list[Op]:
-    flow, held, work = context.flow, dict[int, Op](), list(sinks)
+def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
+    flow, held, work = facts.flow, dict[int, Op](), list(sinks)
     while work:
         op = work.pop()
         if op.id in held or op.id not in found.ops:
             continue
         held[op.id] = op
         for value in op.inputs:
-            for origin in context.borders.origins(value) if value != NONE else ():
+            for origin in facts.borders.origins(value) if value != NONE else ():
                 writer = flow.writer(origin)
                 work += [writer] if writer is not None else []
     return list(held.values())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait
-from ..context import Context
 from ..decisions import ACCURACY, Hold, describe
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling
 from ..regions import Regions
 
@@ -31,47 +31,47 @@ class Recurrences(Findings):
     """What a state goes through in a round, held with the state."""
 
 
-def guard_recurrences(context: Context, regions: Regions) -> Recurrences:
+def guard_recurrences(facts: Facts, regions: Regions) -> Recurrences:
     """Holds every float state of a loop that is its old value plus something, and what lies between the two.
 
     n + z (h - n) of a recurrent cell written out, a sum of what a loop finds, a sample that a sampler refines. What is
     made anew in every round, tanh(W h), is none. At O3 they are named, and not held.
     """
     found, warnings = [], []
-    for state, path in _states(context, regions):
-        name = context.flow.values[state].name
-        dtype = context.options.dtype
+    for state, path in _states(facts, regions):
+        name = facts.flow.values[state].name
+        dtype = facts.options.dtype
         why = Why("recurrence", f"every round adds to '{name}': its roundings to {dtype} add up")
-        holder = describe(context.flow, context.flow.ops[context.flow.scopes[context.flow.values[state].scope].op])
-        if context.guards_hold:
+        holder = describe(facts.flow, facts.flow.ops[facts.flow.scopes[facts.flow.values[state].scope].op])
+        if facts.guards_hold:
             units = dict.fromkeys(u for op in path for u in op.slots.values())
-            units[context.flow.values[state].unit] = None
+            units[facts.flow.values[state].unit] = None
             found.append(Ruling([Hold(tuple(units), ACCURACY, why)], Note(why.rule, holder, why.text)))
-        elif context.options.level.accuracy_guards != "off":
+        elif facts.options.level.accuracy_guards != "off":
             warnings.append(Note(f"{why.rule} (not held)", holder, why.text))
     return Recurrences(found, notes=warnings)
 
 
-def _states(context: Context, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
+def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
     """States that are added to, as a body takes them, with the operators between their old and their new value."""
-    flow = context.flow
+    flow = facts.flow
     for after, before in flow.passed:
         if NONE in (after, before) or flow.values[before].dtype != FLOAT32 or flow.values[before].unit == NONE:
             continue
         scope = flow.values[before].scope
         if flow.values[after].scope != scope or flow.scopes[scope].kind != "body" or after == before:
             continue
-        path = _between(context, regions, before, after)
-        if _is_added_to(context, before, path):
+        path = _between(facts, regions, before, after)
+        if _is_added_to(facts, before, path):
             yield before, path
 
 
-def _between(context: Context, regions: Regions, before: int, after: int) -> list[Op]:
+def _between(facts: Facts, regions: Regions, before: int, after: int) -> list[Op]:
     """The operators on the ways from a state's old value to its new one that only keep it."""
-    flow, scope = context.flow, context.flow.values[before].scope
+    flow, scope = facts.flow, facts.flow.values[before].scope
     reached, on_way = {before}, list[Op]()
     for op in flow.ops:  # writers come before readers
-        if op.scope == scope and any(v in reached for v in op.inputs) and _keeps(context, regions, op):
+        if op.scope == scope and any(v in reached for v in op.inputs) and _keeps(facts, regions, op):
             reached.update(op.outputs)
             on_way.append(op)
     needed, path = {after}, list[Op]()
@@ -82,12 +82,12 @@ def _between(context: Context, regions: Regions, before: int, after: int) -> lis
     return path[::-1] if after in reached else []
 
 
-def _keeps(context: Context, regions: Regions, op: Op) -> bool:
-    traits = context.traits
+def _keeps(facts: Facts, regions: Regions, op: Op) -> bool:
+    traits = facts.traits
     return bool(op.slots) and op.id not in regions.inside and any(traits.has(op.role, trait) for trait in KEEPS)
 
 
-def _is_added_to(context: Context, state: int, path: list[Op]) -> bool:
+def _is_added_to(facts: Facts, state: int, path: list[Op]) -> bool:
     """Whether something that is computed is added to a state before a gate scales it.
 
     What a gate scales down first, f c + i g, forgets its roundings with the rest.
@@ -96,9 +96,9 @@ def _is_added_to(context: Context, state: int, path: list[Op]) -> bool:
     for op in path:
         if not any(v in whole for v in op.inputs):
             continue
-        alone = len([v for v in op.inputs if v != NONE and not context.flow.values[v].weight]) == 1
-        if context.traits.has(op.role, "cancels") and not alone:
+        alone = len([v for v in op.inputs if v != NONE and not facts.flow.values[v].weight]) == 1
+        if facts.traits.has(op.role, "cancels") and not alone:
             return True
-        if alone or not context.traits.has(op.role, "scalings"):
+        if alone or not facts.traits.has(op.role, "scalings"):
             whole.update(op.outputs)
     return False

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from ...core.dataflow import NONE, Op
-from ..context import Context
+from ..facts.facts import Facts
 from ..regions import Regions
 
 FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
@@ -23,10 +23,10 @@ NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary p
 class Spectra:
     """Looks for powers in a model: where they are made, what sums and scales them, and what they are made of."""
 
-    def __init__(self, context: Context, regions: Regions, squares: Collection[int]) -> None:
-        self.context, self.regions = context, regions
+    def __init__(self, facts: Facts, regions: Regions, squares: Collection[int]) -> None:
+        self.facts, self.regions = facts, regions
         self.squares = {op for op in squares if self._may_be_spectral(op)}
-        self.flow, self.traits, self.borders = context.flow, context.traits, context.borders
+        self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
 
     def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:
         """All that must be float32 for the powers in a value that ``sink`` reads, with the model's own floor under
@@ -55,7 +55,7 @@ class Spectra:
                     continue
                 floors[origin] = floor
                 if op.id in self.squares:
-                    if not (narrow and self._is_wide(op)) and floor < FLOOR[self.context.options.dtype]:
+                    if not (narrow and self._is_wide(op)) and floor < FLOOR[self.facts.options.dtype]:
                         squares[op.id], lowest = op, min(lowest, floor)
                 elif not (narrow and self._is_wide(op)):
                     between[op.id] = op
@@ -115,7 +115,7 @@ class Spectra:
 
     def _adds_many(self, op: Op) -> bool:
         sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
-        return sums and self.context.sizes.guessed(op) > NARROW
+        return sums and self.facts.sizes.guessed(op) > NARROW
 
     # -- seen forwards ------------------------------------------------------------------------------------------------
 

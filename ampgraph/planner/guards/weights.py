@@ -10,12 +10,11 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
-from ..context import Context
 from ..decisions import HIGH, VALIDITY, Hold, place
-from ..extents import Extent
+from ..facts.extents import Extent
+from ..facts.facts import Facts
 from ..findings import Findings, Ruling, Source
 from ..stages import Settled, Steady
-from .masks import is_mask, most_added, reads_low
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
@@ -32,15 +31,15 @@ class Unstorable(Findings):
     flushing: Mapping[int, float] = field(default_factory=dict)
 
 
-def guard_weights(context: Context, steady: Steady) -> Unstorable:
+def guard_weights(facts: Facts, steady: Steady) -> Unstorable:
     """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
-    options, reader, largest = context.options, _Reader(context, steady), context.options.largest
+    options, reader, largest = facts.options, _Reader(facts, steady), facts.low.largest
     multiplied = "floor" in options.rewrites
     masks: list[int] = []
     flushing: dict[int, float] = {}
     for value, extent in reader.extents():
         if extent.largest > largest:
-            if extent.below and reader.may_floor(value) and is_mask(context, value.id, multiplied=multiplied):
+            if extent.below and reader.may_floor(value) and facts.masks.has(value.id, multiplied=multiplied):
                 masks.append(value.id)
             else:
                 share = f"{_percent(extent.beyond)} of its elements"
@@ -50,15 +49,15 @@ def guard_weights(context: Context, steady: Steady) -> Unstorable:
             reader.hold(value, message, hazard=False)
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
-    floor = -options.largest / 2 / most_added(context, masks)
+    floor = -largest / 2 / facts.masks.most_added(masks)
     return Unstorable(reader.found, reader.sources, reader.notes, dict.fromkeys(masks, floor), flushing)
 
 
 class _Reader:
     """Reads the tensors that somebody reads low, and holds readers."""
 
-    def __init__(self, context: Context, steady: Steady) -> None:
-        self.context, self.steady = context, steady
+    def __init__(self, facts: Facts, steady: Steady) -> None:
+        self.facts, self.steady = facts, steady
         self.held: set[int] = set()  # units, by what represents them
         self.found: list[Ruling] = []
         self.sources: list[Source] = []
@@ -66,42 +65,42 @@ class _Reader:
 
     def extents(self) -> Iterator[tuple[Value, Extent]]:
         """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
-        flow = self.context.flow
-        filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.context.traits.operators("fills"))}
+        flow = self.facts.flow
+        filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
         made = filled | self._converted()
         for value in flow.values:
             if value.dtype != FLOAT32:
                 continue
             if value.weight:
                 if self._is_worth_reading(value):
-                    yield value, self.context.extents.of(value)
+                    yield value, self.facts.extents.of(value)
             elif value.id in made:
                 yield value, self._made(made[value.id])
 
     def _is_worth_reading(self, value: Value) -> bool:
         """Whether somebody may read a stored tensor low, or it is no work to look at it."""
-        flow = self.context.flow
-        if self.context.extents.is_plain(value) or flow.weights.size(value) <= QUICK:
+        flow = self.facts.flow
+        if self.facts.extents.is_plain(value) or flow.weights.size(value) <= QUICK:
             return True
         return not all(self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE)
 
     def may_floor(self, value: Value) -> bool:
         """Whether a tensor is stored, or filled with one number that the file holds."""
-        writer = self.context.flow.writer(value.id)
-        fills = writer is not None and self.context.traits.has(writer.role, "fills")
-        return value.weight or (fills and bool(self.context.flow.opset) and "floor" in self.context.options.rewrites)
+        writer = self.facts.flow.writer(value.id)
+        fills = writer is not None and self.facts.traits.has(writer.role, "fills")
+        return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
 
     def _is_high(self, unit: int) -> bool:
         return self.steady.side(unit) == HIGH or self.steady.find(unit) in self.held
 
     def _fill(self, op: Op) -> Array:
-        fill = self.context.flow.attribute(op, "value")
+        fill = self.facts.flow.attribute(op, "value")
         return fill.reshape(-1)[:1] if isinstance(fill, np.ndarray) else np.zeros(1)
 
     def _converted(self) -> dict[int, Array]:
         """What is made float32 of small stored tensors of wider ranges: its numbers."""
-        flow, found = self.context.flow, dict[int, Array]()
-        for op in flow.with_roles(self.context.traits.operators("conversions")):
+        flow, found = self.facts.flow, dict[int, Array]()
+        for op in flow.with_roles(self.facts.traits.operators("conversions")):
             item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
             array = flow.weights.array(item) if item is not None and item.weight and item.dtype in WIDE else None
             if array is not None:
@@ -109,16 +108,16 @@ class _Reader:
         return found
 
     def _made(self, numbers: Array) -> Extent:
-        options, size = self.context.options, np.abs(np.asarray(numbers, np.float64))
+        low, size = self.facts.low, np.abs(np.asarray(numbers, np.float64))
         size = size[np.isfinite(size)]
-        beyond, flushed = size > options.largest, size[size > 0] < options.smallest_subnormal / 2
+        beyond, flushed = size > low.largest, size[size > 0] < low.smallest_subnormal / 2
         shares = (float(part.mean()) if part.size else 0.0 for part in (beyond, flushed))
-        below = bool(size.max(initial=0) > options.largest and (np.asarray(numbers)[np.isfinite(numbers)] < 0).all())
+        below = bool(size.max(initial=0) > low.largest and (np.asarray(numbers)[np.isfinite(numbers)] < 0).all())
         return Extent(float(size.max(initial=0)), below, *shares)
 
     def hold(self, value: Value, text: str, hazard: bool) -> None:
         """Keeps the readers (or the maker) of a tensor in float32, and names it."""
-        flow, why = self.context.flow, Why("weight", f"'{value.name}' {text}")
+        flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
@@ -130,28 +129,28 @@ class _Reader:
             self.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
 
 
-def report_flushing(context: Context, unstorable: Unstorable, settled: Settled) -> Iterator[Note]:
+def report_flushing(facts: Facts, unstorable: Unstorable, settled: Settled) -> Iterator[Note]:
     """Weights that are read low although a part of them becomes zero, the worst first."""
-    flow = context.flow
+    flow = facts.flow
     for value, share in sorted(unstorable.flushing.items(), key=lambda item: (-item[1], item[0])):
         if any(settled.is_low(use.unit) for use in flow.uses[value]):
-            message = f"{_percent(share)} of its elements flush to zero in {context.options.dtype}"
+            message = f"{_percent(share)} of its elements flush to zero in {facts.options.dtype}"
             yield Note("weight", flow.values[value].name, message)
 
 
-def floors_read_low(context: Context, unstorable: Unstorable, settled: Settled) -> dict[int, float]:
+def floors_read_low(facts: Facts, unstorable: Unstorable, settled: Settled) -> dict[int, float]:
     """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
-    values, floors = context.flow.values, unstorable.floors
+    values, floors = facts.flow.values, unstorable.floors
     made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
-    return {v: floor for v, floor in floors.items() if v in made or reads_low(context, settled, v)}
+    return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
 
 
-def report_floors(context: Context, floors: Mapping[int, float]) -> Iterator[Note]:
+def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
     for value, floor in sorted(floors.items()):
-        text = f"elements below the {context.options.dtype} minimum become {floor:g}: it only feeds Softmax"
-        if not is_mask(context, value):
+        text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
+        if not facts.masks.has(value):
             text += ", times zeros and ones; a row that it hides whole may follow its scores"
-        yield Note("mask", context.flow.values[value].name, text)
+        yield Note("mask", facts.flow.values[value].name, text)
 
 
 def _percent(share: float) -> str:

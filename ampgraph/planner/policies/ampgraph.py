@@ -10,10 +10,11 @@ from ...core.plan import Note, Why
 from ...core.spellings import LEVELS
 from ..bounded import float32_units
 from ..classify import classify
-from ..context import Context
 from ..costs import CutTask
 from ..decided import DecidedModel
 from ..decisions import CUT, FREE, HIGH, LIST, LOW, Ledger, Verdict
+from ..facts.facts import Facts
+from ..facts.measured import Passing
 from ..guards.accuracy import guard_accuracy
 from ..guards.coarse_masks import report_coarse_masks
 from ..guards.common_parts import guard_common_parts
@@ -22,7 +23,6 @@ from ..guards.hazards import spread_hazards
 from ..guards.index import guard_indices
 from ..guards.integers import guard_integers
 from ..guards.joined import release_joined
-from ..guards.measured import Passing, passing
 from ..guards.ranges import guard_ranges, report_ranges
 from ..guards.raw import guard_raw
 from ..guards.recurrences import guard_recurrences
@@ -41,7 +41,7 @@ from .registry import Policy, register
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit: judged, or by the cut."""
-    judgement = judge(Context(flow, options))
+    judgement = judge(Facts.of(flow, options))
     cut = _cut(judgement)
     settled = Settled(judgement.ledger.take(cut))
     return _reported(judgement, cut, settled)
@@ -51,7 +51,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
 class Judgement:
     """All that is decided before the cut, and what the cut and the reports need to know."""
 
-    context: Context
+    facts: Facts
     ledger: Ledger
     judged: Judged
     regions: Regions
@@ -65,50 +65,50 @@ class Judgement:
     @property
     def task(self) -> CutTask:
         """What the cut is asked."""
-        flow, options, fused = self.context.flow, self.context.options, self.regions.fused
+        flow, options, fused = self.facts.flow, self.facts.options, self.regions.fused
         return CutTask(flow, options, self.judged, self.worth, self.counted, fused, self.joined)
 
 
-def judge(context: Context) -> Judgement:
+def judge(facts: Facts) -> Judgement:
     """All that lists, regions, patterns and guards decide; what they leave free is the cut's.
 
     Each step takes what it builds on: a stage of the decisions, or what an earlier step found.
     """
-    ledger = Ledger(context.flow)
-    beyond = passing(context)
-    classes = classify(context)
-    joints = find_joints(context.flow, context.options)
-    regions = tie_regions(context, classes, beyond, joints)
-    if kept := stream_additions(context, regions):
-        regions = tie_regions(context, classes, beyond, joints, kept)
+    ledger = Ledger(facts.flow)
+    beyond = facts.passing
+    classes = classify(facts)
+    joints = find_joints(facts.flow, facts.options)
+    regions = tie_regions(facts, classes, beyond, joints)
+    if kept := stream_additions(facts, regions):
+        regions = tie_regions(facts, classes, beyond, joints, kept)
     tied = Tied(ledger.take(classes, regions))
-    wishes = read_overrides(context, regions, tied)
-    integers = guard_indices(context, regions)
+    wishes = read_overrides(facts, regions, tied)
+    integers = guard_indices(facts, regions)
     listed = Listed(ledger.take(wishes, integers))
-    fragile = guard_accuracy(context, regions, listed)
-    quantized = guard_integers(context, regions, listed)
-    unscaled = guard_raw(context, regions)
-    constants = guard_constants(context, regions)
-    common = guard_common_parts(context, regions)
-    wide_streams = hold_wide_streams(context, regions)
+    fragile = guard_accuracy(facts, regions, listed)
+    quantized = guard_integers(facts, regions, listed)
+    unscaled = guard_raw(facts, regions)
+    constants = guard_constants(facts, regions)
+    common = guard_common_parts(facts, regions)
+    wide_streams = hold_wide_streams(facts, regions)
     held = Held(ledger.take(fragile, quantized, unscaled, constants, common, wide_streams))
-    streams = guard_streams(context, regions, held)
-    recurrences = guard_recurrences(context, regions)
+    streams = guard_streams(facts, regions, held)
+    recurrences = guard_recurrences(facts, regions)
     steady = Steady(ledger.take(streams, recurrences))
-    unstorable = guard_weights(context, steady)
+    unstorable = guard_weights(facts, steady)
     weighed = Weighed(ledger.take(unstorable))
-    overflows = guard_ranges(context, beyond, weighed)
-    hazards = spread_hazards(context, regions, fragile, unstorable, overflows)
+    overflows = guard_ranges(facts, beyond, weighed)
+    hazards = spread_hazards(facts, regions, fragile, unstorable, overflows)
     guarded = Guarded(ledger.take(overflows, hazards))
-    tail = release_tail(context, regions, guarded)
+    tail = release_tail(facts, regions, guarded)
     loose = Loose(ledger.take(tail))
-    branches = release_branches(context, loose)
-    unserved = release_unserved(context, regions, loose)
-    joined = release_joined(context, regions, joints, loose)
+    branches = release_branches(facts, loose)
+    unserved = release_unserved(facts, regions, loose)
+    joined = release_joined(facts, regions, joints, loose)
     judged = Judged(ledger.take(branches, unserved, joined))
     worth, wide = {**tail.worth, **branches.worth}, {**joined.wide, **tail.wide, **branches.wide}
     counted, values = integers.counted, joined.values
-    return Judgement(context, ledger, judged, regions, beyond, unstorable, counted, worth, wide, values)
+    return Judgement(facts, ledger, judged, regions, beyond, unstorable, counted, worth, wide, values)
 
 
 @dataclass(frozen=True)
@@ -139,18 +139,18 @@ def _cut(judgement: Judgement) -> Cut:
 
 def _reported(judgement: Judgement, cut: Cut, settled: Settled) -> DecidedModel:
     """The decided model, with its notes once everything is decided."""
-    context = judgement.context
-    floors = floors_read_low(context, judgement.unstorable, settled)
+    facts = judgement.facts
+    floors = floors_read_low(facts, judgement.unstorable, settled)
     notes: Sequence[Note] = [
         *judgement.ledger.notes,
-        *report_floors(context, floors),
-        *report_coarse_masks(context, settled),
-        *report_flushing(context, judgement.unstorable, settled),
-        *report_ranges(context, judgement.passing, settled),
+        *report_floors(facts, floors),
+        *report_coarse_masks(facts, settled),
+        *report_flushing(facts, judgement.unstorable, settled),
+        *report_ranges(facts, judgement.passing, settled),
     ]
     return DecidedModel(
-        flow=context.flow,
-        options=context.options,
+        flow=facts.flow,
+        options=facts.options,
         settled=settled,
         region_of=judgement.regions.of_op,
         seeded=cut.seeded,

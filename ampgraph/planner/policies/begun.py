@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ...core.dataflow import NONE, Dataflow, Value
 from ...core.plan import Note, Rounding
 from ..classify import classify_validity
-from ..context import Context
 from ..decided import DecidedModel
 from ..decisions import USER, VALIDITY, Decisions, Ledger, Result, Tie, describe
+from ..facts.facts import Facts
 from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions
@@ -90,13 +90,13 @@ def begin(flow: Dataflow, options: Options, kernels: bool = True) -> Begun:
     flow = flow.fork()
     if not kernels:
         options = replace(options, kernels=replace(options.kernels, missing="schema", broken={}))
-    context = Context(flow, options)
-    valid = classify_validity(context)
+    facts = Facts.of(flow, options)
+    valid = classify_validity(facts)
     for tie in valid.first:
         if isinstance(tie, Tie):
             flow.merge(tie.units)
     ledger = Ledger(flow)
     held = Tied(ledger.take(valid))
-    wishes = read_overrides(context, Regions(), held)
+    wishes = read_overrides(facts, Regions(), held)
     given = ledger.take(wishes)
     return Begun(flow, options, ledger, given)

@@ -36,7 +36,7 @@ def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
     places: JsonObject = {}
     places.update(elsewhere)
     return {
-        "title": f"on {found.device}, as {found.runtime} optimises it; nothing was run",
+        "title": f"on {found.device}, as {found.runtime} {found.how} it; nothing was run",
         "main": main,
         "elsewhere": places,
         "kernels": kernels,

@@ -1,4 +1,4 @@
-"""The page of `train`: loss, loss scale, skipped steps, gradient norm and learning rate over the steps."""
+"""The page of `train`: losses, loss scale, skipped steps, gradient norm and learning rate over the steps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..step_log import StepRow
 POINTS = 1000  # drawn of one curve; of more steps the least and the largest of each piece
 WIDTH, HEIGHT, LEFT = 760, 150, 64
 STYLE = ".curve { fill: none; stroke: var(--pick); stroke-width: 1.3; } .skip { stroke: var(--hot); opacity: .7; } "
+STYLE += ".measured { fill: var(--hot); } "
 STYLE += (
     "body { display: block; padding: 16px; max-width: 860px; margin: auto; height: auto; } figure { margin: 14px 0; }"
 )
@@ -25,30 +26,41 @@ CURVES: tuple[tuple[str, str, Callable[[StepRow], float | None]], ...] = (
 )
 
 
-def training_page(title: str, rows: Sequence[StepRow], report: Sequence[str] = ()) -> str:
-    """The page, which needs no other file; the same rows give the same text."""
+def training_page(
+    title: str, rows: Sequence[StepRow], report: Sequence[str] = (), measured: Sequence[tuple[int, float]] = ()
+) -> str:
+    """The page, which needs no other file; the same rows give the same text. ``measured``: losses of validation, each
+    with its step."""
     skipped = [row.step for row in rows if not row.finite]
-    parts = [_figure(name, axis, [(row.step, of(row)) for row in rows], skipped) for name, axis, of in CURVES]
+    parts = [
+        _figure(name, axis, [(row.step, of(row)) for row in rows], skipped, measured if name == "loss" else ())
+        for name, axis, of in CURVES
+    ]
     css = (resources.files(__package__) / "assets" / "page.css").read_text(encoding="utf-8")
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     words = f"{plural(len(rows), 'step')}, {len(skipped):,} skipped"
+    words += "; a red line is a step that was not finite and skipped, a red dot a loss of validation"
     name = html.escape(title)
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<title>{name}</title><style>{css}{STYLE}</style></head>'
-        f"<body><h1>{name}</h1><p>{words}; a red line is a step that was not finite and left out</p>\n"
+        f"<body><h1>{name}</h1><p>{words}</p>\n"
         f"{''.join(part for part in parts if part)}<pre>{html.escape(chr(10).join(report))}</pre></body></html>\n"
     )
 
 
-def _figure(name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int]) -> str:
-    """One curve; empty where nothing is known of it."""
+def _figure(
+    name: str, axis: str, points: list[tuple[int, float | None]], skipped: Sequence[int],
+    measured: Sequence[tuple[int, float]],
+) -> str:  # fmt: skip
+    """One curve, with what was measured as dots; empty where nothing is known of it."""
     found = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (axis == "linear" or y > 0)]
     if not found:
         return ""
     found = _thinned(found)
     height = (lambda y: math.log10(y)) if axis == "log" else (lambda y: y)
-    values = [height(y) for _, y in found]
+    dots = [(x, y) for x, y in measured if math.isfinite(y)]
+    values = [height(y) for _, y in (*found, *dots)]
     low, high = min(values), max(values)
     last = max(x for x, _ in points)
     room = (high - low) or 1.0
@@ -56,12 +68,17 @@ def _figure(name: str, axis: str, points: list[tuple[int, float | None]], skippe
     def across(x: int) -> float:
         return LEFT + (WIDTH - LEFT - 8) * (x - 1) / max(last - 1, 1)
 
-    way = " ".join(f"{across(x):.1f},{8 + (HEIGHT - 34) * (high - height(y)) / room:.1f}" for x, y in found)
+    def down(y: float) -> float:
+        return 8 + (HEIGHT - 34) * (high - height(y)) / room
+
+    way = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in found)
+    lost = "".join(f'<circle class="measured" cx="{across(x):.1f}" cy="{down(y):.1f}" r="3"/>' for x, y in dots)
     lines = "".join(f'<path class="skip" d="M{across(x):.1f},8V{HEIGHT - 26}"/>' for x in skipped[:POINTS])
-    least, most = (min(y for _, y in found), max(y for _, y in found))
+    least, most = min(y for _, y in (*found, *dots)), max(y for _, y in (*found, *dots))
     return (
         f'<figure><h2>{name}</h2><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name} over the steps">'
-        f'<path class="axis" d="M{LEFT},4V{HEIGHT - 24}H{WIDTH - 6}"/>{lines}<polyline class="curve" points="{way}"/>'
+        f'<path class="axis" d="M{LEFT},4V{HEIGHT - 24}H{WIDTH - 6}"/>{lines}'
+        f'<polyline class="curve" points="{way}"/>{lost}'
         f'<text class="small" x="2" y="14">{most:.4g}</text>'
         f'<text class="small" x="2" y="{HEIGHT - 28}">{least:.4g}</text>'
         f'<text class="small" x="{LEFT}" y="{HEIGHT - 8}">1</text>'

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ..core.dataflow import NONE, Dataflow, Op
-from ..core.pattern_view import View
-from ..oplists.pattern_files import conventions
-from ..oplists.patterns import region_patterns
-from ..oplists.traits import Trait, Traits
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.pattern_view import View
+from ...core.walk import source
+from ...oplists.pattern_files import conventions
+from ...oplists.patterns import region_patterns
+from ...oplists.traits import Trait, Traits
 
 SQUARING: tuple[Trait, ...] = ("squares", "sums_squares", "powers", "multiplies")
 """Traits of the operators that may."""
@@ -69,9 +70,7 @@ class Squares:
 
     def _uncast(self, value: int) -> int:
         """A value before Casts of any type."""
-        while (op := self.flow.writer(value)) is not None and self.traits.has(op.role, "conversions"):
-            value = op.inputs[0]
-        return value
+        return source(self.flow, value, self.traits.operators("conversions"))
 
     def _same(self, one: int, two: int) -> bool:
         """Whether two values are computed alike."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from ..core.dataflow import NONE, Dataflow, Op
-from ..oplists.traits import Traits
+from ...core.dataflow import NONE, Dataflow, Op
+from ...oplists.traits import Traits
 
 
 class OpenSizes:

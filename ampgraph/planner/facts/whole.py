@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.dataflow import FLOAT32, NONE, Op
-from ..context import Context
+from ...core.borders import Borders
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...oplists.traits import Traits
 
 WHOLE = ("int", "uint", "bool")
 """How the names of types begin that hold whole numbers alone."""
@@ -17,20 +18,25 @@ Span = tuple[float, float]
 """The least and the most."""
 
 
-def is_whole(context: Context, value: int) -> bool:
-    """Whether a value is made of integers and truths, stored whole numbers among them, by sums, products and moves."""
-    return whole_span(context, value) is not None
+class Whole:
+    """Values that are made of integers and truths, stored whole numbers among them, by sums, products and moves."""
 
+    def __init__(self, flow: Dataflow, traits: Traits) -> None:
+        self.flow, self.traits = flow, traits
 
-def whole_span(context: Context, value: int) -> Span | None:
-    """Between which whole numbers the elements of a value are, None where they may be others. What nothing more is
-    known of, as an input, is taken for truths: masks are kept in integers too."""
-    return _Spans(context).of(value, STEPS)
+    def has(self, value: int) -> bool:
+        """Whether a value is one."""
+        return self.span(value) is not None
+
+    def span(self, value: int) -> Span | None:
+        """Between which whole numbers the elements of a value are, None where they may be others. What nothing more is
+        known of, as an input, is taken for truths: masks are kept in integers too."""
+        return _Spans(self.flow, self.traits).of(value, STEPS)
 
 
 class _Spans:
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, flow: Dataflow, traits: Traits) -> None:
+        self.flow, self.traits = flow, traits
         self._known: dict[int, Span | None] = {}
 
     def of(self, value: int, steps: int) -> Span | None:
@@ -39,14 +45,14 @@ class _Spans:
         return self._known[value]
 
     def _found(self, value: int, steps: int) -> Span | None:
-        flow = self._context.flow
+        flow = self.flow
         item, writer = flow.values[value], flow.writer(value)
         whole = item.dtype.startswith(WHOLE)
         if item.weight:
             array = flow.weights.array(item)
             return _span(array) if array is not None else TRUTHS if whole else None
         if writer is not None and steps and item.dtype != "bool":
-            if self._context.traits.has(writer.role, "fills"):
+            if self.traits.has(writer.role, "fills"):
                 fill = flow.attribute(writer, "value")
                 return _span(fill if isinstance(fill, np.ndarray) else np.zeros(1))
             made = self._made(writer, steps - 1)
@@ -56,7 +62,7 @@ class _Spans:
 
     def _made(self, op: Op, steps: int) -> Span | None:
         """What an operator makes of whole numbers."""
-        traits = self._context.traits
+        traits = self.traits
         if not op.inputs:
             return None
         if traits.has(op.role, "multiplies") or traits.has(op.role, "subtracts"):
@@ -79,7 +85,7 @@ class _Spans:
         if first is None or second is None:
             return None
         (low, high), (least, most) = first, second
-        if self._context.traits.has(op.role, "subtracts"):
+        if self.traits.has(op.role, "subtracts"):
             return low - most, high - least
         ends = [one * other for one in (low, high) for other in (least, most)]
         return min(ends), max(ends)
@@ -94,17 +100,16 @@ def _span(array: Array) -> Span | None:
     return float(array.min()), float(array.max())
 
 
-def from_integers(context: Context, op: Op, depth: int = 0) -> bool:
+def from_integers(flow: Dataflow, borders: Borders, op: Op, depth: int = 0) -> bool:
     """Whether an operator sees only constants and integers made float: positions, not activations."""
-    flow = context.flow
     if depth > 12:
         return False
     for source in op.inputs:
-        for value in context.borders.origins(source) if source != NONE else ():
+        for value in borders.origins(source) if source != NONE else ():
             item = flow.values[value]
-            if item.weight or item.dtype != FLOAT32 or value in context.borders.before:
+            if item.weight or item.dtype != FLOAT32 or value in borders.before:
                 continue
             writer = flow.writer(value)
-            if writer is None or not from_integers(context, writer, depth + 1):
+            if writer is None or not from_integers(flow, borders, writer, depth + 1):
                 return False
     return True

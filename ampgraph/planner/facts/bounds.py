@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ...core.dataflow import NONE, Op
-from ...core.ranges import Range
-from ..context import Context
-from .measured import measured
+from ...core.borders import Borders
+from ...core.dataflow import NONE, Dataflow, Op
+from ..options import Options
+from .measured import MeasuredRanges
 
 UNKNOWN = math.inf
 DEPTH = 16  # operators looked back
@@ -23,8 +21,9 @@ READ = 1 << 20  # elements of a stored tensor that are read
 class Bounds:
     """Bounds of magnitudes; what was measured goes before what can be derived."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, flow: Dataflow, options: Options, borders: Borders, measured: MeasuredRanges) -> None:
+        self.flow, self.options, self.traits = flow, options, options.lists.traits
+        self._before, self._measured = borders.before, measured.ranges
         self._known: dict[int, float] = {}
 
     def of(self, value: int, depth: int = 0) -> float:
@@ -41,21 +40,16 @@ class Bounds:
     def vanishes(self, value: int) -> bool:
         """Whether a value was measured to become mostly zero in the low type."""
         held = self._measured.get(value)
-        return held is not None and held.vanishing(self.context.options.dtype) > VANISHING_LIMIT
-
-    @cached_property
-    def _measured(self) -> Mapping[int, Range]:
-        ranges = self.context.options.ranges
-        return {} if ranges is None else measured(self.context.flow, ranges.values)
+        return held is not None and held.vanishing(self.options.dtype) > VANISHING_LIMIT
 
     def _bound(self, value: int, depth: int) -> float:
-        flow = self.context.flow
+        flow = self.flow
         if (held := self._measured.get(value)) is not None:
-            return held.absmax * self.context.options.range_margin
+            return held.absmax * self.options.range_margin
         if flow.values[value].weight:
             array = flow.weights.array(flow.values[value], limit=READ)
             return UNKNOWN if array is None or array.dtype.kind not in "fiu" else _largest(array)
-        sources = self.context.borders.before.get(value)
+        sources = self._before.get(value)
         if depth > DEPTH:
             return UNKNOWN
         if sources:
@@ -64,7 +58,7 @@ class Bounds:
         return UNKNOWN if op is None else self._made(op, depth + 1)
 
     def _made(self, op: Op, depth: int) -> float:
-        traits, inputs = self.context.traits, [v for v in op.inputs if v != NONE]
+        traits, inputs = self.traits, [v for v in op.inputs if v != NONE]
         if traits.has(op.role, "within_two"):
             return 2.0
         if traits.has(op.role, "norms"):
@@ -83,13 +77,13 @@ class Bounds:
     def _normed(self, op: Op) -> float:
         """A norm over n elements makes none larger than the root of n, before its scale and bias."""
         scale, bias = (self.of(v) if v != NONE else 0.0 for v in (*op.inputs[1:3], NONE, NONE)[:2])
-        flow = self.context.flow
+        flow = self.flow
         if len(op.inputs) < 2 or op.inputs[1] == NONE or not flow.values[op.inputs[1]].weight:
             return UNKNOWN  # n is not known
         return math.sqrt(flow.weights.size(flow.values[op.inputs[1]])) * scale + bias
 
     def _clipped(self, op: Op, depth: int) -> float:
-        flow = self.context.flow
+        flow = self.flow
         ends = [flow.number(op, "min"), flow.number(op, "max")]
         ends += [flow.scalar(v) for v in op.inputs[1:3] if v != NONE]
         numbers = [abs(float(end)) for end in ends if end is not None]

@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
-from ..oplists.traits import Trait, Traits
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...oplists.traits import Trait, Traits
 
 STEPS = 32  # operators looked back
 FEW = 16  # elements: sizes of a tensor, and numbers beside them
@@ -39,7 +39,7 @@ ARITHMETIC: Mapping[Trait, np.ufunc] = MappingProxyType(
 )
 
 
-class ComputedNumbers:
+class KnownNumbers:
     """The numbers of a model that are known before it runs, as float32 has them."""
 
     def __init__(self, flow: Dataflow, traits: Traits) -> None:

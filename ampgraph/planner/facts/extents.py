@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.dataflow import FLOAT32, Dataflow, Value
-from .options import Options
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, Dataflow, Value
+from ...core.low_types import LowType
 
 SMALL = 1 << 12  # elements: tensors up to here are looked at together
 TOGETHER = 1 << 16  # elements of those, which stay in the second cache
@@ -30,9 +30,9 @@ class Extent(NamedTuple):
 class Extents:
     """Of the float32 tensors that a model stores."""
 
-    def __init__(self, flow: Dataflow, options: Options) -> None:
-        self.flow, self.options = flow, options
-        self.tiny = np.float32(options.smallest_subnormal / 2)
+    def __init__(self, flow: Dataflow, low: LowType) -> None:
+        self.flow, self.low = flow, low
+        self.tiny = np.float32(low.smallest_subnormal / 2)
         self._read: dict[object, Extent] = {}
 
     def of(self, value: Value) -> Extent:
@@ -58,7 +58,7 @@ class Extents:
             tops = np.maximum.reduceat(size, starts).tolist()
             flushed = np.logical_or.reduceat((size <= self.tiny) & (size > 0), starts).tolist()
             for key, top, loses in zip(group, tops, flushed, strict=True):
-                if top <= self.options.largest and not loses:  # no infinity and no NaN either
+                if top <= self.low.largest and not loses:  # no infinity and no NaN either
                     found[key] = Extent(top, below=False, beyond=0.0, flushed=0.0)
         return found
 
@@ -78,7 +78,7 @@ class Extents:
 
     def _by_pieces(self, value: Value) -> Extent:
         """Reads a stored tensor piece by piece."""
-        limit, largest, flushed, nonzero, beyond, total = self.options.largest, 0.0, 0, 0, 0, 0
+        limit, largest, flushed, nonzero, beyond, total = self.low.largest, 0.0, 0, 0, 0, 0
         below = above = False
         for part in self.flow.weights.chunks(value):
             magnitude = np.abs(part)

@@ -1,0 +1,38 @@
+"""The limits of the low types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True)
+class LowType:
+    """Of a low type: its largest finite number, its smallest normal and subnormal ones above zero, and how many
+    significant bits a normal number has."""
+
+    name: str
+    largest: float
+    smallest_normal: float
+    smallest_subnormal: float
+    bits: int
+
+    @property
+    def counts(self) -> int:
+        """Whole numbers are exact up to here."""
+        return 1 << self.bits
+
+    @property
+    def rounding(self) -> float:
+        """The largest relative error of a rounding."""
+        return 2.0**-self.bits
+
+
+@cache
+def low_type(name: str) -> LowType:
+    """``float16`` or ``bfloat16``."""
+    from ml_dtypes import finfo
+
+    info = finfo(name)  # type: ignore[no-untyped-call]
+    smallest = float(info.smallest_normal), float(info.smallest_subnormal)
+    return LowType(name, float(info.max), *smallest, info.nmant + 1)

@@ -1,0 +1,51 @@
+"""Ways through a dataflow: before and behind values, through operators of some roles, to a sole reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from .dataflow import NONE, Dataflow, Op
+
+
+def passed(flow: Dataflow, value: int, through: Collection[str]) -> Iterator[Op]:
+    """The operators of some roles that a value comes through by their first operands, the nearest first."""
+    while value != NONE and (op := flow.writer(value)) is not None and op.role in through and op.inputs:
+        yield op
+        value = op.inputs[0]
+
+
+def source(flow: Dataflow, value: int, through: Collection[str]) -> int:
+    """The value before all operators of some roles."""
+    for op in passed(flow, value, through):
+        value = op.inputs[0]
+    return value
+
+
+def sole_reader(flow: Dataflow, value: int, scope: int | None = None) -> Op | None:
+    """The operator that alone reads a value, in its one use; None where there is another, or an output of the graph.
+    ``scope``: only one in this scope."""
+    uses = flow.uses[value]
+    if len(uses) != 1 or uses[0].op == NONE or scope not in (None, uses[0].scope):
+        return None
+    return flow.ops[uses[0].op]
+
+
+def upstream(
+    flow: Dataflow,
+    values: Iterable[int],
+    further: Callable[[Op], Iterable[int]],
+    origins: Callable[[int], Collection[int]] | None = None,
+) -> Iterator[Op]:
+    """The operators that made some values, those that made what these read, and so on, each once.
+
+    ``further``: the values before an operator that are followed. ``origins``: what a value is passed from across the
+    borders of bodies and functions (`Borders.origins`), which are not crossed without it."""
+    work, seen = list(values), set[int]()
+    while work:
+        value = work.pop()
+        for one in origins(value) if origins is not None and value != NONE else (value,):
+            op = flow.writer(one) if one != NONE else None
+            if op is not None and op.id not in seen:
+                seen.add(op.id)
+                yield op
+                work += further(op)

@@ -1,0 +1,147 @@
+"""All that the rules ask of a model, each computed when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...core.borders import Borders
+from ...core.dataflow import Dataflow, Op
+from ...core.low_types import LowType, low_type
+from ...oplists.operators import Listing
+from ...oplists.traits import Traits
+from ..options import Options
+from .bounds import Bounds
+from .extents import Extents
+from .masks import Masks
+from .measured import MeasuredRanges, Passing
+from .numbers import KnownNumbers
+from .sizes import OpenSizes
+from .squares import Squares
+from .whole import Whole
+
+OF_FILE = ("borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before")
+"""Facts that neither a level nor kernels change."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A model's dataflow, all that steers its plan, and what follows from both before anything is decided."""
+
+    flow: Dataflow
+    options: Options
+
+    @staticmethod
+    def of(flow: Dataflow, options: Options) -> Facts:
+        """The facts of a dataflow, built once for these options as long as the model is not edited."""
+        known: list[Facts] = flow.memo.setdefault(Facts, [])
+        found = next((facts for facts in known if facts.options is options), None)
+        if found is None:
+            found = Facts(flow, options)
+            alike = next((facts for facts in known if facts._reads_alike(options)), None)
+            for name in OF_FILE if alike is not None else ():
+                found.__dict__[name] = getattr(alike, name)
+            known.append(found)
+        return found
+
+    def _reads_alike(self, options: Options) -> bool:
+        """Whether other options make the same of the file."""
+        own = self.options
+        return own.lists is options.lists and own.dtype == options.dtype and own.dims == options.dims
+
+    # -- what it is asked with ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What operators are: as shipped, with the user's lists."""
+        return self.options.lists.traits
+
+    @cached_property
+    def low(self) -> LowType:
+        """The limits of the low type."""
+        return low_type(self.options.dtype)
+
+    @property
+    def guards_hold(self) -> bool:
+        """Whether accuracy guards hold at this level."""
+        return self.options.level.accuracy_guards == "hold"
+
+    def listing(self, op: Op) -> Listing | None:
+        """The list entry of an operator."""
+        return self.options.lists.listing(self.flow, op)
+
+    # -- ways ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def borders(self) -> Borders:
+        """Values that carry on into and out of bodies and functions."""
+        return Borders(self.flow)
+
+    @cached_property
+    def _before(self) -> dict[frozenset[int], set[int]]:
+        return {}
+
+    def with_all_before(self, ops: frozenset[int]) -> Set[int]:
+        """Operators, with all those that what they read was made by, across borders as well."""
+        if ops not in self._before:
+            found, values = set(ops), set[int]()
+            add = self.borders.origins_into(values)
+            for op in reversed(self.flow.ops):
+                if op.id in ops or not values.isdisjoint(op.outputs):
+                    found.add(op.id)
+                    add(op.inputs)
+            self._before[ops] = found
+        return self._before[ops]
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def stored(self) -> frozenset[int]:
+        """The values that are stored tensors."""
+        return frozenset(value.id for value in self.flow.values if value.weight)
+
+    @cached_property
+    def extents(self) -> Extents:
+        """How large the numbers of stored tensors are."""
+        return Extents(self.flow, self.low)
+
+    @cached_property
+    def numbers(self) -> KnownNumbers:
+        """KnownNumbers that follow from the file alone."""
+        return KnownNumbers(self.flow, self.traits)
+
+    @cached_property
+    def whole(self) -> Whole:
+        """Values that are whole numbers."""
+        return Whole(self.flow, self.traits)
+
+    @cached_property
+    def sizes(self) -> OpenSizes:
+        """Sizes of values, the open dimensions guessed."""
+        return OpenSizes(self.flow, self.options.dims, self.traits)
+
+    @cached_property
+    def squares(self) -> Mapping[int, int]:
+        """The operators that square, with what they square."""
+        return Squares(self.flow, self.traits).of_op
+
+    @cached_property
+    def masks(self) -> Masks:
+        """What is put upon scores before a Softmax."""
+        return Masks(self.flow, self.options, self.whole)
+
+    @cached_property
+    def measured(self) -> MeasuredRanges:
+        """What values were measured to reach."""
+        return MeasuredRanges(self.flow, self.options, self.masks)
+
+    @cached_property
+    def passing(self) -> Passing:
+        """The values that were measured to pass the limit of the low type, without those that only feed a mask."""
+        return self.measured.passing()
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """How large values may become."""
+        return Bounds(self.flow, self.options, self.borders, self.measured)

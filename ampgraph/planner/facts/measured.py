@@ -1,0 +1,112 @@
+"""What was measured: ranges by value, and the values that pass the limit of the low type, or what it resolves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import floor, log2
+from typing import NewType
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow
+from ...core.low_types import low_type
+from ...core.ranges import Range, by_value
+from ...core.walk import upstream
+from ..options import Options
+from .masks import Masks
+
+Passing = NewType("Passing", Mapping[int, str])
+"""Values that pass the limit, each with the number in words."""
+
+
+def measured(flow: Dataflow, ranges: Mapping[str, Range]) -> dict[int, Range]:
+    """Value id -> range; what is passed into or out of a body or a function has that of the values it comes from."""
+    found = by_value(flow, ranges)
+    for source, target in flow.passed:  # in the order of the file: an outer border comes before an inner one
+        if NONE not in (source, target) and source in found and flow.values[target].dtype == FLOAT32:
+            joint = Range()
+            for known in (found.get(target), found[source]):
+                if known is not None:
+                    joint.add(known)
+            found[target] = joint
+    return found
+
+
+class MeasuredRanges:
+    """What the recipe's ranges say of a model; nothing where it has none."""
+
+    def __init__(self, flow: Dataflow, options: Options, masks: Masks) -> None:
+        self.flow, self.options, self.traits, self.masks = flow, options, options.lists.traits, masks
+        self.low = low_type(options.dtype)
+
+    @cached_property
+    def ranges(self) -> Mapping[int, Range]:
+        """By value."""
+        return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
+
+    def passing(self) -> Passing:
+        """The values that pass the limit, without those that only feed a Softmax's mask."""
+        options, flow, found = self.options, self.flow, self.ranges
+        beyond = {
+            value: held
+            for value, held in found.items()
+            if flow.values[value].dtype == FLOAT32 and held.passes(options.dtype, options.range_margin)
+        }
+        top = self.low.largest / options.range_margin
+        limit = f"limit {top:.4g} with margin {options.range_margin:g}"
+        harmless = _Masks(flow, self.masks, beyond, top).harmless
+        texts = {
+            value: f"'{flow.values[value].name}' reaches {held.absmax:.4g} ({limit})"
+            for value, held in beyond.items()
+            if not harmless(value)
+        }
+        return Passing({**self._coarse(found), **texts})
+
+    def _coarse(self, found: Mapping[int, Range]) -> dict[int, str]:
+        """What a softmax takes the exponential of, where steps of the low type are a quarter of a power of e and more.
+
+        Large negative numbers are masks, and count for nothing in a row that has any other.
+        """
+        flow, traits, dtype, counts = self.flow, self.traits, self.low.name, self.low.counts
+        large = {v for v, held in found.items() if held.high >= counts / 4 and flow.values[v].dtype == FLOAT32}
+        if not large:
+            return {}
+        read = {op.inputs[0]: op.kind for op in flow.with_roles(traits.operators("softmaxes"))}
+        for op in flow.with_roles(traits.operators("exponentials")):
+            shifted = flow.writer(op.inputs[0])  # by the largest of them, as a softmax is written out
+            if shifted is not None and traits.has(shifted.role, "cancels"):
+                read[shifted.inputs[0]] = op.kind
+        return {
+            value: f"'{flow.values[value].name}' reaches {found[value].high:.4g} before {read[value]}, where {dtype} "
+            f"has steps of {2.0 ** floor(log2(found[value].high)) / counts * 2:g}"
+            for value in sorted(large & read.keys())
+        }
+
+
+class _Masks:
+    """Values that pass the lower end alone, for what a mask puts upon them: there minus infinity means the same."""
+
+    def __init__(self, flow: Dataflow, masks: Masks, beyond: Mapping[int, Range], limit: float) -> None:
+        self.flow, self.masks, self.beyond, self.limit = flow, masks, beyond, limit
+        self.traits = masks.traits
+        self._known: dict[int, bool] = {}
+
+    def harmless(self, value: int) -> bool:
+        """Whether a value beyond the limit is a mask, or scores that would be in range without one."""
+        if value not in self._known:
+            self._known[value] = False  # while it is looked at: a loop's state
+            self._known[value] = self._judge(value)
+        return self._known[value]
+
+    def _judge(self, value: int) -> bool:
+        if self.beyond[value].high > self.limit or not self.masks.has(value):
+            return False
+        op = self.flow.writer(value)
+        if op is None or not self.traits.has(op.role, "mask_path"):
+            return not self._are_scores(value)
+        guilty = [v for v in op.inputs if v in self.beyond]
+        return all(self.harmless(v) for v in guilty)  # none: a stored mask, which the weights' guard has judged
+
+    def _are_scores(self, value: int) -> bool:
+        """Whether products had a part in a value: then it holds what the model computes, and no mask."""
+        before = upstream(self.flow, [value], lambda op: op.inputs)
+        return any(self.traits.has(op.role, "products") for op in before)
