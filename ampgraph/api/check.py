@@ -24,7 +24,7 @@ from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
-from ..core.verdict import OK, TOLERANCES, UNCHECKED, CheckVerdict, unchecked
+from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
 from ..formats import adapters
 from ..formats.checks import faults_reported
 from ..numerics.metrics.custom import Function, address_of
@@ -35,7 +35,6 @@ from ..runtime.data import save_npz
 from .check_request import Request
 from .kinds import Data, Feeds, PathLike
 from .measuring import Measuring
-from .opening import CPU, died
 from .steps import SUFFIXES, Checking, Conversion, Job, finished, made, report
 
 MODES = ("auto", "off", "require")
@@ -211,25 +210,11 @@ def _file_of(data: Data) -> Iterator[str | None]:
 
 
 def ask(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none. Where it is only the opening that crashes,
-    this is a fault of the file if it is meant for the CPU."""
-    verdict, crashed = _answer(request)
-    if not crashed or not request.target:
-        return verdict
-    without, _ = _answer(replace(request, target=""))
-    if without.outcome == UNCHECKED:
-        return verdict
-    return died(request) if request.target == CPU else without
-
-
-def _answer(request: Request) -> tuple[CheckVerdict, bool]:
-    """The last answer of a process, and whether it crashed without one."""
+    """The verdict of a process of its own, whose crash or time-out is none."""
     from .check_run import answer_request
 
     ended = in_child(answer_request, request, seconds=SECONDS, memory=MEMORY + SLACK)
-    if ended.answers:
-        return CheckVerdict.from_dict(ended.answers[-1]), False
-    return unchecked(ended.said), ended.crashed
+    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said)
 
 
 # -- repairs ----------------------------------------------------------------------------------------------------------

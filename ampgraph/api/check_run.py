@@ -32,7 +32,7 @@ from .judging import counted, judged, unsure
 from .kinds import Model
 from .mending import Outcome, repair_of, with_repair, with_stream_tried
 from .near_limit import near_the_limit
-from .opening import refused
+from .opening import seen_by_users, stopped_on_cpu
 from .pairs import OnnxPair, Pair, paired
 
 FEW = 3  # generated samples for which there is more time
@@ -60,17 +60,19 @@ def answer_request(request: Request, tell: Callable[[object], None]) -> None:
 
 def run(request: Request, answer: Answer) -> None:
     """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
-    until = time.monotonic() + request.whole
+    until, lacking = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
-        verdict = refused(request)
+        verdict, lacking = seen_by_users(request)
         if verdict is not None:
             answer(verdict)
             answer(with_repair(verdict, request, until))
             return
     pair = paired(request.reference, request.model, "cpu")
+    if request.target and isinstance(pair, OnnxPair):
+        lacking = lacking or stopped_on_cpu(pair.result.dataflow())
     count = max(request.samples, request.more)
     drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
-    judge(pair, drawn, request, answer, request.reference, until)
+    judge(pair, drawn, request, lambda found: answer(replace(found, on_cpu=lacking)), request.reference, until)
 
 
 def judge(

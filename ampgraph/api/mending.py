@@ -23,7 +23,7 @@ from ..oplists.traits import has
 from .fault_search import FaultSearch
 from .kinds import Feeds, Model, PathLike
 from .made_by import made_by
-from .opening import refusal
+from .opening import CPU, refusal
 from .pairs import OnnxPair
 from .steps import Job, run
 
@@ -245,7 +245,8 @@ def _opens(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             run(Job(request.reference, recipe)).graph.save(path)
-            return refusal(str(path), request.target) is None
+            found = refusal(str(path))
+            return found is None or (found.lacks_kernel and request.target != CPU)
         except AmpError:  # the pattern is of a node that convert itself made
             return False
 

@@ -15,8 +15,8 @@ from ..core.plan import Note, Plan, Rewrite
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
-from ..planner.guards.weights import exceeds
 from ..planner.options import Options
+from ..planner.rules.weights import exceeds
 from ..planner.steps import find_rewrites, make_plan
 
 

@@ -98,6 +98,7 @@ def lists(
     operator: Annotated[
         str | None, typer.Argument(metavar="[OPERATOR]", help="An operator or a glob; all if not given.")
     ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="The planner's rules instead of the operators.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the lists in force: class, what the level does with it, why, and which line says so.
@@ -107,9 +108,13 @@ def lists(
     ampgraph lists Softmax --level auto
     ampgraph lists 'com.microsoft::*' --lists mine.toml
     ampgraph lists --policy mindspore --level O1
+    ampgraph lists --rules
     """
     from ..api.lists import lists as listed
-    from ..report.listing import listing_lines
+    from ..report.listing import listing_lines, rule_lines, rule_rows
 
+    if rules:
+        show_json([row.to_dict() for row in rule_rows()]) if as_json else show(rule_lines())
+        return
     rows = listed(operator, recipe=recipe_of(None, fields))
     show_json([row.to_dict() for row in rows]) if as_json else show(listing_lines(rows))

@@ -97,6 +97,7 @@ class Unit:
     fixed_low: bool = False  # a boundary that the user asked to be low
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
+    freed_at: int = 0  # where its opset has no Cast for it: the first one that has
     border: bool = False  # what crosses the border of a body or a function: it follows its neighbours
 
 
@@ -214,7 +215,7 @@ class Dataflow:
     ) -> int:
         """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border=border))
         self._parent.append(unit)
         return unit
 

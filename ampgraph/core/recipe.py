@@ -52,6 +52,7 @@ class OtherFields(TypedDict, total=False):
     store_weights: str | None
     freeze_weights: bool
     rewrite: str | Iterable[str]
+    rule: str | Iterable[str]
     fp32_stream: bool
     opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
@@ -145,6 +146,10 @@ class Recipe:
         read.rewrite, repeats=True,
         doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
         "names of rewrites, ``norm``, or without one, ``no-norm``.")
+    rule: tuple[str, ...] = option(
+        "--rule", "no-NAME", "Switch a rule of the planner off by name, as `lists --rules` has it; repeatable.",
+        read.words("rule"), repeats=True,
+        doc="Rules that are switched off, ``no-tail``; `lists --rules` has the names.")
     fp32_stream: bool = option(
         "--fp32-stream", "", "Residual streams and the norms that read them stay float32, at every level.",
         read.switch("fp32_stream"), default=False, kind=bool)

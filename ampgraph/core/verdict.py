@@ -49,6 +49,7 @@ class CheckVerdict:
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
+        on_cpu: what ONNX Runtime's CPU has no low kernels for, which is no fault at another target.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
@@ -79,6 +80,7 @@ class CheckVerdict:
     left: int = 0
     seconds: float = 0.0
     stream: float | None = None
+    on_cpu: str = ""
 
     @property
     def ok(self) -> bool:
@@ -119,6 +121,9 @@ class CheckVerdict:
 
     def __str__(self) -> str:
         """One line, as `convert` prints it."""
+        return f"{self._said()}; {self.on_cpu}" if self.on_cpu else self._said()
+
+    def _said(self) -> str:
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:

@@ -11,7 +11,7 @@ from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
-from ..oplists.rewrites import chosen
+from ..oplists.rewrites import WITHOUT, chosen
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -78,6 +78,11 @@ class Options:
     def rewrites(self) -> frozenset[str]:
         """The rewrites that are asked for. Raises AmpError AMP301 for a word that names none."""
         return chosen(self.recipe.rewrite)
+
+    @cached_property
+    def off(self) -> frozenset[str]:
+        """The rules that are switched off."""
+        return frozenset(word.removeprefix(WITHOUT) for word in self.recipe.rule)
 
     @property
     def range_margin(self) -> float:

@@ -16,10 +16,10 @@ from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
 from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
-from .joints import Joint
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
+from .streams import StreamFinder
 from .taken import bias_taken_by, taken_by_softmax
 
 LONGEST_BIAS = 1 << 20  # elements: what is longer is none
@@ -62,11 +62,20 @@ class Regions:
                 ledger.hold(item)
 
 
-def tie_regions(
-    facts: Facts, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
-) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for. A bias that is one kernel with
-    what reads it, by ``joints``, is none of its product's. ``streams``: additions that `--fp32-stream` keeps."""
+def find_tied(facts: Facts, classes: Classes) -> Regions:
+    """One decision for each region, by the class of the operator that it stands for; with the streams that the recipe
+    keeps in float32, which are found by what the regions are."""
+    regions = tie_regions(facts, classes)
+    if not facts.options.recipe.fp32_stream or FP32_STREAM in facts.options.off:
+        return regions
+    streams = StreamFinder(facts, regions.of_op, regions.classes).streams
+    kept = frozenset(op for stream in streams for op in stream)
+    return tie_regions(facts, classes, kept) if kept else regions
+
+
+def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -> Regions:
+    """The regions of a model. A bias that is one kernel with what reads it is none of its product's. ``streams``:
+    additions that `--fp32-stream` keeps."""
     flow, options = facts.flow, facts.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
@@ -75,13 +84,13 @@ def tie_regions(
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
-    joined = {joint.first.id for joint in joints}
+    joined = {joint.first.id for joint in facts.joints}
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
-        if own or (region.kind == "Bias" and _passes_alone(passing, region)):
+        if own or (region.kind == "Bias" and _passes_alone(facts.passing, region)):
             continue
         if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue

@@ -11,9 +11,9 @@ import numpy as np
 from ..core.dataflow import FLOAT32, NONE, Op
 from ..core.plan import MASK_BY_ROWS, NUMBER_FIRST, Rewrite
 from ..oplists.patterns import find_regions
+from .decisions import Decisions
 from .facts.facts import Facts
 from .selection import touched
-from .stages import Settled
 
 SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one over the last
 
@@ -31,7 +31,7 @@ def possible_shifts(facts: Facts) -> list[Op]:
     return found if found and not _is_fused(facts) else []
 
 
-def shifts(facts: Facts, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]:
+def shifts(facts: Facts, trial: Decisions, ops: list[Op]) -> Iterator[Rewrite]:
     """The rewrites of those that are added low."""
     flow = facts.flow
     for op in ops:
@@ -52,7 +52,7 @@ def possible_orders(facts: Facts) -> list[Op]:
     return [op for op in found if op.id not in named]
 
 
-def orders(facts: Facts, trial: Settled, ops: list[Op]) -> Iterator[Rewrite]:
+def orders(facts: Facts, trial: Decisions, ops: list[Op]) -> Iterator[Rewrite]:
     """The rewrites of those that are added low."""
     flow = facts.flow
     for op in ops:

@@ -7,7 +7,7 @@ from ..core.plan import Plan, Rewrite
 from .assemble import assemble
 from .clips import possible_clips, with_kernels, written
 from .decided import DecidedModel
-from .decisions import Ledger
+from .decisions import Decisions, Ledger
 from .facts.facts import Facts
 from .folds import find_folds
 from .forms import find_forms
@@ -19,7 +19,6 @@ from .overrides import read_overrides
 from .policies.registry import policy
 from .regions import Regions, find_norms
 from .shifts import orders, possible_orders, possible_shifts, shifts
-from .stages import Settled, Tied
 
 __all__ = ["Options", "decide", "find_rewrites", "make_plan"]
 
@@ -70,11 +69,11 @@ def find_rewrites(flow: Dataflow, options: Options) -> list[Rewrite]:
     return found + [one for one in idle if not any((one.scope, index) in taken for index in one.nodes)]
 
 
-def _is_low(trial: Settled, op: Op) -> bool:
+def _is_low(trial: Decisions, op: Op) -> bool:
     return all(trial.is_low(unit) for unit in op.slots.values())
 
 
 def _check_patterns(facts: Facts) -> None:
     """Raises AmpError for a mistake in the user's patterns, at every level."""
     ledger, none = Ledger(facts.flow), Regions()
-    ledger.take(read_overrides(facts, none, Tied(ledger.take())))
+    ledger.take(read_overrides(facts, none, ledger.take()))

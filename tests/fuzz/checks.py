@@ -16,7 +16,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.api.check_request import Request
 from ampgraph.api.check_run import judge
-from ampgraph.api.opening import refused
+from ampgraph.api.opening import seen_by_users
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
@@ -147,7 +147,7 @@ def _of_opening(model: ModelProto, result: ModelProto, way: Way) -> str:
         given, low = (os.path.join(folder, name) for name in ("model.onnx", "low.onnx"))
         onnx.save(model, given)
         onnx.save(result, low)
-        found = refused(Request(given, low, None, 1, {}, 1.0, 0, target=way.target))
+        found, _ = seen_by_users(Request(given, low, None, 1, {}, 1.0, 0, target=way.target))
         return "" if found is None else str(found)
 
 

@@ -7,7 +7,6 @@ from ...oplists.framework_lists import OWN
 from ..decided import DecidedModel
 from ..decisions import Ledger
 from ..options import Options
-from ..stages import Settled
 from .forward import Typed
 from .mindspore_mixlist import by_operator
 from .mindspore_notes import notes
@@ -20,7 +19,7 @@ def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
-    settled = Settled(Ledger(flow).take(Typed(rules)))
+    settled = Ledger(flow).take(Typed(rules))
     return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 

@@ -10,24 +10,28 @@ from collections.abc import Iterator, Set
 
 from ...core.dataflow import NONE, Dataflow, Op
 from ...core.plan import Why
-from ..decisions import ACCURACY, Hold
+from ..decisions import ACCURACY, Decisions, Hold
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
+from .rule import Findings, Ruling, Sight, runs
 
 LARGE = 1 << 18  # elements
 PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
 
 
-def guard_constants(facts: Facts, regions: Regions) -> Findings:
-    """Holds what is computed from constants alone and would not be folded in the low type; nothing at O3."""
-    options = facts.options
-    if options.kernels.fallback is None or options.level.kept == "low":
+@runs(
+    "constant",
+    trigger="small arithmetic on constants and known sizes alone, which the runtime folds in float32 alone",
+    action="float32 for it, so that what is folded is stored",
+    levels="careful",
+)
+def folded_constants(sight: Sight, decided: Decisions) -> Findings:
+    if sight.facts.options.kernels.fallback is None:
         return Findings()
     text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
     why = Why("constant", text)
-    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _unfolded(facts, regions)]
-    return Findings([Ruling([hold]) for hold in holds])
+    ops = _unfolded(sight.facts, sight.regions)
+    return Findings([Ruling([Hold(tuple(op.slots.values()), ACCURACY, why)]) for op in ops])
 
 
 def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:

@@ -11,11 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
-from ...core.plan import Note, Why
-from ..decisions import ACCURACY, Hold, describe
+from ...core.plan import Why
+from ...core.walk import upstream
+from ..decisions import Decisions
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
+from .rule import Findings, Sight, ruling, runs
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,9 @@ class Raw:
     products: set[int]
 
 
-@dataclass(frozen=True)
-class Unscaled(Findings):
-    """What computes with the model's inputs as they come."""
-
-
-def raw(facts: Facts, regions: Regions) -> Raw:
+def raw(sight: Sight) -> Raw:
     """Follows the model's float32 inputs to the first products."""
+    facts, regions = sight.facts, sight.regions
     flow, borders = facts.flow, facts.borders
     constant, values = set[int](), {v.id for v in flow.values if v.producer == NONE and _is_input(facts, v.id)}
     fixed, seen = {NONE, *facts.stored}, set(values)  # with stored ones, with products'
@@ -76,22 +73,21 @@ def _is_input(facts: Facts, value: int) -> bool:
     return plain and value not in facts.borders.before and not flow.scopes[item.scope].path
 
 
-def guard_raw(facts: Facts, regions: Regions) -> Unscaled:
-    """Holds what adds, subtracts or bends inputs of the model, with all that lies before it. Warns at O3."""
-    if facts.options.level.accuracy_guards == "off":
-        return Unscaled()
-    found = raw(facts, regions)
+@runs(
+    "raw",
+    trigger="arithmetic that adds, subtracts or bends the model's inputs before the first product",
+    action="float32 for it, with all that lies before it",
+)
+def raw_inputs(sight: Sight, decided: Decisions) -> Findings:
+    facts, regions, found = sight.facts, sight.regions, sight.of(raw)
     sinks = [op for op in map(facts.flow.ops.__getitem__, sorted(found.ops)) if _spoils(facts, regions, op)]
     if sinks:  # a Cast is for the products behind
         sinks = [op for op in sinks if op.id in facts.with_all_before(regions.white)]
     if not sinks:
-        return Unscaled()
-    rule, dtype = "raw", facts.options.dtype
-    why = Why(rule, f"computes with an input of the model before any product: {dtype} may not hold its digits")
-    if not facts.guards_hold:
-        return Unscaled(notes=[Note(f"{rule} (not held)", describe(facts.flow, sinks[0]), why.text)])
-    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in _with_all_before(facts, found, sinks)]
-    return Unscaled([Ruling(holds, Note(rule, describe(facts.flow, sinks[0]), why.text))])
+        return Findings()
+    dtype = facts.options.dtype
+    why = Why("raw", f"computes with an input of the model before any product: {dtype} may not hold its digits")
+    return Findings([ruling(facts, why, _with_all_before(facts, found, sinks), where=sinks[0])])
 
 
 def _spoils(facts: Facts, regions: Regions, op: Op) -> bool:
@@ -100,14 +96,6 @@ def _spoils(facts: Facts, regions: Regions, op: Op) -> bool:
 
 
 def _with_all_before(facts: Facts, found: Raw, sinks: list[Op]) -> list[Op]:
-    flow, held, work = facts.flow, dict[int, Op](), list(sinks)
-    while work:
-        op = work.pop()
-        if op.id in held or op.id not in found.ops:
-            continue
-        held[op.id] = op
-        for value in op.inputs:
-            for origin in facts.borders.origins(value) if value != NONE else ():
-                writer = flow.writer(origin)
-                work += [writer] if writer is not None else []
-    return list(held.values())
+    values = [v for op in sinks for v in op.outputs]
+    before = upstream(facts.flow, values, lambda op: op.inputs if op.id in found.ops else (), facts.borders.origins)
+    return [op for op in before if op.id in found.ops]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.plan import Note, Why
-from ..decisions import HIGH, VALIDITY, Hold, place
+from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
 from ..facts.extents import Extent
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling, Source
-from ..stages import Settled, Steady
+from .rule import Findings, Ruling, Sight, runs
 
 FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
 NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
@@ -22,18 +20,26 @@ WIDE = ("float64", "int64", "int32")  # types that a low type cannot hold
 QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it low
 
 
-@dataclass(frozen=True)
-class Unstorable(Findings):
-    """Readers of tensors that the low type cannot hold. ``floors``: mask constants, by value, with what replaces their
-    lowest elements; ``flushing``: weights with the share that the low type makes zero."""
+def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
+    """Weights that are read low although a part of them becomes zero, the worst first."""
+    flow = facts.flow
+    for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
+        if any(settled.is_low(use.unit) for use in flow.uses[value]):
+            message = f"{_percent(share)} of its elements flush to zero in {facts.options.dtype}"
+            yield Note("weight", flow.values[value].name, message)
 
-    floors: Mapping[int, float] = field(default_factory=dict)
-    flushing: Mapping[int, float] = field(default_factory=dict)
 
-
-def guard_weights(facts: Facts, steady: Steady) -> Unstorable:
-    """Keeps readers of tensors that the low type cannot hold in float32, and finds the mask constants to floor."""
-    options, reader, largest = facts.options, _Reader(facts, steady), facts.low.largest
+@runs(
+    "weight",
+    trigger="a stored tensor with elements beyond the range, or of which most would become zero",
+    action="float32 for its readers; a constant that only feeds a softmax becomes half the low minimum",
+    levels="every",
+    validity=True,
+    report=report_flushing,
+)
+def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    options, reader, largest = facts.options, _Reader(facts, decided), facts.low.largest
     multiplied = "floor" in options.rewrites
     masks: list[int] = []
     flushing: dict[int, float] = {}
@@ -50,14 +56,15 @@ def guard_weights(facts: Facts, steady: Steady) -> Unstorable:
         elif extent.flushed > NAMED_FROM:
             flushing[value.id] = extent.flushed
     floor = -largest / 2 / facts.masks.most_added(masks)
-    return Unstorable(reader.found, reader.sources, reader.notes, dict.fromkeys(masks, floor), flushing)
+    floors = dict.fromkeys(masks, floor)
+    return Findings(reader.found, reader.sources, reader.notes, floors=floors, flushing=flushing)
 
 
 class _Reader:
     """Reads the tensors that somebody reads low, and holds readers."""
 
-    def __init__(self, facts: Facts, steady: Steady) -> None:
-        self.facts, self.steady = facts, steady
+    def __init__(self, facts: Facts, decided: Decisions) -> None:
+        self.facts, self.decided = facts, decided
         self.held: set[int] = set()  # units, by what represents them
         self.found: list[Ruling] = []
         self.sources: list[Source] = []
@@ -91,7 +98,7 @@ class _Reader:
         return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
 
     def _is_high(self, unit: int) -> bool:
-        return self.steady.side(unit) == HIGH or self.steady.find(unit) in self.held
+        return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
 
     def _fill(self, op: Op) -> Array:
         fill = self.facts.flow.attribute(op, "value")
@@ -121,7 +128,7 @@ class _Reader:
         units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
         lowered = [u for u in units if not self._is_high(u)]
         self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
-        self.held.update(map(self.steady.find, units))
+        self.held.update(map(self.decided.find, units))
         owners = [flow.units[unit].op for unit in units if hazard]
         self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
         if lowered:
@@ -129,18 +136,9 @@ class _Reader:
             self.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
 
 
-def report_flushing(facts: Facts, unstorable: Unstorable, settled: Settled) -> Iterator[Note]:
-    """Weights that are read low although a part of them becomes zero, the worst first."""
-    flow = facts.flow
-    for value, share in sorted(unstorable.flushing.items(), key=lambda item: (-item[1], item[0])):
-        if any(settled.is_low(use.unit) for use in flow.uses[value]):
-            message = f"{_percent(share)} of its elements flush to zero in {facts.options.dtype}"
-            yield Note("weight", flow.values[value].name, message)
-
-
-def floors_read_low(facts: Facts, unstorable: Unstorable, settled: Settled) -> dict[int, float]:
+def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
     """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
-    values, floors = facts.flow.values, unstorable.floors
+    values = facts.flow.values
     made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
     return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
 

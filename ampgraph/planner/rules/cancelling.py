@@ -7,14 +7,14 @@ may its ends be where each feature has a weight of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cached_property
 
 from ...core.dataflow import NONE, Op
 from ...oplists.traits import Traits
 from ..facts.facts import Facts
 from ..regions import Regions
-from .remainders import remainder
+from .rule import Sight, Spoilt, looks
 
 STEPS = 8  # operators looked back for a mean
 TERMS = 64  # operators of a sum of products that are looked at
@@ -22,20 +22,34 @@ Path = Mapping[int, Op]
 """Operators by number."""
 
 
+@looks(
+    "cancelling",
+    "cancels",
+    trigger="a variance, a covariance, a squared distance or a quadratic form taken as a difference of large sums of "
+    "products",
+    action="float32 for the sums and the difference",
+)
+def small_difference(sight: Sight, op: Op) -> Spoilt:
+    ops, dtype = sight.of(Cancelling).behind(op), sight.facts.options.dtype
+    text = f"{op.kind} takes a small result of large sums of products, which {dtype} would round"
+    return (text, ops) if ops else None
+
+
 class Cancelling:
     """Looks for such sums, from the operator that adds or subtracts."""
 
-    def __init__(self, facts: Facts, regions: Regions, squares: Mapping[int, int]) -> None:
-        self.facts, self.regions = facts, regions
+    def __init__(self, sight: Sight) -> None:
+        facts = self.facts = sight.facts
+        self.regions = sight.regions
         self.flow, self.traits = facts.flow, facts.traits
         self.keeping = self.traits.operators("reshapes") | self.traits.operators("conversions")
-        self.squares = {op: v for op, v in squares.items() if self._is_free(op)}
+        self.squares = {op: v for op, v in facts.squares.items() if self._is_free(op)}
 
     def behind(self, op: Op) -> list[Op]:
         """All that must be float32 for a difference that cancels; empty where none is known to."""
         if not self._is_free(op.id):
             return []
-        return self._spread(op) or self._distance(op) or remainder(self.facts, self.regions, self.squares, op)
+        return self._spread(op) or self._distance(op) or _remainder(self.facts, self.regions, self.squares, op)
 
     # -- E[x y] - E[x] E[y] -------------------------------------------------------------------------------------------
 
@@ -205,3 +219,48 @@ def _is_scaled(facts: Facts, op: Op) -> bool:
 
 def _adds_up(traits: Traits, path: Path) -> bool:
     return any(traits.has(op.role, "sums") or traits.has(op.role, "products") for op in path.values())
+
+
+# -- what is left of a number from which a sum of products is taken that comes close to it -----------------------------
+
+
+def _remainder(facts: Facts, regions: Regions, squares: Mapping[int, int], op: Op) -> list[Op]:
+    """What must be float32 where one less a cosine similarity is the distance of near twins, or a prior's variance less
+    a quadratic form of covariances is almost nothing; empty where an operator takes no such thing."""
+    flow, places = facts.flow, facts.traits.positions(op.role, "subtracts")
+    if not places and not regions.inside:
+        return []
+    for writer in (flow.writer(v) for v in op.inputs if v != NONE):
+        if writer is None:
+            continue
+        if _ends_cosine(facts, regions, squares, writer) and any(flow.scalar(v) is not None for v in op.inputs):
+            return [op, writer]
+        taken = [op.inputs[place] for place in places]
+        form = _quadratic_form(facts, squares, writer) if taken == writer.outputs else []
+        if form:
+            return [op, writer, *form]
+    return []
+
+
+def _quadratic_form(facts: Facts, squares: Mapping[int, int], total: Op) -> list[Op]:
+    """What makes a sum of k times (K k), with a stored matrix K, and k; empty where it is none."""
+    flow, traits = facts.flow, facts.traits
+    form = flow.writer(total.inputs[0]) if traits.has(total.role, "sums") and total.inputs[0] != NONE else None
+    if form is None or form.id not in squares or not traits.has(form.role, "multiplies"):
+        return []
+    makers = [w for v in form.inputs if v != NONE and (w := flow.writer(v)) is not None]
+    return [form, *makers] if any(traits.has(w.role, "products") for w in makers) else []
+
+
+def _ends_cosine(facts: Facts, regions: Regions, squares: Container[int], op: Op) -> bool:
+    """Whether an operator ends a norm that divides a sum of products of two values. ``squares``: products of one."""
+    flow, traits = facts.flow, facts.traits
+    if op.id not in regions.inside:
+        return False
+    for total in (flow.writer(v) for v in op.inputs if v != NONE):
+        if total is None or not traits.has(total.role, "sums") or total.id not in regions.of_op:
+            continue
+        product = flow.writer(total.inputs[0])
+        if product is not None and traits.has(product.role, "multiplies") and product.id not in squares:
+            return len({v for v in product.inputs if v != NONE}) == 2
+    return False

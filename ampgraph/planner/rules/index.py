@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.graph import LOW
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait
-from ..decisions import VALIDITY, Hold, describe
+from ..decisions import VALIDITY, Decisions, Hold, describe
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
+from .rule import Findings, Ruling, Sight, runs
 
 FLOATS = (FLOAT32, *LOW)
 SINKS: tuple[Trait, ...] = ("compares", "conversions", "lengths", "scales")
 """What makes something of a float that must be exact."""
 
 
-@dataclass(frozen=True)
-class Integers(Findings):
-    """What computes an integer, a size or a comparison of integers. ``counted``: float values that hold integers."""
-
-    counted: Collection[int] = frozenset()
-
-
-def guard_indices(facts: Facts, regions: Regions) -> Integers:
-    """Holds whatever computes an integer, a size or a comparison of integers in float32."""
+@runs(
+    "index",
+    trigger="index and length arithmetic in float: what an integer, a size or a comparison of integers is made of",
+    action="float32 for it: floor(8191 / 2) stays 4095",
+    levels="every",
+    validity=True,
+)
+def index_arithmetic(sight: Sight, decided: Decisions) -> Findings:
+    facts, regions = sight.facts, sight.regions
     flow, traits = facts.flow, facts.traits
     counted = _integer_valued(facts)
     upstream = _Upstream(facts, regions)
@@ -44,7 +43,7 @@ def guard_indices(facts: Facts, regions: Regions) -> Integers:
         silent = [own] if traits.has(op.role, "conversions") else []
         note = Note("index", describe(flow, op), "of index arithmetic stay float32")
         found.append(Ruling(holds, note, counted=True, silent=silent))
-    return Integers(found, counted=counted)
+    return Findings(found, counted=frozenset(counted))
 
 
 def _sink(facts: Facts, op: Op, counted: Collection[int]) -> tuple[str, list[int]] | None:

@@ -12,22 +12,26 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.dataflow import FLOAT32, NONE, Op
-from ...core.plan import Note, Why
-from ..decisions import ACCURACY, Hold, describe
+from ...core.plan import Why
+from ..decisions import Decisions
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
+from .rule import Findings, Ruling, Sight, ruling, runs
 
 READ = 1 << 28  # elements: a larger weight is not looked at
 ROWS = 64  # of a weight are looked at
 LOST = 2.0**-6  # of the differences: what rounding the common part alone may cost
 
 
-def guard_common_parts(facts: Facts, regions: Regions) -> Findings:
-    """Holds norms, and what adds and moves on the way to them, behind products whose features are nearly alike."""
-    if facts.options.level.accuracy_guards == "off":
-        return Findings()
-    norms = [op for op in _candidates(facts, regions) if op.slots and _centres(facts, regions, op)]
+@runs(
+    "common",
+    trigger="a norm behind products whose features are nearly alike: it takes away what they have in common",
+    action="float32 for the norm, and what adds and moves on the way to it",
+    levels="every",
+)
+def common_part(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    norms = [op for op in _candidates(facts, sight.regions) if op.slots and _centres(facts, sight.regions, op)]
     shares = _shares(facts, norms)
     found = []
     for op in norms:
@@ -53,9 +57,7 @@ def _ruling(facts: Facts, ops: list[Op], share: float) -> Ruling:
         f"{ops[0].kind} takes away what its features have in common, {times} what is left by a product's weights: "
         f"{facts.options.dtype} has no digits for both"
     )
-    why = Why("common", text)
-    holds = [Hold(tuple(op.slots.values()), ACCURACY, why) for op in ops if op.slots]
-    return Ruling(holds, Note(why.rule, describe(facts.flow, ops[0]), text))
+    return ruling(facts, Why("common", text), ops)
 
 
 def _candidates(facts: Facts, regions: Regions) -> list[Op]:

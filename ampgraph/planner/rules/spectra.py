@@ -12,20 +12,45 @@ from functools import cached_property
 from types import MappingProxyType
 
 from ...core.dataflow import NONE, Op
-from ..facts.facts import Facts
-from ..regions import Regions
+from .rule import Sight, Spoilt, looks
 
 FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
 """Powers below this are made of the roundings of large ones: 32 steps of the type at 1, squared."""
 NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary part, is a power; one of many is a norm
 
 
+@looks(
+    "spectrum",
+    "logarithms",
+    "divides",
+    "powers",
+    trigger="powers of a transform before a logarithm or below a quotient, with no floor that is high enough",
+    action="float32 from the product that they come from",
+)
+def small_powers(sight: Sight, op: Op) -> Spoilt:
+    """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
+    facts, traits = sight.facts, sight.facts.traits
+    exponents = [facts.flow.scalar(op.inputs[place]) for place in traits.positions(op.role, "powers")]
+    if any(n is None or n >= 0 for n in exponents):
+        return None
+    divides = traits.has(op.role, "divides")
+    value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
+    divides |= bool(exponents)
+    found = sight.of(Spectra).behind(op, value, narrow=divides)
+    if found is None:
+        return None
+    ops, floor = found
+    under = f"a floor of {floor:g} under them" if floor else "no floor under them"
+    verb = "divides by powers" if divides else "magnifies small powers"
+    return f"{op.kind} {verb}, with {under}: {facts.options.dtype} rounds large ones by more", ops
+
+
 class Spectra:
     """Looks for powers in a model: where they are made, what sums and scales them, and what they are made of."""
 
-    def __init__(self, facts: Facts, regions: Regions, squares: Collection[int]) -> None:
-        self.facts, self.regions = facts, regions
-        self.squares = {op for op in squares if self._may_be_spectral(op)}
+    def __init__(self, sight: Sight) -> None:
+        self.facts, self.regions = facts, _ = sight.facts, sight.regions
+        self.squares = {op for op in facts.squares if self._may_be_spectral(op)}
         self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
 
     def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...core.dataflow import FLOAT32, NONE, Op
 from ...core.plan import Note, Why
 from ...oplists.traits import Trait
-from ..decisions import ACCURACY, Hold, describe
+from ..decisions import ACCURACY, Decisions, Hold, describe
 from ..facts.facts import Facts
-from ..findings import Findings, Ruling
 from ..regions import Regions
+from .rule import Findings, Ruling, Sight, runs
 
 KEEPS: tuple[Trait, ...] = (
     "cancels",
@@ -26,30 +25,22 @@ KEEPS: tuple[Trait, ...] = (
 """Traits of what hands a state on, changed a little or not: no product, and no function that bounds it anew."""
 
 
-@dataclass(frozen=True)
-class Recurrences(Findings):
-    """What a state goes through in a round, held with the state."""
-
-
-def guard_recurrences(facts: Facts, regions: Regions) -> Recurrences:
-    """Holds every float state of a loop that is its old value plus something, and what lies between the two.
-
-    n + z (h - n) of a recurrent cell written out, a sum of what a loop finds, a sample that a sampler refines. What is
-    made anew in every round, tanh(W h), is none. At O3 they are named, and not held.
-    """
-    found, warnings = [], []
-    for state, path in _states(facts, regions):
-        name = facts.flow.values[state].name
-        dtype = facts.options.dtype
-        why = Why("recurrence", f"every round adds to '{name}': its roundings to {dtype} add up")
-        holder = describe(facts.flow, facts.flow.ops[facts.flow.scopes[facts.flow.values[state].scope].op])
-        if facts.guards_hold:
-            units = dict.fromkeys(u for op in path for u in op.slots.values())
-            units[facts.flow.values[state].unit] = None
-            found.append(Ruling([Hold(tuple(units), ACCURACY, why)], Note(why.rule, holder, why.text)))
-        elif facts.options.level.accuracy_guards != "off":
-            warnings.append(Note(f"{why.rule} (not held)", holder, why.text))
-    return Recurrences(found, notes=warnings)
+@runs(
+    "recurrence",
+    trigger="a loop's state that is its old value plus something in every round: n + z (h - n), a sum, a sample",
+    action="float32 for the state, and what lies between its old value and its new one",
+)
+def recurrences(sight: Sight, decided: Decisions) -> Findings:
+    """What is made anew in every round, tanh(W h), is none."""
+    facts, found = sight.facts, list[Ruling]()
+    flow, dtype = facts.flow, facts.options.dtype
+    for state, path in _states(facts, sight.regions):
+        value = flow.values[state]
+        why = Why("recurrence", f"every round adds to '{value.name}': its roundings to {dtype} add up")
+        units = (*dict.fromkeys(u for op in path for u in op.slots.values()), value.unit)
+        note = Note(why.rule, describe(flow, flow.ops[flow.scopes[value.scope].op]), why.text)
+        found.append(Ruling([Hold(units, ACCURACY, why)], note))
+    return Findings(found)
 
 
 def _states(facts: Facts, regions: Regions) -> Iterator[tuple[int, list[Op]]]:
