@@ -19,12 +19,14 @@ from .arrays import Array
 FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
 HELD = "ampgraph.float32"
-"""The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
+"""The mark that says why a node must compute in float32: what our own gradients need. Marks are in memory alone."""
 KEPT = "ampgraph.kept"
 """The same of a node that may be low where a level has low norms."""
 
 BRANCHES = "ampgraph.branches"
-"""The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
+"""The mark of the addition of branches, in a forward that is differentiated and in its backward."""
+MARKED = "ampgraph.marked"
+"""The mark of a graph whose nodes may have marks."""
 
 Shape = tuple["int | str | None", ...]
 AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[AttributeValue] | Array"

@@ -8,9 +8,8 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import UseKey
 from ...core.names import FreshNames
 from . import view
-from .abstracts import retype_abstracts
 from .body import Body
-from .casts import MindirCasts
+from .casts import MindirCasts, retype_abstracts
 from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 

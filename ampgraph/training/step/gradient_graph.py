@@ -1,13 +1,14 @@
-"""A training step in the making: forward, loss and gradients in one graph; then, when it is low, the update."""
+"""The gradients of a training step as a graph: forward, loss and backward; and, when it is low, the step of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from ...core.dataflow import MARKED
 from ...core.errors import AmpError
 from ...core.json_types import JsonObject
 from ..forward.buffers import buffer_values, read_buffers
@@ -31,7 +32,7 @@ from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
 from .border_products import hold_border_products
-from .flat_update import Together
+from .flat_update import Together, parts_of
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
 from .loss_scale import LossScale
@@ -40,9 +41,11 @@ from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty
 from .penalty_graph import PenaltyBuilder
 from .planner_marks import hold_norms, hold_seed, mark_branches
+from .running_state import RunningMove, running_moves, told_by_gradients
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep
 from .update import Scale, Updated, add_scale, add_update
+from .update_graph import UpdateGraph
 from .update_options import UpdateOptions
 
 SEED = 0x5EED
@@ -62,8 +65,9 @@ class Read:
     groups: dict[str, ParameterGroup]  # of every parameter
 
 
-class JointGraph:
-    """Forward, loss and gradients in one graph, on the way to a step."""
+class GradientGraph:
+    """Forward, loss and gradients; ``handed`` and ``moved`` name its outputs that an update reads: the gradient of each
+    parameter, and the next running state."""
 
     def __init__(self, model: ir.Model, read: Read) -> None:
         self.model, self.graph, self.backward, self.forward = model, model.graph, read.backward, read.forward
@@ -84,6 +88,7 @@ class JointGraph:
         self.iteration = self._dropout()
         if list(self.graph) != read_in:
             infer(model)
+        self.graph.meta[MARKED] = True
         hold_norms(model)
         self.labels, self.classes = "", 0
         self.class_inputs: tuple[ClassInput, ...] = ()
@@ -163,8 +168,8 @@ class JointGraph:
             if self.backward.seed:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
-        self.graph.outputs.extend(_named_output(self.states.builder, value) for value in found)
-        self.graph.outputs.extend(_named_output(self.states.builder, new) for _, new in self.running)
+        self.handed = self._given_out(found)
+        self.moved = self._given_out(new for _, new in self.running)
         self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
@@ -176,6 +181,12 @@ class JointGraph:
             self.states.adopt(value, GIVEN)
         for old, _ in self.running:
             self.states.adopt(old, RUNNING)
+
+    def _given_out(self, values: Iterable[ir.Value]) -> list[str]:
+        """Makes outputs; a value may be several parameters' gradient."""
+        outputs = [_named_output(self.states.builder, value) for value in values]
+        self.graph.outputs.extend(outputs)
+        return [output.name or "" for output in outputs]
 
     def _report_parts(self) -> None:
         """Outputs of their own, by a builder whose nodes are no update; a loss that is one whole has no parts."""
@@ -192,12 +203,34 @@ class JointGraph:
         for parameter in (*self.parameters, *self.given):
             _match_type(parameter)
 
-    def finish(self, update: UpdateOptions, options: JsonObject) -> TrainingStep:
-        """The update behind the gradients, which are no outputs any more."""
-        together = Together.on(options.get("target"))
-        if together.vectors:
-            run_norms_together(self.graph, together.longest)
-        updated = self._update(update, together)
+    def finish(self, options: UpdateOptions, said: JsonObject) -> TrainingStep:
+        """The step of these gradients and of an update by them, which is joined to them. ``said``: its options."""
+        how = Together.on(said.get("target"))
+        if how.vectors:
+            run_norms_together(self.graph, how.longest)
+        gradients, moved = self._taken_back(self.handed), self._taken_back(self.moved)
+        self.states.builder = b = Builder(self.graph, "step")
+        parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
+        skips = self.scale is not None and self.scale.skips
+        told = told_by_gradients(self.graph, self.parameters) if skips else ()
+        running = running_moves(b, [(old, new) for (old, _), new in zip(self.running, moved, strict=True)], skips, told)
+        update = UpdateGraph(self.graph, self.states)
+        updated = add_update(update, parts, self.scale, options, running)
+        if self.iteration is not None:
+            one = update.states.builder.constant(np.array(1, np.int64))
+            drawn = update.read(self.iteration)
+            update.states.commit({drawn: update.states.builder.op("Add", drawn, one)})
+        update.join(self.graph)
+        return self._written(updated, running, said)
+
+    def _taken_back(self, names: Sequence[str]) -> list[ir.Value]:
+        """Outputs, which are none of the step."""
+        found = {value.name: value for value in self.graph.outputs}
+        for name in names:
+            self.graph.outputs.remove(found[name])
+        return [found[name] for name in names]
+
+    def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
         layout = StepLayout(
             states=tuple(self.states.entries()),
             inputs=tuple(value.name or "" for value in self.batch),
@@ -210,28 +243,15 @@ class JointGraph:
             groups=self._rated(),
             parts=self._told_parts(),
             whole_batch=WHOLE if self.penalty is not None and not self.penalty.of_samples else "",
-            options=options,
+            runs=updated.runs,
+            moved=tuple((move.new.name or "", tuple(old.name or "" for old in move.olds)) for move in running),
+            options=said,
         )
         self.graph.sort()
         keep_originals(self.graph, self.stored, {entry.name for entry in layout.states})
         self.model.metadata_props[KEY] = layout.to_json()
         self.model.metadata_props[FORWARD] = self.forward
         return TrainingStep(self.model, layout)
-
-    def _update(self, update: UpdateOptions, together: Together) -> Updated:
-        """Commits all state; the gradients are read, and no outputs any more."""
-        _, *made = list(self.graph.outputs)
-        gradients, moved = made[: len(self.parameters)], made[len(self.parameters) :]
-        moved, parts = moved[: len(self.running)], moved[len(self.running) :]
-        for value in made[: len(made) - len(parts)]:
-            self.graph.outputs.remove(value)  # a slice that is deleted would still call itself an output
-        self.states.builder = b = Builder(self.graph, "step")
-        running = [(old, new) for (old, _), new in zip(self.running, moved, strict=True)]
-        parameters, groups = self.parameters, self.groups
-        updated = add_update(self.states, parameters, gradients, groups, self.scale, update, running, together)
-        if self.iteration is not None:
-            self.states.commit({self.iteration: b.op("Add", self.iteration, b.constant(np.array(1, np.int64)))})
-        return updated
 
     def _rated(self) -> tuple[tuple[str, float], ...]:
         """Patterns and learning rates of the groups where there are several, in the order of their tables."""
@@ -256,7 +276,7 @@ def begin(
     seed: str | None,
     groups: Groups,
     batch: int | None = None,
-) -> JointGraph:
+) -> GradientGraph:
     """The graph, its loss found, and what is trained. ``batch``: its size, where the step is for one alone; the forward
     graph that is packed beside it stays open."""
     backward = read_exported_backward(forward, next(iter(losses), None) if losses else None, gradients, seed)
@@ -272,7 +292,7 @@ def begin(
     if batch is not None:
         fix_batch(forward, batch)
         infer(forward)
-    return JointGraph(forward, read)
+    return GradientGraph(forward, read)
 
 
 def _losses(

@@ -9,13 +9,17 @@ import onnx_ir as ir
 import pytest
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.step import kept_together, update
+from ampgraph.training.step import choices
 from ampgraph.training.step.cut import cut
+from ampgraph.training.step.optimizers import AdamW
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 from training.small_steps import Runner
+from training.test_cut import bits, same_bits
+from training.test_parallel import trained
 
 FEATURES = 3
+PLACE = f"step/{choices.SCOPE}"
 OPTIMIZERS = ("adamw:lr=0.1", "sgd:lr=0.1,momentum=0.9", "sgd:lr=0.1")
 
 
@@ -37,7 +41,7 @@ def built(optimizer, width=FEATURES, norms=2, **options) -> TrainingStep:
 
 def one_by_one(monkeypatch, *given, **options) -> TrainingStep:
     with monkeypatch.context() as patch:
-        patch.setattr(update, "choose_together", lambda *_: None)
+        patch.setattr(choices, "_pays", lambda *_: False)
         return built(*given, **options)
 
 
@@ -69,27 +73,38 @@ def test_fewer_nodes_and_the_same_numbers(optimizer, saved, level, monkeypatch):
 def test_without_running_statistics(optimizer):
     """Two vectors of slots and one of parameters take as many nodes one by one."""
     names = [node.name or "" for node in built(optimizer, norms=0).model.graph]
-    assert not any(name.startswith(kept_together.PLACE) for name in names)
+    assert not any(name.startswith(PLACE) for name in names)
 
 
-@pytest.mark.parametrize("groups", [{}, {"ema": 0.9}])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_it_is_undone(optimizer, groups, monkeypatch):
-    together, apart = built(optimizer, **groups), one_by_one(monkeypatch, optimizer, **groups)
-    assert kinds(together.model.graph) != kinds(apart.model.graph)
-    kept_together.choose_apart(together.model.graph)
-    assert kinds(together.model.graph) == kinds(apart.model.graph)
-    assert run(together) == run(apart)
+def test_both_sides_of_a_cut_compute_the_same(optimizer, monkeypatch):
+    """The gradients read parameters and statistics by themselves, and not out of all that is chosen."""
+    together, apart = built(optimizer), one_by_one(monkeypatch, optimizer)
+    one, other = cut(together), cut(apart)
+    assert {value.name for value in one.gradients.model.graph.inputs} == {
+        value.name for value in other.gradients.model.graph.inputs
+    }
+    assert (len(one.summed), one.moved.keys()) == (len(other.summed), other.moved.keys()) and len(one.moved) == 4
+    feeds = [{"x0": np.random.default_rng(1).standard_normal((8, FEATURES)).astype(np.float32)}] * 2
+    same_bits(together, feeds, strict=False)
 
 
-def test_a_step_is_cut_as_if_each_were_chosen_by_itself(monkeypatch):
-    one, other = (cut(step) for step in (built(OPTIMIZERS[0]), one_by_one(monkeypatch, OPTIMIZERS[0])))
-    for mine, theirs in ((one.gradients, other.gradients), (one.update, other.update)):
-        assert Counter(n.op_type for n in mine.model.graph) == Counter(n.op_type for n in theirs.model.graph)
-    assert len(one.summed) == len(other.summed) and len(one.moved) == len(other.moved) == 4
+class Own(AdamW):
+    """It may look at a tensor as a whole."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["adamw", [("s*", Own()), ("*", "adamw")]], ids=["one", "own"])
+def test_ranks_share_out_what_is_chosen_together(given):
+    """Beside statistics, which all ranks hold, and an optimizer of the user, whose state is on one of them."""
+    step, random = built(given, level="O2"), np.random.default_rng(1)
+    assert any(PLACE in (node.name or "") for node in step.model.graph)
+    feeds = [{"x0": random.standard_normal((8, FEATURES)).astype(np.float32) * np.float32(n)} for n in (1, 1e30, 1)]
+    whole, parts = trained(step, feeds, strict=True), trained(step, feeds, strict=True, shard_optimizer=True)
+    assert repr(whole[0]) == repr(parts[0]) and bits(whole[1]) == bits(parts[1])
 
 
 def test_large_ones_are_chosen_one_by_one():
     """Their bytes are worth more than launches."""
     names = [node.name or "" for node in built(OPTIMIZERS[0], width=128).model.graph]
-    assert not any(name.startswith(kept_together.PLACE) for name in names)
+    assert not any(name.startswith(PLACE) for name in names)
