@@ -184,6 +184,7 @@ class Dataflow:
         self.memo: dict[object, Any] = {}
         """What readers have computed of it, gone with it."""
         self._parent: list[int] = []
+        self._by_place: dict[tuple[str, int], Op] = {}
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
@@ -252,9 +253,6 @@ class Dataflow:
         """How a plan names a use: scope, index of the operator there or -1 for an output of the scope, position."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
-    def op_units(self, op: Op) -> set[int]:
-        return {self.find(u) for u in op.slots.values()}
-
     @cached_property
     def _by_role(self) -> dict[str, list[Op]]:
         found: dict[str, list[Op]] = {}
@@ -266,6 +264,12 @@ class Dataflow:
         """The operators that have one of some roles, in their order; to be asked for once the model is read."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
+
+    def at(self, scope: str, index: int) -> Op:
+        """The operator at a place that a plan names. Raises LookupError where there is none."""
+        if not self._by_place:
+            self._by_place.update({(self.scopes[op.scope].path, op.index): op for op in self.ops})
+        return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

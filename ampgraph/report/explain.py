@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import DROPPED, REORDERED, Rewrite
+from ..core.rewrites import Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -24,7 +24,7 @@ from .lines import in_rows
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
-Replaced = Mapping[str, tuple[str, str]]  # a name that a rewrite took away -> the operator instead, what it writes
+Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away -> it, what is to be looked at instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``taken``:
     the fusion that makes it part of the product before it. ``facts``: tensors of no decided type, with their type."""
 
-    LINES: ClassVar[str] = f"{__package__}.explanations.explanation_lines"
+    LINES: ClassVar[str] = f"{__name__}.explanation_lines"
 
     node: str
     kind: str
@@ -151,35 +151,27 @@ def _hint(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """Names of nodes and values that rewrites take away -> (the operator instead with the rewrite's name, the
-    value that it writes)."""
-    paths = {scope.path: scope.id for scope in flow.scopes}
-    ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
-    names: dict[str, tuple[str, str]] = {}
+    """Names of nodes and values that rewrites take away -> (the rewrite, what is to be looked at instead)."""
+    names: dict[str, tuple[Rewrite, str]] = {}
     for rewrite in rewrites:
-        scope = paths[rewrite.scope]
-        result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
-        result = rewrite.inputs[0] if rewrite.name in DROPPED else result
-        for index in rewrite.nodes:
-            op = ops[scope, index]
-            place = f"{rewrite.scope}/{index}:{op.kind}"
+        ops = [flow.at(rewrite.scope, index) for index in rewrite.nodes]
+        result = rewrite.result or flow.values[ops[-1].outputs[0]].name
+        for op in ops:
+            place = f"{rewrite.scope}/{op.index}:{op.kind}"
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, place if rewrite.kind in REORDERED else result
+                names[name] = rewrite, place if rewrite.exchanges else result
     return names
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
     """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
-    kind, result = (replaced or {}).get(wanted, ("", wanted))
-    return [_explained(decided, op, kind) for op in find_nodes(decided.flow, result)]
+    rewrite, result = (replaced or {}).get(wanted, (None, wanted))
+    return [_explained(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
 
-def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
+def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
     flow, options = decided.flow, decided.options
-    written = kind if kind.startswith(REORDERED) else f"one {kind}"
-    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
-    if any(kind.endswith(f"({name})") for name in DROPPED):
-        region = f"reads what a {kind} read, which did nothing and is taken away"
+    region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside, taken = _inside(options, op.kind, listing), taken_by_product(flow, options, op)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))

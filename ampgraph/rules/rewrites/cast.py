@@ -3,36 +3,49 @@ one whole type to another and back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..core.dataflow import NONE, Dataflow, Op
-from ..core.graph import LOW
-from ..core.plan import Rewrite
-from .facts.facts import Facts
-from .selection import touched
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.graph import LOW, NodeEditor
+from ..known import Known, named
+from ..rewrite import Idle, is_inside
 
 
-def find_given_casts(facts: Facts) -> list[Rewrite]:
-    """The Casts that can go: no number changes. Those that a border needs, or a pattern names, stay."""
-    flow, options = facts.flow, facts.options
-    casts = [op for op in flow.with_roles(facts.traits.operators("casts")) if is_inside(flow, op)]
-    groups = [(op, *_idle(facts, op)) for op in casts if _does_nothing(flow, op) or _idle(facts, op)]
-    named = touched(flow, options.named) if groups else set()
-    return [_rewrite(flow, group) for group in groups if not any(op.id in named for op in group)]
+@dataclass(frozen=True)
+class IdleCast(Idle):
+    """The first one's operand ``source`` is read instead, by the others as well, which cast back behind moves."""
 
+    names = ("cast",)
+    writes = "Cast"
 
-def _rewrite(flow: Dataflow, group: tuple[Op, ...]) -> Rewrite:
-    first = group[0]
-    nodes, name = tuple(op.index for op in group), flow.values[first.inputs[0]].name
-    return Rewrite(flow.scopes[first.scope].path, first.kind, nodes, (name,), 0, 0.0, "cast")
+    @classmethod
+    def find(cls, known: Known) -> Iterator[IdleCast]:
+        flow = known.flow
+        for op in flow.with_roles(known.traits.operators("casts")):
+            if not is_inside(flow, op):
+                continue
+            back = _back(known, op)
+            if (back or _does_nothing(flow, op)) and not any(one.id in named(known) for one in (op, *back)):
+                yield cls("cast", *cls.place(flow, op, *back), flow.values[op.inputs[0]].name)
 
-
-def is_inside(flow: Dataflow, op: Op) -> bool:
-    """Whether an operator's result is read, and crosses no border."""
-    if not op.inputs or op.inputs[0] == NONE or not op.outputs or flow.scopes[op.scope].kind == "function":
-        return False
-    values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]
-    return bool(uses) and not any(use.op == NONE for use in uses) and not any(value.container for value in values)
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        first, *back = self.edited(editor)
+        (source,), target = self.operands(editor, flow), flow.values[first.outputs[0]]
+        gone = {op.id for op in (first, *back)}
+        if not back and source.dtype != target.dtype:
+            stored = flow.weights.array(source) if source.weight else None
+            self.refuse(stored is not None)
+            assert stored is not None
+            editor.put(source, stored.astype(target.dtype))
+        moved = [target.id] if back else []
+        for value in moved:  # grows on the way
+            editor.retype(flow.values[value], source.dtype)
+            moved += (v for op in flow.readers(value) if op.id not in gone for v in op.outputs)
+        for op in (first, *back):
+            self.refuse(editor.bypass(op))
 
 
 def _does_nothing(flow: Dataflow, op: Op) -> bool:
@@ -59,10 +72,10 @@ def _whole(dtype: str) -> np.dtype[np.generic] | None:
     return None if kind is None else np.dtype(kind)
 
 
-def _idle(facts: Facts, op: Op) -> tuple[Op, ...]:
+def _back(known: Known, op: Op) -> tuple[Op, ...]:
     """The Casts back to the type that came in, where nothing but these, and moves before them, reads what one Cast
     makes of whole numbers that both types hold: sizes, or any in a wider type."""
-    flow, traits = facts.flow, facts.traits
+    flow, traits = known.flow, known.traits
     source, target, writer = flow.values[op.inputs[0]], flow.values[op.outputs[0]], flow.writer(op.inputs[0])
     before, between = _whole(source.dtype), _whole(target.dtype)
     if before is None or between is None or before == between:
