@@ -82,7 +82,7 @@ def judge(
     `time.monotonic` tells it, when to end."""
     until = time.monotonic() + request.whole if until is None else until
     pair.open()
-    check = _Check(request, pair, drawn.fitted(pair.expected), source, answer, until)
+    check = CheckRun(request, pair, drawn.fitted(pair.expected), source, answer, until)
     if request.metric is None:
         check.by_own_measure()
     else:
@@ -90,7 +90,7 @@ def judge(
 
 
 @dataclass
-class _Check:
+class CheckRun:
     """One check, what is known so far, and what was seen of the outputs."""
 
     request: Request

@@ -134,7 +134,8 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
 class Agreement:
     """One output over all samples: what was seen of each, and what a metric says where one was asked for.
 
-    ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged.
+    ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
+    finite elements, ``astray``: those that are not finite on one side alone.
     """
 
     name: str
@@ -142,10 +143,20 @@ class Agreement:
     judged: list[Judged] = field(default_factory=list)
     counts: bool = True
     over_all: bool = False
+    compared: int = 0
+    infinite: int = 0
+    nan: int = 0
+    astray: int = 0
+    floating: bool = False
 
     def add(self, found: Apart, judged: Judged | None = None) -> None:
         """Takes in another sample, and what a metric says of it."""
         self.parts.append(found)
+        self.compared += found.compared
+        self.infinite += found.infinite
+        self.nan += found.nan
+        self.astray += found.astray
+        self.floating |= found.floating
         if judged is not None:
             self.judged.append(judged)
 
@@ -168,31 +179,6 @@ class Agreement:
     def mute(self) -> bool:
         """Whether the reference gives nothing finite in any sample."""
         return not self.compared and len(self.silent) == len(self.parts)
-
-    def _sum(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self.parts)
-
-    @property
-    def compared(self) -> int:
-        """Elements, finite ones alone."""
-        return self._sum("compared")
-
-    @property
-    def infinite(self) -> int:
-        return self._sum("infinite")
-
-    @property
-    def nan(self) -> int:
-        return self._sum("nan")
-
-    @property
-    def astray(self) -> int:
-        """Elements that are not finite on one side alone."""
-        return self._sum("astray")
-
-    @property
-    def floating(self) -> bool:
-        return any(part.floating for part in self.parts)
 
     @property
     def reason(self) -> str:
