@@ -64,7 +64,7 @@ COUNTED = ("exports", "steps")
 STEP: Mapping[str, Any] = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64}
 NOISE, SMALL = 1.25, 1e-3
 """Errors differ beyond noise where one is so many times the other, and is so large."""
-LARGE, FEW = 5 << 20, 3
+LARGE, FEW = 1 << 18, 3
 """Models of more bytes are run on so many samples."""
 SECONDS = 900  # for the strict runs of one model
 NOTHING = "(nothing)"
@@ -239,12 +239,15 @@ class Run:
             self.plans.add((way.model.key, way.level, way.dtype, switch.key), row)
 
     def _as_it_is(self, way: Way) -> dict[str, Any]:
+        """Made anew where somebody asks for thresholds and nobody did before."""
         key = (way.model.key, way.level, way.dtype, NOTHING)
-        if key not in self.plans.rows:
-            with recorded((way.level, way.dtype) in THRESHOLDS) as seen:
+        traced = (way.level, way.dtype) in THRESHOLDS and any(s.sort == "threshold" for s in self.switches)
+        known = self.plans.rows.get(key)
+        if known is None or traced and not known.get("traced", True):
+            with recorded(traced) as seen:
                 row = planned(way)
-            self.plans.add(key, {**row, "seen": seen.to_dict()})
-        return self.plans.rows[key]
+            known = self.plans.add(key, {**row, "seen": seen.to_dict(), "traced": traced})
+        return known
 
     def row(self, way: Way, switch: Switch) -> dict[str, Any] | None:
         """The plan without something, None where it was not made."""

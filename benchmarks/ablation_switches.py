@@ -25,6 +25,8 @@ from ampgraph.core.patterns import Pattern
 from ampgraph.oplists import pattern_files, patterns, rewrites
 from ampgraph.oplists import traits as trait_files
 from ampgraph.oplists.files import ListFile, own_file, read_file
+from ampgraph.planner.order import RULES
+from ampgraph.planner.rules.rule import Findings
 
 Pair = tuple[str, str]
 """A trait and an operator that has it."""
@@ -109,48 +111,34 @@ def _always(seen: Seen) -> bool:
 _found: set[str] = set()
 
 
-@cache
-def _guards() -> Mapping[str, tuple[types.ModuleType, Callable[..., Any], Any]]:
-    """By name: where a guard is called from, the guard, and what it gives where it finds nothing."""
-    policy = importlib.import_module("ampgraph.planner.policies.ampgraph")
-    accuracy = importlib.import_module("ampgraph.planner.guards.accuracy")
-    found: dict[str, tuple[types.ModuleType, Callable[..., Any], Any]] = {}
-    for name, function in vars(policy).items():
-        if name.split("_")[0] in ("guard", "release", "spread", "hold") and callable(function):
-            hints = function.__annotations__["return"]
-            made = getattr(sys.modules[function.__module__], hints, None)
-            found[name] = (policy, function, made() if made is not None else None)
-    for name, function in vars(accuracy).items():
-        if getattr(function, "__annotations__", {}).get("return") == "Spoilt":
-            found[name] = (accuracy, function, None)
-    return found
-
-
 def _rules() -> Iterator[Switch]:
-    for name in _guards():
-        yield _guard(name)
+    """Rules that can be switched off; those of validity cannot."""
+    for rule in RULES:
+        if not rule.validity:
+            yield _rule(rule.name)
 
 
-def _guard(name: str) -> Switch:
-    module, _, nothing = _guards()[name]
-    return Switch(
-        "rule",
-        name.lstrip("_"),
-        lambda seen: name in seen.rules,
-        lambda: _replaced(module, name, lambda *given: nothing),
-    )
+def _rule(name: str) -> Switch:
+    return Switch("rule", name, lambda seen: name in seen.rules, recipe={"rule": (f"{rewrites.WITHOUT}{name}",)})
 
 
-def _watch_guards() -> None:
-    for name, (module, function, nothing) in _guards().items():
+def _watch_rules() -> None:
+    """Keeps the names of the rules that find something."""
+    for rule in RULES:
+        for action in ("look", "run"):
+            if getattr(rule, action) is not None:
+                object.__setattr__(rule, action, _watched(rule.name, getattr(rule, action)))
 
-        def watched(*given: Any, name: str = name, function: Any = function, nothing: Any = nothing) -> Any:
-            result = function(*given)
-            if result is not None and result != nothing:
-                _found.add(name)
-            return result
 
-        setattr(module, name, watched)
+def _watched(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*given: Any) -> Any:
+        result = act(*given)
+        found = any(vars(result).values()) if isinstance(result, Findings) else result is not None
+        if found:
+            _found.add(name)
+        return result
+
+    return watched
 
 
 def _rewrites() -> Iterator[Switch]:
@@ -467,6 +455,6 @@ def recorded(lines: bool = True) -> Iterator[Seen]:
 def watch() -> None:
     """Replaces what is to be watched and switched off, once in a process and before any plan."""
     _watch_traits()
-    _watch_guards()
+    _watch_rules()
     _watch_patterns()
     _drop_patterns()

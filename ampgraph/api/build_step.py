@@ -20,8 +20,8 @@ from ..planner.resolve import resolve
 from ..training.forward.fixed_batch import check_batch
 from ..training.forward.read import read_forward
 from ..training.step.flat_update import Together
+from ..training.step.gradient_graph import GradientGraph, begin
 from ..training.step.groups import Groups, groups_of
-from ..training.step.joint_graph import JointGraph, begin
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
 from ..training.step.loss_terms import loss_terms, spelled
 from ..training.step.optimizers import Optimizer
@@ -128,7 +128,7 @@ def build_training_step(
 
 
 def _finished(
-    joint: JointGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
+    joint: GradientGraph, options: Options, groups: Groups, policy: LossScale | None, update: UpdateOptions
 ) -> TrainingStep:
     """The step, with what it was built by in its layout."""
     built: JsonObject = {"level": options.level.name, "dtype": options.dtype, "target": options.target}
@@ -159,7 +159,7 @@ def _moved(model: Model, recipe: Recipe) -> Any:
     return graph.model if isinstance(graph, OnnxGraph) else model
 
 
-def _lower_precision(joint: JointGraph, options: Options) -> tuple[Note, ...]:
+def _lower_precision(joint: GradientGraph, options: Options) -> tuple[Note, ...]:
     """Plans and casts forward and backward together; the hazards that the plan warns of."""
     if options.level.name == "O0":
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -11,8 +12,10 @@ from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..numerics.inputs.samples import MOST_SAMPLES
-from ..planner.options import Options
 from .kinds import Data
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -15,12 +16,14 @@ from ..formats import adapters
 from ..formats.onnx import copying
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..planner.options import Options
 from ..runtime.fusing import Counter, best_fused, node_count
 from ..runtime.optimized import kind_of, walk
 from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
 from . import pipeline
 from .opsets import Moved
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 Optimize = bool | str
 """Whether to, or the Python of an environment whose onnxruntime does it."""

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
@@ -27,9 +28,6 @@ from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
 from ..numerics.metrics.custom import Function
 from ..oplists.operators import OpLists
-from ..planner.alternatives import alternatives
-from ..planner.options import Options
-from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
 from .frozen import frozen
@@ -39,6 +37,9 @@ from .kinds import Model, PathLike
 from .measuring import Measuring
 from .opsets import AUTO, moved
 from .optimize import Optimize, optimised
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
 
@@ -100,12 +101,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the dataflow that it speaks of. ``given``: somebody else made it, so that its faults are not ours."""
+    """A plan and the dataflow that it speaks of. ``own``: the lists that it was made by; None where somebody else made
+    it, so that its faults are not ours."""
 
     plan: Plan
     flow: Dataflow
-    lists: OpLists
-    given: bool
+    own: OpLists | None
+
+    @property
+    def lists(self) -> OpLists:
+        """The lists that it was made by, without a user's where somebody else made it."""
+        from ..planner.resolve import lists_of_plan
+
+        return lists_of_plan(self.plan) if self.own is None else self.own
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ class Conversion:
 
     Attributes:
         graph: as it is now.
+        lists: those of the plan, where a summary is asked for.
         options: with which the plan was made, measured ranges among them; None for a plan that was given.
         changed: whether it differs from the model.
         output: the file for it; None where there is none, or the check that had to be met was not.
@@ -125,7 +134,7 @@ class Conversion:
     graph: Graph
     back: adapters.Back
     plan: Plan
-    lists: OpLists
+    lists: OpLists | None
     options: Options | None
     changed: bool
     output: Path | None
@@ -169,11 +178,14 @@ def made(job: Job, progress: Progress = silent) -> Conversion:
     decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
     decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
     if job.report and options is not None:
+        from ..planner.alternatives import alternatives
+
         decided.plan.notes += alternatives(decided.flow, options, decided.plan)
     ranges = None if options is None else options.ranges
-    chosen = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
+    lists = decided.lists if job.report else None
+    chosen = None if lists is None else choices(decided.plan, decided.flow, lists, ranges)
     changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
-    return Conversion(job, graph, back, decided.plan, decided.lists, options, changed, output, before, chosen)
+    return Conversion(job, graph, back, decided.plan, lists, options, changed, output, before, chosen)
 
 
 def finished(done: Conversion, progress: Progress = silent) -> Conversion:
@@ -194,6 +206,8 @@ def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
 ) -> tuple[Graph, Options, frozenset[str]]:
     """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
+    from ..planner.resolve import resolve
+
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
@@ -209,7 +223,11 @@ def ready(
 def words(job: Job) -> tuple[Plan | None, Options | None]:
     """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
-    options = resolve(job.recipe, format_of(job.model)) if plan is None else None
+    options = None
+    if plan is None:
+        from ..planner.resolve import resolve
+
+        options = resolve(job.recipe, format_of(job.model))
     job.measuring.check(job.recipe)
     if job.dry_run and job.measuring.out is not None:
         hint = "omit --dry-run to keep what is measured"
@@ -270,21 +288,21 @@ def decide(
     progress("planning", 0, 0)
     if options is not None:
         plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
-        return Planned(plan, flow, options.lists, given=False)
+        return Planned(plan, flow, options.lists)
     assert plan is not None  # one of the two is there
-    return Planned(plan, pipeline.followed(plan, graph), lists_of_plan(plan), given=True)
+    return Planned(*pipeline.followed(plan, graph), None)
 
 
 def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
     plan, flow = decided.plan, decided.flow
-    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes, job.metadata)
+    return pipeline.applied(graph, plan, flow, decided.own is None, job.passes, job.check_passes, job.metadata)
 
 
 def report(done: Conversion) -> Summary | None:
     """The summary, where one was asked for."""
-    if done.before is None or done.choices is None:
+    if done.before is None or done.choices is None or done.lists is None:
         return None
     job = done.job
     written = None if job.dry_run or done.output is None else str(done.output)

@@ -16,8 +16,7 @@ from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.event_log import EventLog, check_events
-from ..report.step_log import StepLog, StepRow, check_log
+from ..report.step_log import EventLog, StepLog, StepRow, check_events, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit

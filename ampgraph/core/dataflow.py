@@ -19,12 +19,14 @@ from .arrays import Array
 FLOAT32 = "float32"
 NONE = -1  # no unit: the type is a fact
 HELD = "ampgraph.float32"
-"""The node metadata that says why a node must compute in float32: what our own gradients and updates need."""
+"""The mark that says why a node must compute in float32: what our own gradients need. Marks are in memory alone."""
 KEPT = "ampgraph.kept"
 """The same of a node that may be low where a level has low norms."""
 
 BRANCHES = "ampgraph.branches"
-"""The node metadata that marks the addition of branches, in a forward that is differentiated and in its backward."""
+"""The mark of the addition of branches, in a forward that is differentiated and in its backward."""
+MARKED = "ampgraph.marked"
+"""The mark of a graph whose nodes may have marks."""
 
 Shape = tuple["int | str | None", ...]
 AttributeValue: TypeAlias = "None | bool | int | float | str | Sequence[AttributeValue] | Array"
@@ -182,6 +184,7 @@ class Dataflow:
         self.memo: dict[object, Any] = {}
         """What readers have computed of it, gone with it."""
         self._parent: list[int] = []
+        self._by_place: dict[tuple[str, int], Op] = {}
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
@@ -264,6 +267,12 @@ class Dataflow:
         """The operators that have one of some roles, in their order; to be asked for once the model is read."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
+
+    def at(self, scope: str, index: int) -> Op:
+        """The operator at a place that a plan names. Raises LookupError where there is none."""
+        if not self._by_place:
+            self._by_place.update({(self.scopes[op.scope].path, op.index): op for op in self.ops})
+        return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
-from .recipe_text import quoted, split, words_of
 from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
 
 if TYPE_CHECKING:
@@ -29,6 +29,40 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .ranges import Ranges
+
+
+_PART = re.compile(r'(?:[^",]|"(?:[^"]|"")*")*')
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def split(text: str) -> list[str]:
+    """The parts of a text, without quotes and the blanks around them. Raises AmpError AMP301 for a quote left open."""
+    found, place = [], 0
+    while text.strip():
+        match = _PART.match(text, place)
+        assert match is not None  # it matches nothing too
+        place = match.end() + 1
+        if match.end() < len(text) and text[match.end()] != ",":
+            raise AmpError("AMP301", "a quote is not closed", where=text, hint='write fp32="a,b", and "" for a quote')
+        found.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
+        if place > len(text):
+            break
+    return found
+
+
+def quoted(word: str) -> str:
+    """A word as `split` reads it back."""
+    if word and word == word.strip() and not re.search(r'[",]', word):
+        return word
+    return '"' + word.replace('"', '""') + '"'
+
+
+def words_of(value: object) -> list[str]:
+    """A field's value as words."""
+    if isinstance(value, tuple):
+        return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
+    return [value if isinstance(value, str) else repr(value)]
+
 
 Given = dict[str, object]
 """Fields by name, as somebody gave them."""

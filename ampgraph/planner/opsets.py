@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.dataflow import NONE, Dataflow, Unit
 from ..core.plan import Plan
 from ..oplists.patterns import find_regions
-from .fusions import is_split
+from ..rules.fusions import is_split
 from .options import Options
 
 STANDARD = "::"

@@ -33,7 +33,7 @@ NORM = """
     }
 """
 NEEDED = (
-    "rule guard_raw",
+    "rule raw",
     "pattern rms_normalization: x over root",
     "trait control_flow",
     "threshold cut.LAUNCH",

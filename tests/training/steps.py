@@ -6,12 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ampgraph.training.gradients.builder import Builder
+from ampgraph.training.step.flat_update import Together, parts_of
 from ampgraph.training.step.groups import ParameterGroup
 from ampgraph.training.step.optimizers import SGD
 from ampgraph.training.step.packed_forward import FORWARD, pack
+from ampgraph.training.step.running_state import running_moves
 from ampgraph.training.step.state_tensors import COUNTER, PARAMETER, RUNNING, StateBuilder
 from ampgraph.training.step.training_step import KEY, StepLayout, TrainingStep
 from ampgraph.training.step.update import add_scale, add_update
+from ampgraph.training.step.update_graph import UpdateGraph
 from ampgraph.training.step.update_options import UpdateOptions
 from present import present
 
@@ -78,9 +81,13 @@ def linear_step(optimizer=None, scale=None, clip=None, low=False, counted=False)
         seen = b.op("ReduceMean", x, b.ints(0), keepdims=0)
         running = [(mean, b.op("Add", b.op("Mul", mean, b.number(0.9)), b.op("Mul", seen, b.number(0.1))))]
     groups = [ParameterGroup("*", optimizer or SGD(0.1))] * 2
-    told = add_update(states, [weight, bias], [down, across], groups, scaled, UpdateOptions(clip), running)
+    parts = parts_of(states, [weight, bias], [b.typed(down, weight), b.typed(across, bias)], groups, Together())
+    update = UpdateGraph(forward, states)
+    told = add_update(update, parts, scaled, UpdateOptions(clip), running_moves(b, running, skips=False))
     if iteration is not None:
-        states.commit({iteration: b.op("Add", iteration, b.constant(np.array(1, np.int64)))})
+        drawn, more = update.read(iteration), update.states.builder
+        update.states.commit({drawn: more.op("Add", drawn, more.constant(np.array(1, np.int64)))})
+    update.join(forward)
     layout = StepLayout(
         states=tuple(states.entries()),
         inputs=("x", "labels"),

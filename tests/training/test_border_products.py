@@ -10,7 +10,7 @@ import pytest
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.forward.read import infer
-from ampgraph.training.step import border_products, joint_graph
+from ampgraph.training.step import border_products, gradient_graph
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
@@ -58,7 +58,7 @@ def test_first_and_last_products_stay_float32(level, monkeypatch):
     step = built(normed(), level)
     wide, low = {"FLOAT"}, {"FLOAT16"}
     assert types(step) == {"conv0": wide, "conv1": low, "conv2": low, "body": wide, "head": wide}
-    monkeypatch.setattr(joint_graph, "hold_border_products", lambda *_: None)
+    monkeypatch.setattr(gradient_graph, "hold_border_products", lambda *_: None)
     assert casts(step) <= casts(built(normed(), level)) - 7
 
 
@@ -93,7 +93,7 @@ def test_a_head_behind_a_norm_that_is_low(monkeypatch):
     model = parse(text, arrays | {"axes": np.array([1])}, opset=20)
     step = built(model)
     assert types(step) == {"one": {"FLOAT16"}, "two": {"FLOAT16"}, "head": {"FLOAT"}}
-    monkeypatch.setattr(joint_graph, "hold_border_products", lambda *_: None)
+    monkeypatch.setattr(gradient_graph, "hold_border_products", lambda *_: None)
     assert casts(step) == casts(built(model)) - 2
 
 

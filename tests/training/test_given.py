@@ -21,7 +21,7 @@ from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.trainer import Trainer
 from onnx_text import parse
 from present import present
-from training.joint_graphs import build, joint, refused, trajectory, types
+from training.joint_graphs import build, joint, marked, refused, trajectory, types
 from training.small_steps import WEIGHTS, Runner, batches, regression
 
 pytestmark = pytest.mark.slow  # a grid: many small cases
@@ -42,9 +42,9 @@ def test_at_o0_it_trains_as_the_forward_graph_does_to_the_bit(options, tmp_path)
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
 def test_with_low_precision_it_decides_the_same(level):
-    ours, theirs = build(joint(), level=level), build(regression(), loss="loss", level=level)
-    assert types(ours) == types(theirs)
-    assert any("FLOAT16" in made for _, made in types(ours))
+    ours, theirs = build(marked(), level=level), build(regression(), loss="loss", level=level)
+    mine, other = ({key: n for key, n in types(step).items() if key[0] != "Reshape"} for step in (ours, theirs))
+    assert mine == other and any("FLOAT16" in made for _, made in mine)  # a view has what shape inference gives it
     assert trajectory(ours, 6, strict=True, poisoned=[2]) == trajectory(theirs, 6, strict=True, poisoned=[2])
 
 

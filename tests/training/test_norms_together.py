@@ -8,7 +8,7 @@ import pytest
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.training.step import joint_graph, norms_together
+from ampgraph.training.step import gradient_graph, norms_together
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
@@ -55,7 +55,7 @@ def test_a_backward_runs_them_by_one_node(level, nodes):
 def test_the_numbers_are_the_same(level, dtype, monkeypatch):
     scale = "static:64"
     together = built(4, level=level, dtype=dtype, loss_scale=scale)
-    monkeypatch.setattr(joint_graph, "run_norms_together", lambda *_: None)
+    monkeypatch.setattr(gradient_graph, "run_norms_together", lambda *_: None)
     apart = built(4, level=level, dtype=dtype, loss_scale=scale)
     assert len(apart.model.graph) > len(together.model.graph)
     x = np.random.default_rng(1).standard_normal((2, 4, WIDTH)).astype(np.float32)
@@ -101,7 +101,7 @@ def test_norms_of_the_forward_that_one_node_may_not_compute(shape, given, other,
     steps = []
     for _ in range(2):
         steps.append(build_training_step(model, loss="loss", optimizer="sgd", level="O0", freeze=freeze, batch=2))
-        monkeypatch.setattr(joint_graph, "run_norms_together", lambda *_: None)
+        monkeypatch.setattr(gradient_graph, "run_norms_together", lambda *_: None)
     x = np.random.default_rng(1).standard_normal((2, 4, WIDTH)).astype(np.float32)
     one, two = (StrictSession(ir.to_proto(step.model), threads=1).run({"h0": x}) for step in steps)
     assert {name: array.tobytes() for name, array in one.items()} == {n: array.tobytes() for n, array in two.items()}

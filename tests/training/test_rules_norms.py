@@ -248,7 +248,7 @@ def test_everything_is_held_in_float32(operator, operands, opset):
     differentiate(graph, graph.outputs[0], list(graph.inputs[:2]), seed)
     added = list(graph)[count:]
     assert len(added) > 5
-    assert not [node.name for node in added if not {HELD, KEPT} & node.metadata_props.keys()]
+    assert not [node.name for node in added if not {HELD, KEPT} & node.meta.keys()]
 
 
 def test_batch_normalization_in_training_mode_is_lowered_first():

@@ -174,3 +174,28 @@ def test_overlapping_windows_over_half_precision():
     x = np.array([[[0, 1, 2, 0, 1, 0]]], np.float32)
     found = gradients(model_of(text), {"x": x}, ["x"], np.ones((1, 1, 4), np.float32))["x"]
     assert found.tolist() == [[[0, 0, 3, 0, 1, 0]]]
+
+
+@pytest.mark.parametrize("dynamic", DYNAMIC)
+@pytest.mark.parametrize("others", [False, True])
+def test_max_pool_of_what_is_rectified(others, dynamic):
+    """Windows of which no element is positive too; and a Relu that somebody else reads, whose gradient is a sum."""
+    x = spaced(2, 3, 8, 6) - np.float32(0.8)
+    batch = "N" if dynamic != "static" else "2"
+    sizes = "S0,S1" if dynamic == "all" else "8,6"
+    more = "s = ReduceSum <keepdims = 0> (r) y = Add (p, s)" if others else "y = Identity (p)"
+    check(
+        f"g (float[{batch},3,{sizes}] x) => (float[R0,R1,R2,R3] y) {{ r = Relu (x) "
+        f"p = MaxPool {window([2] * 2, [2] * 2, [0] * 4)} (r) {more} }}",
+        {"x": x},
+        lambda x: F.max_pool2d(x.relu(), 2) + (x.relu().sum() if others else 0),
+    )
+
+
+def test_the_mask_of_a_relu_is_as_large_as_what_is_pooled():
+    """What a Relu reads need not be kept for its gradient."""
+    pool = f"MaxPool {window([2] * 2, [2] * 2, [0] * 4)} (r)"
+    text = f"g (float[2,3,8,6] x) => (float[R0,R1,R2,R3] y) {{ r = Relu (x) y = {pool} }}"
+    made = with_gradients(model_of(text), ["x"])
+    [greater] = [node for node in made.graph.node if node.op_type == "Greater"]
+    assert greater.input[0] == "y"

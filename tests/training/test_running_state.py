@@ -81,7 +81,7 @@ def test_a_rate_for_each_number_is_another_form(shape):
         old, batch = (b.typed(value, ir.DataType.FLOAT, FEATURES) for value in (old, batch))
         step = b.op("Mul", b.op("Sub", batch, old), rate)
         rows.append((old, b.typed(b.op("Add", old, step), old)))
-    running_state.RunningState(b, rows, skips=False)
+    running_state.running_moves(b, rows, skips=False)
     kinds = Counter(node.op_type for node in graph)
     together = {"Concat": 2, "Sub": 1, "Mul": 1, "Add": 1}
     assert kinds == (together if shape == () else {"Sub": 2, "Mul": 2, "Add": 2})

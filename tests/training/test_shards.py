@@ -29,7 +29,7 @@ def held(step, world):
     """How many numbers of slots each rank holds, and how many there are; and what every rank holds of each state."""
     made, first = cut(step), step.initial_state
     sizes = {entry.name: first[entry.name].size for entry in step.layout.of(*SHARED_OUT)}
-    spans = shares(made.update, made.summed, sizes, world).spans
+    spans = shares(made.update, sizes, world).spans
     slots = [entry.name for entry in step.layout.of("slot")]
     found = [sum(spans[name][rank][1] - spans[name][rank][0] for name in slots) for rank in range(world)]
     assert sum(found) == sum(sizes[name] for name in slots)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD, KEPT, NONE, Dataflow, Scope
+from ...core.dataflow import BRANCHES, HELD, KEPT, MARKED, NONE, Dataflow, Scope
 from ...core.errors import AmpError
 from .control_flow import ControlFlow
 from .layers import layer_of
@@ -69,6 +69,7 @@ class _OnnxReader:
     def __init__(self, values: OnnxValues, bodies: bool) -> None:
         self._values, self._operators = values, OnnxOperators(values, bodies)
         self._control = ControlFlow(values, self._nodes)
+        self._marked = MARKED in values.model.graph.meta
 
     def read(self, graph: ir.Graph) -> None:
         """Reads the main graph."""
@@ -96,9 +97,9 @@ class _OnnxReader:
             key = node.domain, node.op_type, len(inputs), len(node.outputs)
             form = forms.get(key) or operators.form(*key, env)
             op = values.op(form.kind, scope.id, index, node.name or "", inputs, node)
-            notes = node.metadata_props
-            if notes:
-                op.held, op.kept, op.adds_branches = notes.get(HELD, ""), notes.get(KEPT, ""), BRANCHES in notes
+            if self._marked:
+                marks = node.meta
+                op.held, op.kept, op.adds_branches = marks.get(HELD, ""), marks.get(KEPT, ""), BRANCHES in marks
             if form.control and control.read(op, node, scope, env):
                 continue
             if operators.read(op, node, form, scope, env):

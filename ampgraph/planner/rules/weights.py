@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
+from ...core.dataflow import FLOAT32, NONE, Op, Value
 from ...core.plan import Note, Why
 from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
 from ..facts.extents import Extent
@@ -154,12 +154,3 @@ def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
 def _percent(share: float) -> str:
     """Enough digits to tell a few elements of many from none."""
     return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"
-
-
-def exceeds(flow: Dataflow, value: Value, limit: float) -> bool:
-    """Whether a finite element of a stored tensor is larger in magnitude than ``limit``."""
-    for part in flow.weights.chunks(value):
-        magnitude = np.abs(part)
-        if magnitude.max(initial=0) > limit and (magnitude[np.isfinite(magnitude)] > limit).any():
-            return True
-    return False

@@ -97,5 +97,5 @@ def buffer_values(graph: ir.Graph, buffers: Mapping[str, str]) -> list[tuple[ir.
             if before.intersection(node.outputs):
                 before.update(value for value in node.inputs if value is not None)
                 if behind.intersection(node.outputs):
-                    node.metadata_props[HELD] = KEEP
+                    node.meta[HELD] = KEEP
     return pairs

@@ -112,7 +112,7 @@ class _Differentiation:
             raise _without_rule(node, f"no gradient rule for {kind_of(node)}")
         self.builder.scope = node.name or node.op_type
         try:
-            held, kept = (node.metadata_props.get(key, "") for key in (HELD, KEPT))
+            held, kept = (node.meta.get(key, "") for key in (HELD, KEPT))
             with self.builder.float32(held), self.builder.float32_as_norms(kept):
                 made = rule(self.builder, node, gradients)
         except Unsupported as error:

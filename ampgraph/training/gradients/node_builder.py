@@ -28,6 +28,7 @@ class NodeBuilder:
         self.graph, self.prefix = graph, prefix
         self.scope = ""  # the forward node that is being worked on
         self.trained: set[ir.Value] = set()  # initializers that are no constants
+        self.rectified: set[ir.Value] = set()  # gradients that are 0 already where a Relu in front lets nothing through
         self.before: ir.Node | None = None  # a lowering, which goes through the nodes in order, adds in front of it
         self.fresh = FreshNames(_names(graph))
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
@@ -48,7 +49,7 @@ class NodeBuilder:
         node = ir.Node(domain, op_type, list(inputs), given, outputs=values, name=name)
         key, reason = self._kept
         if reason:
-            node.metadata_props[key] = reason
+            node.meta[key] = reason
         if self.before is None:
             self.graph.append(node)
         else:

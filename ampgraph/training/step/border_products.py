@@ -70,7 +70,7 @@ def hold_border_products(graph: ir.Graph, loss: Value) -> None:
         if part.known and 0 < part.multiplications <= left and part.price <= part.saved * LAUNCH:
             left -= part.multiplications
             for node in part.held:
-                node.metadata_props[KEPT] = REASON
+                node.meta[KEPT] = REASON
 
 
 class _Connected:
@@ -125,7 +125,7 @@ def _computed_from(loss: Value) -> set[Value]:
 
 
 def _is_wide(node: ir.Node) -> bool:
-    return HELD in node.metadata_props
+    return HELD in node.meta
 
 
 def _is_norm(node: ir.Node) -> bool:

@@ -14,10 +14,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
+from .choices import NextState
 from .groups import ParameterGroup, distinct
 from .optimizers import OPTIMIZERS, AdamW, Elementwise, Optimizer
 from .state_tensors import AVERAGE, EMA, SLOT, StateBuilder
-from .vectors import LOW, apart, by_width, dims, hold_as_vectors, joined, low_source, size, split
+from .training_step import Run
+from .update_graph import UpdateGraph
+from .vectors import LOW, by_width, dims, hold_as_vectors, joined, low_source, pieces_of, size, split, together
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
@@ -42,23 +45,43 @@ class Together:
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters of a group that are moved together. ``gradient``: float32, flat where there are several. ``vectors``:
-    the graph holds them as vectors, and this is all of them."""
+    """Parameters of a group that are moved together, in the gradients. ``handed``: their gradients in float32, one
+    behind another; flat where ``vectors``: the graph holds such parameters as vectors. ``whole``: all of these side by
+    side, where the gradients read them so."""
 
     parameters: tuple[Value, ...]
-    gradient: Value
+    handed: tuple[Value, ...]
     group: ParameterGroup
-    vectors: Value | None = None
+    vectors: bool = False
+    whole: Value | None = None
+
+    @property
+    def scope(self) -> str:
+        """What slots of all of them are called."""
+        more = len(self.parameters) - 1
+        return f"{self.parameters[0].name}+{more}" if more else self.parameters[0].name or ""
+
+    @property
+    def by_element(self) -> bool:
+        """Whether the optimizer is known to move each element by itself."""
+        return type(self.group.optimizer) in OPTIMIZERS.values()
 
 
 @dataclass(frozen=True)
 class Move:
-    """What the update of a parameter takes from its group."""
+    """What the update of a parameter takes from its group; ``choices``: takes all next numbers. ``alone``: chosen with
+    no others, whose elements ranks share out."""
 
     optimizer: Optimizer
     begun: Sequence[Value]
     average: tuple[Value, Value] | None
     holds: Value | None
+    choices: list[NextState]
+    alone: bool = False
+
+    def choose(self, olds: Sequence[Value], old: Value, new: Value) -> None:
+        """``new`` follows on state, unless the step does not hold."""
+        self.choices.append(NextState(tuple(olds), old, new, self.alone))
 
 
 def parts_of(
@@ -68,31 +91,23 @@ def parts_of(
     groups: Sequence[ParameterGroup],
     how: Together,
 ) -> list[Part]:
-    """All parameters in runs, group by group; only those of optimizers that are known."""
+    """All parameters in runs, group by group; only those of optimizers that are known are moved together."""
     parts = []
     for group in distinct(groups):
         rows = zip(parameters, gradients, groups, strict=True)
         mine = {parameter: gradient for parameter, gradient, own in rows if own.pattern == group.pattern}
-        together = type(group.optimizer) in OPTIMIZERS.values()
-        for run in _runs(list(mine), how.longest if together else 0):
-            whole = _part_of_vectors if how.vectors and len(run) > 1 else _part
-            parts.append(whole(states, run, [mine[parameter] for parameter in run], group))
+        known = type(group.optimizer) in OPTIMIZERS.values()
+        for run in _runs(list(mine), how.longest if known else 0):
+            found = [mine[parameter] for parameter in run]
+            if how.vectors and len(run) > 1:
+                parts.append(_vectors(states, run, found, group))
+            else:
+                wide = [states.builder.cast(gradient, ir.DataType.FLOAT) for gradient in found]
+                parts.append(Part(tuple(run), tuple(wide), group))
     return parts
 
 
-def _part(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
-    """Each gradient has a Reshape, vectors too: ONNX Runtime goes back from the last node first, and so each is
-    computed where its layer is, from numbers that are in the cache."""
-    b = states.builder
-    if len(run) > 1:
-        gradients = [
-            b.typed(b.op("Reshape", gradient, b.ints(-1)), ir.DataType.FLOAT, size(parameter))
-            for parameter, gradient in zip(run, gradients, strict=True)
-        ]
-    return Part(tuple(run), joined(b, gradients), group)
-
-
-def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
+def _vectors(states: StateBuilder, run: list[Value], gradients: list[Value], group: ParameterGroup) -> Part:
     """Parameters, and gradients, of one type lie side by side. The low ones, those of products, come last: ONNX Runtime
     goes back from the last node first, so that their operands are given back where their layer is done."""
     rows = list(zip(run, map(low_source, gradients), strict=True))
@@ -100,7 +115,17 @@ def _part_of_vectors(states: StateBuilder, run: list[Value], gradients: list[Val
     rows = _matrices_last(rows)
     parameters = tuple(p for p, _ in rows)
     whole = hold_as_vectors(states, parameters)
-    return Part(parameters, joined(states.builder, [g for _, g in rows]), group, whole)
+    return Part(parameters, tuple(pieces_of(states.builder, [g for _, g in rows])), group, True, whole)
+
+
+def gradient_of(update: UpdateGraph, part: Part) -> Value:
+    """The gradient of a part in the update, flat where there are several parameters. Each has a Reshape, vectors too:
+    ONNX Runtime goes back from the last node first, and so each is computed where its layer is, from numbers that are
+    in the cache."""
+    b, given = update.states.builder, [update.read(value) for value in part.handed]
+    if len(part.parameters) > 1 and not part.vectors:
+        given = [b.typed(b.op("Reshape", one, b.ints(-1)), ir.DataType.FLOAT, size(one)) for one in given]
+    return together(b, given)
 
 
 def _matrices_last(rows: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
@@ -112,23 +137,24 @@ def _matrices_last(rows: list[tuple[Value, Value]]) -> list[tuple[Value, Value]]
     return rows[:first] + [row for _, row in order]
 
 
-def move_vectors(states: StateBuilder, part: Part, move: Move) -> None:
+def move_vectors(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
     """Commits several parameters that are vectors, and their common slots."""
-    b, optimizer = states.builder, move.optimizer
-    b.scope = scope = f"{part.parameters[0].name}+{len(part.parameters) - 1}"
-    count = sum(map(size, part.parameters))
-    slots = [states.add(f"{s}/{scope}", np.zeros(count, np.float32), SLOT) for s in optimizer.slots]
-    old = part.vectors
-    assert old is not None
-    new, after = optimizer.update(b, old, part.gradient, slots, move.begun)
-    if move.average is not None:
-        _average_vectors(states, part, new, move)
-    states.commit(dict(zip(slots, after, strict=True)), when=move.holds)
-    _commit_apart(states, part.parameters, new, old, move.holds)
+    states, optimizer = update.states, move.optimizer
+    b, parameters = states.builder, [update.read(parameter) for parameter in part.parameters]
+    b.scope = part.scope
+    slots = _slots(states, part, (sum(map(size, parameters)),))
+    old = joined(b, parameters)
+    update.same(part.whole, old)
+    new, after = optimizer.update(b, old, gradient, slots, move.begun)
+    averages = [] if move.average is None else _averaged_vectors(states, part, new, move)
+    for slot, moved in zip(slots, after, strict=True):
+        move.choose([slot], slot, moved)
+    move.choose(parameters, old, new)
+    return _run(part, slots, averages)
 
 
-def _average_vectors(states: StateBuilder, part: Part, new: Value, move: Move) -> None:
-    """Commits the running averages of parameters, whose next values are ``new``."""
+def _averaged_vectors(states: StateBuilder, part: Part, new: Value, move: Move) -> list[Value]:
+    """The running averages of parameters, whose next values are ``new``."""
     assert move.average is not None
     b, (kept, entering) = states.builder, move.average
     averages = []
@@ -139,49 +165,76 @@ def _average_vectors(states: StateBuilder, part: Part, new: Value, move: Move) -
         wide = first.numpy().astype(np.float32).reshape(shape)
         averages.append(states.add_vector(f"{EMA}{parameter.name}", wide, AVERAGE))
     old = joined(b, averages)
-    moved = b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering))
-    _commit_apart(states, averages, moved, old, move.holds)
+    move.choose(averages, old, b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering)))
+    return averages
 
 
-def _commit_apart(states: StateBuilder, vectors: Sequence[Value], new: Value, old: Value, holds: Value | None) -> None:
-    """One choice between the old numbers and the new ones, for all vectors."""
-    b = states.builder
-    chosen = new if holds is None else b.op("Where", holds, new, old)
-    states.commit(dict(zip(vectors, apart(b, chosen, vectors), strict=True)))
-
-
-def move_together(states: StateBuilder, part: Part, move: Move) -> None:
+def move_together(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
     """Commits several parameters and their common slots; a step that does not hold moves them by zero."""
-    b, optimizer, begun = states.builder, move.optimizer, move.begun
+    states, optimizer, begun = update.states, move.optimizer, move.begun
     assert isinstance(optimizer, Elementwise)
-    b.scope = f"{part.parameters[0].name}+{len(part.parameters) - 1}"
-    sizes = [size(parameter) for parameter in part.parameters]
-    slots = [states.add(f"{s}/{b.scope}", np.zeros(sum(sizes), np.float32), SLOT) for s in optimizer.slots]
-    wide = [_wide(b, parameter) for parameter in part.parameters]
+    b, parameters, averages = states.builder, [update.read(parameter) for parameter in part.parameters], []
+    b.scope = part.scope
+    sizes = [size(parameter) for parameter in parameters]
+    slots = _slots(states, part, (sum(sizes),))
+    wide = [_wide(b, parameter) for parameter in parameters]
     decays = isinstance(optimizer, AdamW)  # its decay is that of the parameter, and not of the gradient
-    gradient = part.gradient
     if not decays and optimizer.weight_decay:
         _, gradient = optimizer.decayed(b, joined(b, wide), gradient, begun)
     total, after = optimizer.moved(b, gradient, slots, begun)
     if move.holds is not None:
         total = b.op("Where", move.holds, total, b.number(0))
         begun = [*begun[:-1], b.op("Where", move.holds, begun[-1], b.number(1))] if decays else begun
-    states.commit(dict(zip(slots, after, strict=True)), when=move.holds)
-    for parameter, old, piece in zip(part.parameters, wide, split(b, total, sizes), strict=True):
+    for slot, moved in zip(slots, after, strict=True):
+        move.choose([slot], slot, moved)
+    for parameter, old, piece in zip(parameters, wide, split(b, total, sizes), strict=True):
         b.scope = parameter.name or ""
         kept = optimizer.decayed(b, old, gradient, begun)[0] if decays else old
         new = b.op("Sub", kept, b.op("Reshape", piece, b.ints(*dims(parameter))))
-        if move.average is not None:
-            add_average(states, parameter, new, move)
+        averages += add_average(states, parameter, new, move)
         states.commit({parameter: new if old is parameter else b.op("Cast", new, to=int(parameter.dtype or FLOAT))})
+    return _run(part, slots, averages)
 
 
-def add_average(states: StateBuilder, parameter: Value, new: Value, move: Move) -> None:
-    """Commits the running average of a parameter, whose next value is ``new``."""
-    if move.average is not None and parameter.const_value is not None:
-        b, (kept, entering) = states.builder, move.average
-        old = states.add(f"{EMA}{parameter.name}", parameter.const_value.numpy().astype(np.float32), AVERAGE)
-        states.commit({old: b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering))}, when=move.holds)
+def move_alone(update: UpdateGraph, part: Part, gradient: Value, move: Move) -> Run:
+    """Commits one parameter and its slots. A low one is raised for the arithmetic and rounded once."""
+    states, [outer] = update.states, part.parameters
+    b, parameter = states.builder, update.read(outer)
+    b.scope = part.scope
+    slots = _slots(states, part, dims(parameter))
+    wide = _wide(b, parameter)
+    new, after = move.optimizer.update(b, wide, gradient, slots, move.begun)
+    averages = add_average(states, parameter, new, move)
+    if wide is not parameter:
+        new = b.op("Cast", new, to=int(parameter.dtype or FLOAT))
+    for old, moved in zip([parameter, *slots], [new, *after], strict=True):
+        move.choose([old], old, moved)
+    return _run(part, slots, averages)
+
+
+def add_average(states: StateBuilder, parameter: Value, new: Value, move: Move) -> list[Value]:
+    """The running average of a parameter, whose next value is ``new``, if there is to be one."""
+    if move.average is None or parameter.const_value is None:
+        return []
+    b, (kept, entering) = states.builder, move.average
+    old = states.add(f"{EMA}{parameter.name}", parameter.const_value.numpy().astype(np.float32), AVERAGE)
+    move.choose([old], old, b.op("Add", b.op("Mul", old, kept), b.op("Mul", new, entering)))
+    return [old]
+
+
+def _slots(states: StateBuilder, part: Part, shape: tuple[int, ...]) -> list[Value]:
+    assert part.group.optimizer is not None
+    names = part.group.optimizer.slots
+    return [states.add(f"{slot}/{part.scope}", np.zeros(shape, np.float32), SLOT) for slot in names]
+
+
+def _run(part: Part, slots: Sequence[Value], averages: Sequence[Value]) -> Run:
+    gradients = _names(part.handed)
+    return Run(_names(part.parameters), _names(slots), _names(averages), gradients, whole=not part.by_element)
+
+
+def _names(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(value.name or "" for value in values)
 
 
 def _runs(parameters: Sequence[Value], limit: int) -> Iterator[list[Value]]:

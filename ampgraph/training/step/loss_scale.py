@@ -1,8 +1,7 @@
 """Loss scaling as data and state: a frozen policy, a small state, and a pure function from one state to the next.
 
 A policy is numbers and a rule word. The word names the arithmetic of one real implementation, so that a trace of ours
-is the trace of the real one to the last bit; every rule is a row of `loss_scale_rules.RULES`, which a graph builder
-reads too.
+is the trace of the real one to the last bit; every rule is a row of `RULES`, which a graph builder reads too.
 Style: google-deepmind/jmp (``DynamicLossScale.adjust``).
 """
 
@@ -17,11 +16,48 @@ import numpy as np
 
 from ...core.errors import AmpError, nearest
 from ..option_text import BadOption, read_options
-from .loss_scale_numbers import check_word, count, invertible, positive, read_number, spelled
-from .loss_scale_rules import RULES
 
 INTEGERS = ("interval", "hysteresis", "patience")
 NULLABLE = ("floor", "cap", "patience")
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """The arithmetic of a dynamic rule and the numbers it comes with.
+
+    A finite step counts; the ``interval``-th in a row multiplies the scale by ``growth`` and counts from 0 again.
+    A step that overflows shrinks the scale and counts from 0.
+    """
+
+    number: str = "float32"  # or float64: the type of the scale, to which every result is rounded
+    product: str = "float32"  # the type in which scale and factor are multiplied or divided
+    divides: bool = False  # shrinks by a division by 1/backoff instead of a product with backoff
+    finite_only: bool = False  # a growth whose result is not finite is left out
+    one_factor: bool = True  # the real one has one factor: growth and 1/backoff
+    late: bool = False  # a step makes the scale that the step before decided current, and decides the next
+    init: float = 65536.0
+    interval: int = 2000
+    floor: float | None = None
+    cap: float | None = None
+    patience: int | None = None
+
+
+WIDE: dict[str, Any] = {"number": "float64", "product": "float64"}
+FIRST = 2.0**24
+RULES = {
+    "pytorch": ScaleRule(product="float64", finite_only=True, one_factor=False),  # torch.amp.GradScaler
+    "apex": ScaleRule(**WIDE, cap=FIRST),  # apex.amp's LossScaler
+    "mxnet": ScaleRule(**WIDE, cap=FIRST, late=True),  # mxnet.contrib.amp's LossScaler
+    "tensorflow": ScaleRule(divides=True, finite_only=True, init=32768.0, floor=1.0),  # Keras 2, tf_keras
+    "keras": ScaleRule(init=32768.0),  # LossScaleOptimizer of Keras 3
+    "mindspore": ScaleRule(divides=True, finite_only=True, init=FIRST, floor=1.0),  # amp.DynamicLossScaler
+    "mindspore-cell": ScaleRule(init=FIRST, floor=1.0),  # nn.DynamicLossScaleUpdateCell
+    "mindspore-manager": ScaleRule(**WIDE, init=FIRST, floor=1.0, patience=1000),  # amp.DynamicLossScaleManager
+}
+"""Read from the sources of PyTorch 2.13, Apex (e13873deb), tf_keras 2.21, Keras 3, MXNet 1.9.1 and MindSpore 2.10, and
+compared with each of them by running. MindSpore's manager counts in Python's numbers: where a factor that is no
+power of two passes 2**53, its integers are exact and ours are rounded."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +292,62 @@ MINDSPORE: dict[str, Callable[..., LossScale]] = {
     "DynamicLossScaleUpdateCell": _update_cell,
 }
 """MindSpore's name -> the policy of the same behaviour; arguments, their names and defaults are MindSpore's."""
+
+
+# -- numbers as users give them, checked one by one -------------------------------------------------------------------
+
+
+def read_number(name: str, text: str) -> float:
+    """A number of the command line, `2^16` too. Raises AmpError AMP320."""
+    base, caret, exponent = text.partition("^")
+    try:
+        number = float(base) ** int(exponent) if caret else float(base)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise AmpError("AMP320", f"{name}={text} is not a number", hint="for example 65536, 2^16 or 0.5")
+    return number
+
+
+def spelled(value: object) -> str:
+    """A number as `read_number` reads it; whole ones without a point."""
+    if isinstance(value, float) and value.is_integer() and value < 1e16:
+        return str(int(value))
+    return "none" if value is None else str(value)
+
+
+def check_word(name: str, word: str, words: list[str]) -> None:
+    """Raises AmpError AMP320 for a word that is none of ``words``."""
+    if word not in words:
+        hint = (nearest(word, words) if isinstance(word, str) else "") or f"there are: {', '.join(words)}"
+        raise AmpError("AMP320", f"unknown {name} '{word}'", hint=hint)
+
+
+def positive(name: str, value: float | str | None, round_to: str = "float32") -> float:
+    """``value`` as a number of that type, and of float32's range: scales and factors meet float32 gradients."""
+    try:
+        with np.errstate(over="ignore"):
+            narrow, number = np.float32(value), float(np.dtype(round_to).type(value))
+    except (TypeError, ValueError, OverflowError):
+        narrow, number = np.float32("nan"), math.nan
+    if isinstance(value, bool) or not np.isfinite(narrow) or narrow <= 0:
+        raise AmpError("AMP320", f"{name}={value} is not a positive float32 number", hint="for example 65536 or 0.5")
+    return number
+
+
+def invertible(name: str, value: object, number: float) -> float:
+    """The number of a scale: gradients are multiplied by its reciprocal in float32."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(1) / np.float32(number)):
+            raise AmpError("AMP320", f"{name}={value} has no reciprocal in float32", hint="for example 65536 or 0.5")
+    return number
+
+
+def count(name: str, value: object) -> int:
+    """A whole number from 1 on that fits int32. Raises AmpError AMP320."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 1 <= int(value) <= INT32_MAX:
+        raise AmpError("AMP320", f"{name}={value} is not a whole number from 1 to {INT32_MAX}", hint="for example 2000")
+    return int(value)
 
 
 # -- the command-line form --------------------------------------------------------------------------------------------

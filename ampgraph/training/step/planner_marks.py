@@ -20,14 +20,14 @@ def hold_norms(model: ir.Model) -> None:
     for region in find_regions(OnnxGraph(model).dataflow()):
         if has(region.kind, "norms"):
             for op in region.ops:
-                op.native.metadata_props[HELD] = KEEP
+                op.native.meta[HELD] = KEEP
 
 
 def mark_branches(graph: ir.Graph) -> None:
     """Marks the additions of two computed values: residual streams, and gradients that meet."""
     for node in graph:
         if node.op_type == "Add" and all(value is not None and value.producer() is not None for value in node.inputs):
-            node.metadata_props[BRANCHES] = "1"
+            node.meta[BRANCHES] = True
 
 
 def hold_seed(graph: ir.Graph, seed: ir.Value) -> None:
@@ -37,6 +37,6 @@ def hold_seed(graph: ir.Graph, seed: ir.Value) -> None:
     for node in graph:
         inputs = [value for value in node.inputs if value is not None]
         if any(value in pure for value in inputs):
-            node.metadata_props.setdefault(HELD, "the loss scale itself is beyond the range of float16")
+            node.meta.setdefault(HELD, "the loss scale itself is beyond the range of float16")
             if all(value in pure or value.dtype not in FLOATS or value.is_initializer() for value in inputs):
                 pure.update(node.outputs)

@@ -1,4 +1,4 @@
-"""State that a step makes anew beside its parameters, as running statistics: moved, checked and kept as one vector.
+"""State that the gradients make anew beside what is trained, as running statistics: moved and handed on as one vector.
 
 new = old + (batch - old) rate, of all statistics with one rate side by side
 
@@ -11,46 +11,47 @@ may share its scale with one that it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
 from ..gradients.rules.norms import BATCH
-from .state_tensors import StateBuilder
-from .vectors import apart, dims, joined
+from .vectors import dims, joined, size
 
 Value = ir.Value
+FLOAT = ir.DataType.FLOAT
 
 
-class RunningState:
-    """``numbers``: float32 values that must all be finite."""
+@dataclass(frozen=True)
+class RunningMove:
+    """``new`` follows on state; of several, which are vectors, side by side. ``old``: those that it was computed from
+    side by side. ``unchecked``: float32 numbers that are known to be finite if the gradients are, or no float32."""
 
-    def __init__(
-        self, b: Builder, running: Sequence[tuple[Value, Value]], skips: bool, told: Collection[Value] = ()
-    ) -> None:
-        """``running``: state and its next value. ``skips``: whether a step may leave it as it is. ``told``: statistics
-        of a batch that are finite if the gradients are."""
-        found = {old: new for old, new in running if old.dtype == ir.DataType.FLOAT and len(dims(old)) == 1}
-        averages = [_Average.of(old, new) for old, new in found.items()]
-        moved = _moved(b, [average for average in averages if average is not None]) if None not in averages else None
-        self.vectors = found if len(found) > 1 and (skips or moved is not None) else {}
-        self.others = {old: new for old, new in running if old not in self.vectors}
-        self._old = self._new = None
-        if self.vectors:
-            self._old, self._new = moved or (joined(b, list(found)), joined(b, list(found.values())))
-        self.numbers = [new for old, new in self.others.items() if old.dtype == ir.DataType.FLOAT]
-        checked = moved is None or any(average is None or average.batch not in told for average in averages)
-        self.numbers += [self._new] if self._new is not None and checked else []
+    olds: tuple[Value, ...]
+    new: Value
+    old: Value | None = None
+    unchecked: bool = False
 
-    def commit(self, states: StateBuilder, holds: Value | None) -> None:
-        """The next values, or the old ones where ``holds`` is false."""
-        states.commit(self.others, when=holds)
-        if self._new is not None:
-            olds, b = list(self.vectors), states.builder
-            chosen = self._new if holds is None else b.op("Where", holds, self._new, self._old)
-            states.commit(dict(zip(olds, apart(b, chosen, olds), strict=True)))
+
+def running_moves(
+    b: Builder, running: Sequence[tuple[Value, Value]], skips: bool, told: Collection[Value] = ()
+) -> list[RunningMove]:
+    """What the gradients make of ``running``, state and its next value. ``skips``: whether a step may leave it as it
+    is. ``told``: statistics of a batch that are finite if the gradients are."""
+    found = {old: new for old, new in running if old.dtype == FLOAT and len(dims(old)) == 1}
+    averages = [_Average.of(old, new) for old, new in found.items()]
+    moved = _moved(b, [average for average in averages if average is not None]) if None not in averages else None
+    if len(found) < 2 or not (skips or moved is not None):
+        found = {}
+    moves = [RunningMove((old,), new, unchecked=old.dtype != FLOAT) for old, new in running if old not in found]
+    if found:
+        known = moved is not None and all(average is not None and average.batch in told for average in averages)
+        old, new = moved or (None, joined(b, list(found.values())))
+        new = b.typed(new, FLOAT, sum(map(size, found)))
+        moves.append(RunningMove(tuple(found), new, old, known))
+    return moves
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def told_by_gradients(graph: ir.Graph, trained: Collection[Value]) -> set[Value]
     """Means and variances of a batch that, from here on, are finite if the gradients of ``trained`` are."""
     found: set[Value] = set()
     for node in graph:
-        if BATCH in node.metadata_props and node.inputs[1] in trained:
+        if BATCH in node.meta and node.inputs[1] in trained:
             mean, variance = node.inputs[3], node.inputs[4]
             squares = None if variance is None or (maker := variance.producer()) is None else maker.inputs[0]
             if variance is not None and mean is not None and squares is not None and _tells(variance):
@@ -128,30 +129,3 @@ def _moved(b: Builder, averages: Sequence[_Average]) -> tuple[Value, Value] | No
     old, batch = (joined(b, [getattr(average, name) for average in averages]) for name in ("old", "batch"))
     step = b.op("Mul", b.op("Sub", batch, old), averages[0].rate)
     return old, b.op("Add", old, step)
-
-
-def move_apart(graph: ir.Graph, states: Mapping[str, Value]) -> None:
-    """Running statistics that are moved as one vector are moved each by itself, before they are put together.
-
-    ``states``: by name, the inputs that are running statistics. The nodes that move them are none of the update.
-    """
-    for node in [node for node in graph if node.op_type == "Add" and len(node.inputs) == 2]:
-        olds, step = (None if value is None else value.producer() for value in node.inputs)
-        if olds is None or step is None or olds.op_type != "Concat" or step.op_type != "Mul" or step.inputs[0] is None:
-            continue
-        away = step.inputs[0].producer()
-        batch = None if away is None or away.inputs[0] is None else away.inputs[0].producer()
-        if batch is None or any(value is None or states.get(value.name or "") is not value for value in olds.inputs):
-            continue
-        b, update = Builder(graph, "train"), Builder(graph, "step")
-        b.scope, b.before, update.before = "running", node, node
-        rows = zip(olds.inputs, batch.inputs, strict=True)
-        new = [_next(b, old, given, step.inputs[1]) for old, given in rows if old is not None and given is not None]
-        new = [b.typed(update.op("Identity", value), value) for value in new]  # where a cut may run
-        whole = b.typed(update.op("Concat", *new, axis=0), node.outputs[0])
-        ir.convenience.replace_all_uses_with(node.outputs[0], whole)
-
-
-def _next(b: Builder, old: Value, batch: Value, rate: Value | None) -> Value:
-    away = b.typed(b.op("Sub", batch, old), old)
-    return b.typed(b.op("Add", old, b.typed(b.op("Mul", away, rate), old)), old)

@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .loss_scale import DynamicLossScale
-from .loss_scale_rules import RULES
+from .loss_scale import RULES, DynamicLossScale
 
 Value = ir.Value
 TYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
@@ -56,12 +55,8 @@ def _decided(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: V
         return ScaleValues(scale, counter, state.credit, spent)
     counted = b.op("Add", state.counter, one)
     stays = b.op("Less", counted, _int(b, policy.interval))
-    holds, credit = b.op("And", finite, stays), state.credit
-    if _is_one_product(policy):
-        scale = _multiplied(b, policy, state.scale, holds, finite)
-    else:
-        scale, credit = _chosen(b, policy, state, stays, finite)
-    return ScaleValues(scale, b.op("Where", holds, counted, zero), credit, spent)
+    scale, credit = _chosen(b, policy, state, stays, finite)
+    return ScaleValues(scale, b.op("Where", b.op("And", finite, stays), counted, zero), credit, spent)
 
 
 def _looked_up(b: Builder, policy: DynamicLossScale, state: ScaleValues, finite: Value) -> tuple[Value, Value]:
@@ -93,14 +88,6 @@ def _is_one_product(policy: DynamicLossScale) -> bool:
     plain = policy.hysteresis == 1 and policy.floor is None and policy.cap is None
     exact = rule.product == rule.number or all(float(np.float32(factor)) == factor for factor in factors)
     return plain and exact and (not rule.divides or math.frexp(policy.backoff)[0] == 0.5)
-
-
-def _multiplied(b: Builder, policy: DynamicLossScale, scale: Value, holds: Value, finite: Value) -> Value:
-    """The scale times 1 where it ``holds``, times growth after a step that was ``finite``, times backoff else."""
-    rule = RULES[policy.rule]
-    one, growth, backoff = (_number(b, rule.number, factor) for factor in (1, policy.growth, policy.backoff))
-    made = b.op("Mul", scale, b.op("Where", holds, one, b.op("Where", finite, growth, backoff)))
-    return _within_range(b, policy, scale, made)
 
 
 def _chosen(

@@ -1,35 +1,92 @@
 """An update graph cut down to a part of its elements: what is moved is vectors, a slice of each parameter and slot.
 
-The gradients stay inputs whole, for the check for inf and NaN and their norm, which every rank makes of all of them.
+An optimizer moves each element by its own gradient and its own slots, so an update can be cut anywhere between two
+elements. The gradients stay inputs whole, for the check for inf and NaN and their norm, which every rank makes of all
+of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ...oplists.traits import has
 from ..gradients.builder import Builder
-from .element_layouts import ElementLayouts, Layout
 
 Span = tuple[int, int]
 """From one element to before another."""
 
 
-class SlicedUpdate:
-    """Adds to a graph what its values are for a part of the elements. ``spans``: that part of each layout that has no
-    parts itself; those of one layout with parts lie one behind another."""
+@dataclass(frozen=True)
+class Segment:
+    """Elements of a value that are those of a run, in order, from ``start`` to before ``end``. ``run``: its number;
+    None for what every rank has whole."""
 
-    def __init__(self, graph: ir.Graph, layouts: ElementLayouts, spans: Mapping[Layout, Span]) -> None:
-        self.graph, self.layouts, self.spans = graph, layouts, spans
+    run: int | None
+    start: int
+    end: int
+
+    def within(self, spans: Mapping[int, Span]) -> Segment:
+        """Those of them that are wanted."""
+        low, high = (self.start, self.end) if self.run is None else spans.get(self.run, (self.start, self.end))
+        low, high = max(low, self.start), min(high, self.end)
+        return replace(self, start=low, end=max(low, high))
+
+
+def segments_of(graph: ir.Graph, given: Mapping[str, Segment]) -> dict[ir.Value, list[Segment]]:
+    """What the values of an update hold, from what its inputs do; not for what it computes of elements together."""
+    found = {value: [given[value.name or ""]] for value in graph.inputs if value.name in given}
+    for node in graph:
+        rows = [found[value] for value in node.inputs if value is not None and value in found]
+        if not rows:
+            continue
+        if has(node.op_type, "keeps_order") or has(node.op_type, "by_element"):
+            if math.prod(_dims(node.outputs[0])) == _length(rows[0]):
+                found[node.outputs[0]] = rows[0]
+        elif node.op_type == "Concat" and len(rows) == len(node.inputs) and len(_dims(node.outputs[0])) == 1:
+            found[node.outputs[0]] = [segment for row in rows for segment in row]
+        elif node.op_type == "Split" and len(_dims(node.outputs[0])) == 1:
+            found |= dict(zip(node.outputs, _split(rows[0], [_dims(value)[0] for value in node.outputs]), strict=True))
+    return found
+
+
+def _split(segments: Sequence[Segment], sizes: Sequence[int]) -> list[list[Segment]]:
+    left, pieces = list(segments), []
+    for size in sizes:
+        piece: list[Segment] = []
+        while (gap := size - _length(piece)) > 0:
+            first = left.pop(0)
+            middle = min(first.start + gap, first.end)
+            piece.append(replace(first, end=middle))
+            if middle < first.end:
+                left.insert(0, replace(first, start=middle))
+        pieces.append(piece)
+    return pieces
+
+
+def _length(segments: Sequence[Segment]) -> int:
+    return sum(segment.end - segment.start for segment in segments)
+
+
+def _dims(value: ir.Value) -> tuple[int, ...]:
+    return tuple(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else (0, 0)
+
+
+class SlicedUpdate:
+    """Adds to a graph what its values are for a part of the elements. ``segments``: as `segments_of` gives; ``spans``:
+    the part that is wanted of each run."""
+
+    def __init__(self, graph: ir.Graph, segments: Mapping[ir.Value, list[Segment]], spans: Mapping[int, Span]) -> None:
+        self.graph, self.segments, self.spans = graph, segments, spans
         self.b = Builder(graph, "step/part")
         self._made: dict[ir.Value, ir.Value] = {}
 
     def take(self, state: ir.Value) -> None:
         """State becomes a vector of its part alone. All of it is taken before any `output`."""
-        start, end = self._span(self._layout(state))
-        part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([end - start]))
+        part = ir.Value(name=state.name, type=state.type, shape=ir.Shape([self._length(state)]))
         state.name = self.b.fresh(f"whole/{state.name}")
         self.graph.inputs.append(part)
         self._made[state] = part
@@ -42,29 +99,12 @@ class SlicedUpdate:
         given.name = name
         self.graph.outputs[list(self.graph.outputs).index(whole)] = given
 
-    def _layout(self, value: ir.Value) -> Layout:
-        found = self.layouts.of(value)
-        assert found is not None
-        return found
-
-    def _span(self, layout: Layout) -> Span:
-        """The part of a layout's elements."""
-        before, start, length = 0, None, 0
-        for atom in layout.atoms():
-            low, high = self.spans[atom.root()]
-            if high > low:
-                start = before + low if start is None else start
-                length += high - low
-            before += atom.size
-        return start or 0, (start or 0) + length
-
     def _length(self, value: ir.Value) -> int:
-        start, end = self._span(self._layout(value))
-        return end - start
+        return _length([segment.within(self.spans) for segment in self.segments[value]])
 
     def _part(self, value: ir.Value) -> ir.Value:
         """A vector; what is no element of anything is whole."""
-        if self.layouts.of(value) is None:
+        if value not in self.segments:
             return value
         if value not in self._made:
             node = value.producer()
@@ -75,9 +115,12 @@ class SlicedUpdate:
         return self._made[value]
 
     def _slice(self, value: ir.Value) -> ir.Value:
-        start, end = self._span(self._layout(value))
-        flat = self.b.op("Reshape", value, self.b.ints(-1))
-        return self._vector(self.b.op("Slice", flat, self.b.ints(start), self.b.ints(end)), value)
+        [whole], [part] = self.segments[value], [one.within(self.spans) for one in self.segments[value]]
+        flat = value if len(_dims(value)) == 1 else self.b.op("Reshape", value, self.b.ints(-1))
+        if part == whole:
+            return self._vector(flat, value) if flat is not value else value
+        ends = self.b.ints(part.start - whole.start), self.b.ints(part.end - whole.start)
+        return self._vector(self.b.op("Slice", flat, *ends), value)
 
     def _vector(self, made: ir.Value, whole: ir.Value) -> ir.Value:
         made.type, made.shape = whole.type, ir.Shape([self._length(whole)])
@@ -98,7 +141,7 @@ class SlicedUpdate:
 
     def _has_part(self, value: ir.Value) -> bool:
         """Whether some of its elements are wanted."""
-        return self.layouts.of(value) is not None and self._length(value) > 0
+        return value in self.segments and self._length(value) > 0
 
     def _again(self, node: ir.Node) -> ir.Value:
         inputs = [None if value is None else self._part(value) for value in node.inputs]

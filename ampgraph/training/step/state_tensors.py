@@ -89,6 +89,12 @@ class StateBuilder:
         """The next value of some state is what it is given, or the old one again where ``when`` is false."""
         self.next.update(self._edit.commit(after, when))
 
+    def on(self, builder: Builder) -> StateBuilder:
+        """The same state, further read, added and committed in another graph."""
+        other = StateBuilder(builder)
+        other.kinds, other.next, other.shapes = self.kinds, self.next, self.shapes
+        return other
+
     def entries(self) -> list[StateTensor]:
         rows = self.kinds.items()
         return [StateTensor(name, kind, self.next.get(name, ""), self.shapes.get(name)) for name, kind in rows]

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,6 +23,21 @@ from .state_tensors import COUNTER, SCALE, SCHEDULE, StateTensor
 KEY = "ampgraph.step"
 """The model metadata that holds a `StepLayout`."""
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Parameters that are moved together, and what is as long as they are side by side, in their order.
+
+    ``slots``: of all of them, each; ``averages``: of a parameter each, or none. ``gradients``: what the gradients hand
+    to the update, one behind another. ``whole``: the optimizer is one of the user, which may read elements together.
+    """
+
+    parameters: tuple[str, ...]
+    slots: tuple[str, ...]
+    averages: tuple[str, ...]
+    gradients: tuple[str, ...]
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,8 @@ class StepLayout:
     groups: tuple[tuple[str, float], ...] = ()  # pattern and learning rate of each, where there are several
     parts: tuple[tuple[str, str], ...] = ()  # of a loss that has several, and the output of each, without its weight
     whole_batch: str = ""  # why micro-batches cannot share a batch; empty where they can
+    runs: tuple[Run, ...] = ()
+    moved: tuple[tuple[str, tuple[str, ...]], ...] = ()  # next running state that is handed too: of which, side by side
     options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
@@ -99,7 +117,11 @@ class StepLayout:
             groups = tuple((str(pattern), float(rate)) for pattern, rate in data.pop("groups", ()))
             parts = tuple((str(name), str(output)) for name, output in data.pop("parts", ()))
             inputs = tuple(data.pop("inputs"))
-            layout = StepLayout(states, inputs, class_inputs=read, groups=groups, parts=parts, **data)
+            runs = tuple(Run(**{key: _names(row) for key, row in run.items()}) for run in data.pop("runs", ()))
+            moved = tuple((str(value), tuple(map(str, olds))) for value, olds in data.pop("moved", ()))
+            layout = StepLayout(
+                states, inputs, class_inputs=read, groups=groups, parts=parts, runs=runs, moved=moved, **data
+            )
             layout._check_types()
             return layout
         except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -225,6 +247,11 @@ def _dims(row: Mapping[str, Sequence[int] | None]) -> tuple[int, ...] | None:
     if any(size < 0 for size in dims):
         raise ValueError("a negative size")
     return dims
+
+
+def _names(row: bool | Sequence[str]) -> Any:
+    """Names of a run, or what is said of it."""
+    return row if isinstance(row, bool) else tuple(map(str, row))
 
 
 def _numbers(value: ir.Value) -> Array:

@@ -14,20 +14,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ..gradients.builder import Builder
-from .flat_update import Move, Part, Together, add_average, move_together, move_vectors, parts_of
+from .choices import NextState, commit_choices
+from .flat_update import Move, Part, gradient_of, move_alone, move_together, move_vectors
 from .groups import ParameterGroup, distinct
-from .kept_together import choose_together
-from .loss_scale import DynamicLossScale, LossScale
-from .loss_scale_rules import RULES
-from .running_state import RunningState, told_by_gradients
+from .loss_scale import RULES, DynamicLossScale, LossScale
+from .running_state import RunningMove
 from .scale_graph import ScaleValues, next_scale
-from .state_tensors import COUNTER, SCALE, SCHEDULE, SLOT, StateBuilder
+from .state_tensors import COUNTER, SCALE, SCHEDULE, StateBuilder
+from .training_step import Run
+from .update_graph import UpdateGraph
 from .update_options import UpdateOptions
+from .vectors import together
 
 Value = ir.Value
 FLOAT = int(ir.DataType.FLOAT)
 NOTHING_MORE = UpdateOptions()
-ONE_BY_ONE = Together()
 CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -46,10 +47,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class Updated:
-    """Names of the outputs that say how a step went; empty where there is none."""
+    """Names of the outputs that say how a step went, empty where there is none; what was moved with what."""
 
     finite: str = ""
     norm: str = ""
+    runs: tuple[Run, ...] = ()
 
 
 def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
@@ -70,54 +72,77 @@ def add_scale(states: StateBuilder, policy: LossScale | None) -> Scale | None:
 
 
 def add_update(
-    states: StateBuilder,
-    parameters: Sequence[Value],
-    gradients: Sequence[Value],
-    groups: Sequence[ParameterGroup],
+    update: UpdateGraph,
+    parts: Sequence[Part],
     scale: Scale | None,
     options: UpdateOptions = NOTHING_MORE,
-    running: Sequence[tuple[Value, Value]] = (),
-    together: Together = ONE_BY_ONE,
+    running: Sequence[RunningMove] = (),
 ) -> Updated:
-    """Appends the update of the parameters by their scaled gradients, which are float32, and commits all state.
+    """Writes the update of the parameters by their scaled gradients, which are float32, and commits all their state.
 
-    ``groups``: that of each parameter. ``running``: further state and its next value, which a step that is not finite
-    leaves as it was. ``together``: which parameters are moved together, and how.
+    ``running``: further state and its next value, which a step that is not finite leaves as it was.
     """
-    b = states.builder
+    states, b = update.states, update.states.builder
     b.scope = ""
-    parts = parts_of(states, parameters, gradients, groups, together)
-    gradients = [part.gradient for part in parts]
-    skips = scale is not None and scale.skips
-    kept = RunningState(b, running, skips, told_by_gradients(b.graph, parameters) if skips else ())
-    scaled = gradients
-    if scale is not None:
-        gradients = [b.op("Div", gradient, scale.seed) for gradient in gradients]
-    gradients, norm = _clipped(b, gradients, options)
-    finite = None if scale is None else _finite(b, scaled, norm, kept.numbers)
-    holds = finite if skips else None
+    scaled = [gradient_of(update, part) for part in parts]
+    seed, values = (None, None) if scale is None else _read(update, scale)
+    unscaled = scaled if seed is None else [b.op("Div", gradient, seed) for gradient in scaled]
+    gradients, norm = _clipped(b, unscaled, options)
+    kept = [(move, [update.read(old) for old in move.olds], update.read(move.new)) for move in running]
+    more = [new for move, _, new in kept if not move.unchecked]
+    finite = None if scale is None else _finite(b, scaled, norm, more)
+    holds = finite if scale is not None and scale.skips else None
+    choices: list[NextState] = []
+    runs = _move(update, list(zip(parts, gradients, strict=True)), options, holds, choices)
+    b.scope = ""
+    for move, olds, new in kept:
+        old = together(b, olds) if holds is not None or move.old is not None else olds[0]
+        update.same(move.old, old)
+        choices.append(NextState(tuple(olds), old, new))
+    if scale is not None and values is not None and finite is not None:
+        assert isinstance(scale.policy, DynamicLossScale)
+        after = next_scale(b, scale.policy, values, finite).named()
+        moved = {value: after[name] for name, value in values.named().items()}
+        states.commit({old: new for old, new in moved.items() if new is not old})
+    commit_choices(update, choices, holds)
+    return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm), runs)
+
+
+def _read(update: UpdateGraph, scale: Scale) -> tuple[Value, ScaleValues | None]:
+    """The scale that gradients are divided by, in float32, and its state."""
+    if scale.values is None:
+        return update.read(scale.seed), None
+    values = replace(scale.values, **{name: update.read(value) for name, value in scale.values.named().items()})
+    seed = update.states.builder.cast(values.scale, ir.DataType.FLOAT)
+    update.same(scale.seed if seed is not values.scale else None, seed)
+    return seed, values
+
+
+def _move(
+    update: UpdateGraph,
+    rows: Sequence[tuple[Part, Value]],
+    options: UpdateOptions,
+    holds: Value | None,
+    choices: list[NextState],
+) -> tuple[Run, ...]:
+    """The parameters of every group and their gradients, and the count of updates."""
+    states, b, runs = update.states, update.states.builder, []
     count = states.add("step/count", np.int64(0), COUNTER)
     counted = b.op("Add", count, b.constant(np.array(1, np.int64)))
     average = None if options.ema is None else _average_weights(b, options.ema, count)
-    for number, group in enumerate(distinct(groups)):
+    for number, group in enumerate(distinct([part.group for part, _ in rows])):
         assert group.optimizer is not None
         rate = _learning_rate(states, group, number, count)
         b.scope = ""
         begun = group.optimizer.begin(b, rate, counted)
-        move = Move(group.optimizer, begun, average, holds)
-        for part, gradient in zip(parts, gradients, strict=True):
+        move = Move(group.optimizer, begun, average, holds, choices)
+        for part, gradient in rows:
             if part.group.pattern == group.pattern:
-                _update(states, replace(part, gradient=gradient), move)
-    kept.commit(states, holds)
+                alone = len(part.parameters) == 1
+                how = move_alone if alone else move_vectors if part.vectors else move_together
+                runs.append(how(update, part, gradient, replace(move, alone=not part.by_element)))
     states.commit({count: counted}, when=holds)
-    if scale is not None and scale.values is not None and finite is not None:
-        assert isinstance(scale.policy, DynamicLossScale)
-        after = next_scale(b, scale.policy, scale.values, finite).named()
-        moved = {value: after[name] for name, value in scale.values.named().items()}
-        states.commit({old: new for old, new in moved.items() if new is not old})
-    if holds is not None:
-        choose_together(b, holds)
-    return Updated(_output(b, "finite", finite), _output(b, "grad_norm", norm))
+    return tuple(runs)
 
 
 def all_finite(b: Builder, gradients: Sequence[Value]) -> Value:
@@ -173,24 +198,6 @@ def _average_weights(b: Builder, decay: float, count: Value) -> tuple[Value, Val
     first = b.op("Equal", count, b.constant(np.array(0, np.int64)))
     kept = b.op("Where", first, b.number(0), b.number(decay))
     return kept, b.op("Where", first, b.number(1), b.number(1 - decay))
-
-
-def _update(states: StateBuilder, part: Part, move: Move) -> None:
-    """Some parameters together, or one. A low one is raised for the arithmetic and rounded once."""
-    if len(part.parameters) > 1:
-        return (move_together if part.vectors is None else move_vectors)(states, part, move)
-    [parameter] = part.parameters
-    b, dtype = states.builder, parameter.dtype
-    b.scope = parameter.name or ""
-    shape = parameter.shape.numpy() if parameter.shape is not None else ()
-    slots = [states.add(f"{slot}/{parameter.name}", np.zeros(shape, np.float32), SLOT) for slot in move.optimizer.slots]
-    wide = parameter if dtype == ir.DataType.FLOAT else b.op("Cast", parameter, to=FLOAT)
-    new, moved = move.optimizer.update(b, wide, part.gradient, slots, move.begun)
-    add_average(states, parameter, new, move)
-    if dtype is not None and dtype != ir.DataType.FLOAT:
-        new = b.op("Cast", new, to=int(dtype))
-    states.commit({parameter: new, **dict(zip(slots, moved, strict=True))}, when=move.holds)
-    return None
 
 
 def _output(b: Builder, name: str, value: Value | None) -> str:

@@ -25,8 +25,13 @@ VIEW = LAUNCH // 4  # a node that starts none takes the host's time all the same
 
 def joined(b: Builder, values: Sequence[Value]) -> Value:
     """One float32 vector of all numbers; a single value as it is."""
+    return together(b, pieces_of(b, values))
+
+
+def pieces_of(b: Builder, values: Sequence[Value]) -> list[Value]:
+    """The float32 vectors that side by side hold all numbers, low ones raised together; a single value as it is."""
     if len(values) == 1:
-        return _wide(b, values[0], _type(values[0]))
+        return [_wide(b, values[0], _type(values[0]))]
     groups = [(dtype, list(alike)) for dtype, alike in groupby(values, key=_type)]
     pieces = []
     for dtype, alike in groups:
@@ -35,9 +40,10 @@ def joined(b: Builder, values: Sequence[Value]) -> Value:
         if not width and dtype == FLOAT:
             pieces += parts
             continue
-        whole = b.cast(_together(b, parts), FLOAT) if dtype != FLOAT else _together(b, parts)
-        pieces.append(b.op("Reshape", whole, b.ints(-1)) if width else whole)
-    return _together(b, pieces)
+        whole = b.cast(together(b, parts), FLOAT) if dtype != FLOAT else together(b, parts)
+        whole = b.op("Reshape", whole, b.ints(-1)) if width else whole
+        pieces.append(b.typed(whole, FLOAT, sum(map(size, alike))))
+    return pieces
 
 
 def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
@@ -49,9 +55,9 @@ def apart(b: Builder, vector: Value, values: Sequence[Value]) -> list[Value]:
     return found
 
 
-def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value:
+def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value | None:
     """Parameters become vectors, which are read in their shapes; those that are read low are cast by one node, with the
-    few that are not. Gives all of them side by side."""
+    few that are not. Gives all of them side by side, where that is needed for it."""
     b = states.builder
     b.scope = ""
     shapes = {parameter: dims(parameter) for parameter in parameters}
@@ -64,11 +70,12 @@ def hold_as_vectors(states: StateBuilder, parameters: Sequence[Value]) -> Value:
         node.replace_input_with(0, None)
     for parameter in parameters:
         states.flatten(parameter)
-    whole = joined(b, parameters)
+    whole = None
     for dtype, casts in lowered.items():
-        together = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
-        taken = list(parameters) if together else list(casts)
-        low = b.cast(whole if together else _together(b, taken), dtype)
+        every = all(value.dtype == FLOAT for value in parameters) and _pays(_sum(casts), _sum(parameters))
+        taken = list(parameters) if every else list(casts)
+        whole = together(b, parameters) if every and whole is None else whole
+        low = b.cast(whole if every and whole is not None else together(b, taken), dtype)
         read = _tensors(b, low, {one: shapes[one] if one in casts else dims(one) for one in taken})
         for parameter, found in casts.items():
             _put_in_place(b.typed(read[parameter], dtype, *shapes[parameter]), found)
@@ -120,7 +127,9 @@ def _shaped(b: Builder, vector: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _flat(b: Builder, value: Value) -> Value:
-    return value if len(dims(value)) == 1 else b.op("Reshape", value, b.ints(-1))
+    if len(dims(value)) == 1:
+        return value
+    return b.typed(b.op("Reshape", value, b.ints(-1)), value.dtype or FLOAT, size(value))
 
 
 def _row_width(values: Sequence[Value]) -> int:
@@ -217,5 +226,6 @@ def _type(value: Value) -> ir.DataType:
     return value.dtype if value.dtype in LOW else FLOAT
 
 
-def _together(b: Builder, vectors: Sequence[Value]) -> Value:
+def together(b: Builder, vectors: Sequence[Value]) -> Value:
+    """Vectors, or rows of one width, side by side."""
     return vectors[0] if len(vectors) == 1 else b.op("Concat", *vectors, axis=0)

@@ -127,8 +127,8 @@ def _lower(b: Builder, node: ir.Node, running: dict[ir.Value, ir.Value]) -> None
     node.replace_input_with(3, mean)
     node.replace_input_with(4, variance)
     node.attributes.pop("training_mode", None)
-    node.metadata_props[BATCH] = "1"
-    node.metadata_props[HELD] = KEEP
+    node.meta[BATCH] = True
+    node.meta[HELD] = KEEP
 
 
 def _next(b: Builder, running: dict[ir.Value, ir.Value], old: ir.Value, batch: ir.Value, momentum: float) -> ir.Value:

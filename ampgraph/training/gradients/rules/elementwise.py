@@ -168,7 +168,7 @@ def erf(b: Builder, node: ir.Node, g: Value) -> Value:
 @gradient("Relu")
 def relu(b: Builder, node: ir.Node, g: Value) -> Value:
     x = node.inputs[0]
-    return b.op("Where", b.op("Greater", x, b.number(0, x)), g, b.number(0, x))
+    return g if g in b.rectified else b.op("Where", b.op("Greater", x, b.number(0, x)), g, b.number(0, x))
 
 
 @gradient("LeakyRelu")

@@ -20,7 +20,7 @@ Value = ir.Value
 KEEP = "a normalisation: squares and their sums leave the range of float16"
 SMALL = 1e-9  # of an epsilon: its 1 / deviation is 31,623 at most
 BATCH = "ampgraph.batch_statistics"
-"""Metadata of a BatchNormalization whose mean and variance are those of its own data (see `lower_batch_norm`)."""
+"""The mark of a BatchNormalization whose mean and variance are those of its own data (see `lower_batch_norm`)."""
 
 
 @gradient("LayerNormalization")
@@ -136,7 +136,7 @@ def batch_normalization(b: Builder, node: ir.Node, g: Value, *_: Value | None) -
         away = b.op("Sub", x, _channels(b, mean, x))
         dscale = b.op("Mul", b.sum(b.op("Mul", g, away), axes, keep=False), inverse)
         dbias, slope = b.sum(g, axes, keep=False), b.op("Mul", scale, inverse)
-        if node.metadata_props.get(BATCH):
+        if node.meta.get(BATCH):
             count = b.count(x, axes)
             # by channel where it can be: what goes over all elements takes the time
             share = b.op("Div", b.op("Mul", b.op("Mul", dscale, inverse), slope), count)

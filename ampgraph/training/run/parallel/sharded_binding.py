@@ -51,10 +51,10 @@ class ShardedBinding(ParallelBinding):
     def _split(self, step: TrainingStep) -> CutStep:
         made = super()._split(step)
         sizes = {name: array.size for name, array in self._first.items()}
-        self._plan = shares(made.update, made.summed, sizes, self.group.world)
+        self._plan = shares(made.update, sizes, self.group.world)
         fed = {value.name: value.shape for value in made.update.model.graph.inputs}
         self._shapes = {name: tuple(shape.numpy()) for name in self._plan.order if (shape := fed[name]) is not None}
-        return replace(made, update=shard(made.update, made.summed, self._plan, self.group.rank))
+        return replace(made, update=shard(made.update, self._plan, self.group.rank))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -7,30 +7,41 @@ whole on every rank, so all decide alike without a word between them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-
-import onnx_ir as ir
+from itertools import accumulate, pairwise
 
 from ...step.cut import drop_unread
-from ...step.element_layouts import ElementLayouts, Layout
-from ...step.sliced_update import SlicedUpdate, Span
-from ...step.state_tensors import AVERAGE, PARAMETER, SLOT, StateTensor
-from ...step.training_step import TrainingStep
+from ...step.sliced_update import Segment, SlicedUpdate, Span, segments_of
+from ...step.state_tensors import AVERAGE, PARAMETER, RUNNING, SLOT, StateTensor
+from ...step.training_step import Run, TrainingStep
 from ..flat_buffer import ALIGNED
 
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 
 
-@dataclass(frozen=True)
-class MovedTogether:
-    """Parameters that are moved together, in the order of their elements in common slots, and the other state that is
-    cut with them: the name of each, and its first parameter. ``whole``: it must not be cut."""
+class _Unit:
+    """A run and the numbers of its parameters. ``others``: the state that is cut with them, and the first parameter of
+    each; ``whole``: it must not be cut."""
 
-    parameters: tuple[str, ...]
-    others: Mapping[str, str]
-    whole: bool
+    def __init__(self, run: Run, sizes: Mapping[str, int]) -> None:
+        self.parameters, self.sizes = run.parameters, [sizes[name] for name in run.parameters]
+        self.numbers = sum(self.sizes)
+        self.whole = run.whole or not all(self.sizes)
+        averages = zip(run.averages, run.parameters, strict=bool(run.averages))
+        self.others = dict.fromkeys(run.slots, self.parameters[0]) | dict(averages)
+
+    def cut(self, share: float) -> int:
+        """The element nearest to a share of it at which it may be cut: parts begin where a buffer is aligned."""
+        if self.whole:
+            return self.numbers * (share > 0.5)
+        wanted, before = share * self.numbers, 0
+        for size in self.sizes:
+            if wanted <= before + size:
+                return before + min(round((wanted - before) / ALIGNED) * ALIGNED, size)
+            before += size
+        return self.numbers
 
 
 @dataclass(frozen=True)
@@ -46,18 +57,18 @@ class Shares:
         return {name for name, spans in self.spans.items() if spans[rank][0] == spans[rank][1]}
 
 
-def shares(update: TrainingStep, gradients: Collection[str], sizes: Mapping[str, int], ranks: int) -> Shares:
+def shares(update: TrainingStep, sizes: Mapping[str, int], ranks: int) -> Shares:
     """Shares out what is updated; ``sizes``: the numbers of every state."""
-    found = list(_units(update, gradients, sizes))
-    order = tuple(name for unit in found for name in unit.parameters)
-    starts = dict(zip(order, _sums([sizes[name] for name in order]), strict=False))
-    borders = [0, *_borders(found, sizes, ranks), sum(sizes[name] for name in order)]
+    units = [_Unit(run, sizes) for run in update.layout.runs]
+    order = tuple(name for unit in units for name in unit.parameters)
+    starts = dict(zip(order, accumulate((sizes[name] for name in order), initial=0), strict=False))
+    borders = [0, *_borders(units, sizes, ranks), sum(unit.numbers for unit in units)]
     spans: dict[str, tuple[Span, ...]] = {}
     divided: set[str] = set()
-    for unit in found:
+    for unit in units:
         names = {**{name: name for name in unit.parameters}, **unit.others}
+        start = starts[unit.parameters[0]]
         if unit.whole:
-            start = starts[unit.parameters[0]]
             owner = max(rank for rank in range(ranks) if borders[rank] <= start)
             ends = [0] * (owner + 1) + [1] * (ranks - owner)
             spans |= {name: tuple(pairwise(sizes[name] * end for end in ends)) for name in names}
@@ -65,115 +76,35 @@ def shares(update: TrainingStep, gradients: Collection[str], sizes: Mapping[str,
         for name, first in names.items():
             ends = [min(max(border - starts[first], 0), sizes[name]) for border in borders]
             spans[name] = tuple(pairwise(ends))
-        cut = starts[unit.parameters[0]], starts[unit.parameters[-1]] + sizes[unit.parameters[-1]]
-        if any(cut[0] < border < cut[1] for border in borders):
+        if any(start < border < start + unit.numbers for border in borders):
             divided |= set(names)
     return Shares(order, spans, frozenset(divided))
 
 
-def _sums(sizes: Sequence[int]) -> list[int]:
-    found = [0]
-    for size in sizes:
-        found.append(found[-1] + size)
-    return found
-
-
-def _borders(units: Sequence[MovedTogether], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
+def _borders(units: Sequence[_Unit], sizes: Mapping[str, int], ranks: int) -> Iterator[int]:
     """Where one rank's elements end and the next one's begin."""
     slots = [sum(sizes[name] for name in unit.others) for unit in units]
     if not any(slots):
-        slots = [sum(sizes[name] for name in unit.parameters) for unit in units]
-    ends = _sums(slots)
+        slots = [unit.numbers for unit in units]
+    ends = list(accumulate(slots, initial=0))
     for rank in range(1, ranks):
         wanted = ends[-1] * rank / ranks
         start = 0
         for unit, weight, before in zip(units, slots, ends, strict=False):
             if wanted <= before + weight or unit is units[-1]:
-                share = (wanted - before) / weight if weight else 0
-                yield start + _cut(unit, sizes, share)
+                yield start + unit.cut((wanted - before) / weight if weight else 0)
                 break
-            start += sum(sizes[name] for name in unit.parameters)
-
-
-def _cut(unit: MovedTogether, sizes: Mapping[str, int], share: float) -> int:
-    """The element of a unit nearest to a share of it at which it may be cut: parts begin where a buffer is aligned."""
-    whole = sum(sizes[name] for name in unit.parameters)
-    if unit.whole:
-        return whole * (share > 0.5)
-    wanted, before = share * whole, 0
-    for name in unit.parameters:
-        if wanted <= before + sizes[name]:
-            return before + min(round((wanted - before) / ALIGNED) * ALIGNED, sizes[name])
-        before += sizes[name]
-    return whole
-
-
-# -- what is moved together --------------------------------------------------------------------------------------------
-
-
-def _units(update: TrainingStep, gradients: Collection[str], sizes: Mapping[str, int]) -> Iterator[MovedTogether]:
-    entries = [entry for entry in update.layout.of(*SHARED_OUT) if entry.output]
-    layouts = layouts_of(update, entries, gradients)
-    inputs = {value.name: value for value in update.model.graph.inputs}
-    held = {entry.name: _layout(layouts, inputs[entry.name]) for entry in entries}
-    parameters = [entry.name for entry in entries if entry.kind == PARAMETER]
-    owners = {held[name].root(): name for name in parameters}
-    for names in _together(update, entries):
-        mine = [name for name in parameters if name in names]
-        if not mine:
-            continue
-        orders = {name: [owners.get(atom, "") for atom in held[name].atoms()] for name in names}
-        longest = max(orders.values(), key=len)
-        fits = sorted(longest) == sorted(mine) and all(order == longest or len(order) == 1 for order in orders.values())
-        whole = not fits or any(held[name].whole for name in names) or not all(sizes[name] for name in mine)
-        others = {name: mine[0] if whole else orders[name][0] for name in sorted(set(names) - set(mine))}
-        yield MovedTogether(tuple(mine if whole else longest), others, whole)
-
-
-def layouts_of(update: TrainingStep, entries: Sequence[StateTensor], gradients: Collection[str]) -> ElementLayouts:
-    return ElementLayouts(update.model.graph, {entry.name for entry in entries}, gradients)
-
-
-def _layout(layouts: ElementLayouts, value: ir.Value) -> Layout:
-    found = layouts.of(value)
-    assert found is not None
-    return found
-
-
-def _together(update: TrainingStep, entries: Sequence[StateTensor]) -> list[list[str]]:
-    """State whose updates read one another."""
-    made = {value.name: value for value in update.model.graph.outputs}
-    together = {entry.name: {entry.name} for entry in entries}
-    for entry in entries:
-        for name in _read(made[entry.output]) & set(together):
-            joined = together[entry.name] | together[name]
-            together |= dict.fromkeys(joined, joined)
-    return list({id(names): sorted(names) for names in together.values()}.values())
-
-
-def _read(value: ir.Value) -> set[str]:
-    """The inputs that a value depends on."""
-    found, seen, open_values = set(), set(), [value]
-    while open_values:
-        value = open_values.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if (node := value.producer()) is None:
-            found.add(value.name or "")
-        else:
-            open_values += [read for read in node.inputs if read is not None]
-    return found
+            start += unit.numbers
 
 
 # -- the part of one rank ----------------------------------------------------------------------------------------------
 
 
-def shard(update: TrainingStep, gradients: Collection[str], plan: Shares, rank: int) -> TrainingStep:
+def shard(update: TrainingStep, plan: Shares, rank: int) -> TrainingStep:
     """The update of one rank's part; its model is changed. What is divided is vectors there."""
     layout, graph = update.layout, update.model.graph
     away = plan.away(rank)
-    _slice(update, gradients, plan, rank)
+    _slice(update, plan, rank)
     states = tuple(
         StateTensor(entry.name, entry.kind, entry.output) if entry.name in plan.divided else entry
         for entry in layout.states
@@ -191,17 +122,31 @@ def shard(update: TrainingStep, gradients: Collection[str], plan: Shares, rank: 
     )
 
 
-def _slice(update: TrainingStep, gradients: Collection[str], plan: Shares, rank: int) -> None:
+def _slice(update: TrainingStep, plan: Shares, rank: int) -> None:
     """What is divided becomes this rank's part of it."""
-    entries = [entry for entry in update.layout.of(*SHARED_OUT) if entry.output]
-    layouts = layouts_of(update, entries, gradients)
     inputs = {value.name: value for value in update.model.graph.inputs}
     outputs = {value.name: value for value in update.model.graph.outputs}
-    spans = {_layout(layouts, inputs[name]).root(): plan.spans[name][rank] for name in plan.order}
-    sliced = SlicedUpdate(update.model.graph, layouts, spans)
+    known = {name or "": value.shape for name, value in inputs.items() if value.shape is not None}
+    sizes = {name: math.prod(shape.numpy()) for name, shape in known.items() if shape.is_static()}
+    given = {name: Segment(None, 0, sizes[name]) for name in update.layout.inputs}
+    given |= {entry.name: Segment(None, 0, sizes[entry.name]) for entry in update.layout.of(RUNNING)}
+    spans: dict[int, Span] = {}
+    for number, run in enumerate(run for run in update.layout.runs if not run.whole):
+        numbers = 0
+        for names in (run.parameters, run.averages, run.gradients):
+            ends = list(accumulate((sizes[name] for name in names), initial=0))
+            given |= {name: Segment(number, *span) for name, span in zip(names, pairwise(ends), strict=True)}
+            numbers = max(numbers, ends[-1])
+        given |= {name: Segment(number, 0, numbers) for name in run.slots}
+        mine = [plan.spans[name][rank] for name in run.parameters]
+        before = sum(start for start, _ in mine)
+        spans[number] = before, before + sum(end - start for start, end in mine)
+    sliced = SlicedUpdate(update.model.graph, segments_of(update.model.graph, given), spans)
     away = plan.away(rank)
-    mine = [entry for entry in entries if entry.name in plan.divided and entry.name not in away]
-    for entry in mine:
+    entries = [entry for entry in update.layout.of(*SHARED_OUT) if entry.output]
+    kept = [entry for entry in entries if entry.name in plan.divided and entry.name not in away]
+    for entry in kept:
         sliced.take(inputs[entry.name])
-    for entry in mine:
+    vectors = [entry for entry in update.layout.of(RUNNING) if entry.output and len(known[entry.name]) == 1]
+    for entry in (*kept, *vectors):
         sliced.output(outputs[entry.output])
