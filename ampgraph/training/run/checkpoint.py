@@ -58,7 +58,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 def _place(position: Position) -> JsonObject:
-    """As files hold it, without what older files do not have where it is what it was then."""
+    """Its fields as the file holds them; those that older files lack are written only where they are not at `LATER`."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 
