@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .core import light_imports
+from .core import homes, light_imports
 from .core.version import __version__ as __version__
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 light_imports.install()
+homes.REWRITES.append("ampgraph.rules.rewrites")
 
 if TYPE_CHECKING:
     from .api.build_step import build_training_step

@@ -14,8 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ampgraph.report.picture.drawing import Box, Drawing, Edge
-from ampgraph.report.picture.folders import folded
+from ampgraph.report.picture.drawing import Box, Drawing, Edge, folded
 from ampgraph.report.picture.page import Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

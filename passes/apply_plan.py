@@ -10,7 +10,7 @@ from ..core.annotations import about
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ..core.graph import DescribedGraph, DescribingEditor, Editor, Graph
 from ..core.pass_ import Change, foreign
-from ..core.plan import CastEdge, Plan, Rounding, WeightEdit
+from ..core.plan import CastEdge, JointRounding, Plan, Rounding, WeightEdit
 from ..oplists.traits import operators
 
 
@@ -19,8 +19,8 @@ class ApplyPlan:
     """``plan`` names operators by their places in the graph as it is now.
 
     ``describe``: nodes that become low and new Casts say so in the model, with the reason, where its format can.
-    A graph keeps in mind that a plan was applied, so a second run changes nothing. Raises AmpError AMP402 when a
-    decision names a node that the model does not have."""
+    A plan is applied once: where a graph has no such decisions any more, as where it is another model, AmpError AMP402
+    is raised."""
 
     plan: Plan
     describe: bool = False
@@ -30,7 +30,7 @@ class ApplyPlan:
 
     def __call__(self, graph: Graph) -> Change:
         plan = self.plan
-        if plan.changes_nothing or graph.remembers(self):
+        if plan.changes_nothing:
             return Change(0)
         flow = graph.dataflow(plan.dtype, frozenset(plan.low_io))
         low = _low_units(plan, flow)
@@ -38,7 +38,6 @@ class ApplyPlan:
             count = _retype(editor, flow, plan.dtype, low) + _edit(editor, flow, plan)
             if count and self.describe and isinstance(editor, DescribingEditor) and isinstance(graph, DescribedGraph):
                 editor.describe(_reasons(editor, flow, plan), about(plan, graph.metadata()))
-        graph.remember(self)
         return Change(count)
 
 
@@ -73,16 +72,17 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
     inserts: list[CastEdge | Rounding] = [*plan.casts, *plan.roundings]
     named = {edit.value for edit in plan.weights} | {edge.value for edge in inserts}
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.name in named}
-    count = 0
+    count, factors = 0, _factors(plan)
     for edit in plan.weights:
         value = _find(values, flow, edit)
         if editor.edits(value.scope):
-            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor)
+            factor = factors.get((edit.scope, edit.value), 1.0)
+            editor.weight(value, edit.store, plan.dtype, edit.uses, edit.floor, factor)
             count += 1
-    factors, statistics = operators("scalings"), operators("stored_statistics")
-    for op in flow.with_roles(factors | statistics) if plan.weights else ():
-        if (op.role in factors or len(op.outputs) == 1) and editor.edits(op.scope):
-            editor.round_together(op, plan.dtype)
+    for item in plan.together or ():
+        op = _op(flow, item)
+        if not item.shares and editor.edits(op.scope) and not editor.round_together(op, plan.dtype):
+            raise foreign(f"rounds parameters of node {item.index} in scope '{item.scope}' together")
     for edge in inserts:
         value = _find(values, flow, edge)
         if not editor.edits(value.scope):
@@ -93,6 +93,25 @@ def _edit(editor: Editor, flow: Dataflow, plan: Plan) -> int:
         else:
             editor.round(value, plan.dtype, edge.uses)
     return count
+
+
+def _factors(plan: Plan) -> dict[tuple[str, str], float]:
+    """By scope and name of stored tensors, what each is multiplied by; of several, in the order of the plan."""
+    low = {(edit.scope, edit.value) for edit in plan.weights if edit.store != FLOAT32 and edit.floor is None}
+    found: dict[tuple[str, str], float] = {}
+    for item in plan.together or ():
+        for scope, value, factor in item.shares:
+            if (scope, value) not in low:
+                raise foreign(f"multiplies '{value}' in scope '{scope}', which it does not round", "has")
+            found[scope, value] = found.get((scope, value), 1.0) * factor
+    return found
+
+
+def _op(flow: Dataflow, item: JointRounding) -> Op:
+    try:
+        return flow.at(item.scope, item.index)
+    except LookupError:
+        raise foreign(f"rounds operands of node {item.index} in scope '{item.scope}' together") from None
 
 
 def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
@@ -112,7 +131,8 @@ def signatures(plan: Plan, flow: Dataflow) -> dict[str, Hashable]:
             for path in owners(d.scope):
                 inside[path].append((d.scope[len(path) :], d.index, d.slot, d.dtype))
     edits: list[tuple[CastEdge | WeightEdit, tuple[Hashable, ...]]] = [(edge, (edge.to,)) for edge in plan.casts]
-    edits += [(edit, (edit.store, edit.floor)) for edit in plan.weights]
+    factors = _factors(plan)
+    edits += [(edit, (edit.store, edit.floor, factors.get((edit.scope, edit.value)))) for edit in plan.weights]
     for item, rest in edits:
         for path in owners(item.scope):
             uses = tuple((scope[len(path) :], op, position) for scope, op, position in item.uses)

@@ -9,14 +9,13 @@ from ..core.pass_ import Pass
 from ..core.plan import Plan
 from .apply_plan import ApplyPlan
 from .fuse_casts import FuseCasts, has_casts, idle_casts
-from .rewrite_regions import RewriteRegions
 from .verify_types import VerifyTypes
 
 
 def default_pipeline(
     plan: Plan, before: Dataflow, *, more: Sequence[Pass] = (), given: bool = False, describe: bool = False
 ) -> tuple[Pass, ...]:
-    """What converts a model by a plan; nothing but ``more`` where the plan changes nothing.
+    """What converts a model by a plan whose rewrites are done; nothing but ``more`` where the plan changes nothing.
 
     ``before``: the model that the plan speaks of. ``more``: the user's passes, which run behind the casts and are
     verified with them. ``given``: somebody else made the plan, so that its faults are not ours.
@@ -26,6 +25,5 @@ def default_pipeline(
     verify = VerifyTypes(frozenset(before.conflicts), given, plan.dtype)
     if plan.changes_nothing:
         return (*more, verify)
-    rewrite = RewriteRegions(tuple(plan.rewrites), plan.dtype)
     fuse = FuseCasts(plan.dtype, idle_casts(before), given or has_casts(before))
-    return (rewrite, ApplyPlan(plan, describe), fuse, *more, verify)
+    return (ApplyPlan(plan, describe), fuse, *more, verify)

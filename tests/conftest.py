@@ -1,7 +1,9 @@
 """What the tests of the command line share."""
 
 import gc
+import json
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -10,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ampgraph.api import check, check_run
+from ampgraph.api import check
 from ampgraph.cli import app as cli
+from ampgraph.runtime.child import Ended
 from share import share
 from torchlib import read_once
 
@@ -60,16 +63,13 @@ def check_here(monkeypatch):
     What the process itself is for (its limits, its end, its path) is tested without this, in tests/api/test_check.py.
     """
 
-    def run(words):
-        assert words[:3] == [sys.executable, "-I", "-c"]
-        with pytest.MonkeyPatch.context() as here, warnings.catch_warnings(record=True):
-            here.setattr(sys, "argv", ["-c", *words[4:]])
-            here.setattr(sys, "path", [*sys.path])
-            here.setattr(check_run, "limit_memory", lambda size: None)
-            exec(words[3], {"__name__": "__main__"})
-        return "the run failed: exit status 0"
+    def run(function, argument, **limits):
+        answers = []
+        with warnings.catch_warnings(record=True):
+            function(pickle.loads(pickle.dumps(argument)), lambda found: answers.append(json.loads(json.dumps(found))))
+        return Ended(answers)
 
-    monkeypatch.setattr(check, "_run", run)
+    monkeypatch.setattr(check, "in_child", run)
 
 
 @pytest.fixture

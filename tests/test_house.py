@@ -12,21 +12,25 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from ampgraph.core.rewrites import known_rewrites
+from ampgraph.oplists.rewrites import classes
+
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 ROOMS = {  # what each room may import besides itself
     "core": "",
     "oplists": "core",
+    "rules": "oplists core",
     "passes": "oplists core",
-    "planner": "oplists core",
+    "planner": "rules oplists core",
     "formats": "oplists core",
     "runtime": "formats oplists core",
     "numerics": "runtime formats passes oplists core",
     "training": "numerics runtime formats passes oplists core",
-    "report": "planner training numerics runtime formats passes oplists core",
-    "api": "report planner training numerics runtime formats passes oplists core",
-    "plugins": "api report planner training numerics runtime formats passes oplists core",
-    "cli": "api report planner training numerics runtime formats passes oplists core",
+    "report": "planner rules training numerics runtime formats passes oplists core",
+    "api": "report planner rules training numerics runtime formats passes oplists core",
+    "plugins": "api report planner rules training numerics runtime formats passes oplists core",
+    "cli": "api report planner rules training numerics runtime formats passes oplists core",
 }
 FUNCTION_LINES, METHODS = 50, 20
 
@@ -118,6 +122,23 @@ def test_numerics_speak_to_graphs_and_editors() -> None:
             if inside or any(name.split(".")[0] == "onnx_ir" for name in outside):
                 known.add(module)
     assert known == set(NATIVE)
+
+
+def test_a_rewrite_is_one_module() -> None:
+    """With what all rewrites share, and nothing of the planner: so a plan is carried out without it."""
+    shared = {"ampgraph.rules.rewrite", "ampgraph.rules.known", "ampgraph.rules.fusions"}
+    rewrites = [module for module in modules() if module.startswith("ampgraph.rules.rewrites.")]
+    for module in rewrites:
+        assert {name for name in imported(module) if room(name) not in ("core", "oplists")} <= shared, module
+    written = {kind.__module__ for kind in known_rewrites().values()}
+    assert written == set(rewrites) and known_rewrites().keys() == classes().keys() - {"floor"}
+
+
+def test_a_format_knows_no_rule() -> None:
+    """It edits by verbs that any rule can use: it reads no plan, and no name of a rewrite."""
+    of_rules = {"ampgraph.core.plan", "ampgraph.core.rewrites", "ampgraph.oplists.rewrites"}
+    known = {module for module in modules() if room(module) == "formats" and not of_rules.isdisjoint(imported(module))}
+    assert known == set()
 
 
 def length(function: ast.FunctionDef) -> int:

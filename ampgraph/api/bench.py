@@ -20,7 +20,7 @@ from ..numerics.tune.search import BUDGET, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
 from ..planner.options import Options
-from ..planner.policies.ampgraph import judge
+from ..planner.order import judge
 from ..planner.resolve import resolve
 from . import pipeline
 from .frozen import frozen

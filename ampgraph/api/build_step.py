@@ -142,11 +142,11 @@ def _finished(
 def _for_training(recipe: Recipe) -> Recipe:
     """Raises AmpError AMP301 and AMP303 for what a recipe says that a training step has no place for."""
     if not policy_of(recipe.policy).ours:
-        hint = "leave --policy away, or convert an exported training graph"
+        hint = "omit --policy, or convert an exported training graph"
         raise AmpError("AMP303", f"policy '{recipe.policy}' has no rules for gradients", hint=hint)
     for name in recipe.set():
         if name in MEANINGLESS:
-            hint = f"leave it away: {MEANINGLESS[name]}"
+            hint = f"omit it: {MEANINGLESS[name]}"
             raise AmpError("AMP301", f"{name} has no meaning for a training step", hint=hint)
     return recipe
 

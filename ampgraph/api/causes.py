@@ -14,7 +14,7 @@ from ..numerics.metrics.judged import scale_of
 from ..numerics.metrics.metric import Metric
 from ..numerics.trace.magnified import magnified
 from ..numerics.trace.ranking import Ranking
-from ..numerics.trace.suspects import Inquest, Suspect, option
+from ..numerics.trace.suspects import Inquest, Suspect
 from ..numerics.trace.switched import RUNS, Attribution, SwitchedSession, attribute
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _suspect(unit: Switched, error: float, found: Attribution, tracer: Tracer, i
     label = unit.node or next(iter(unit.outputs), unit.kind)
     return Suspect(
         label, unit.kind, "", "/".join(unit.inside), inquest.low_type, (), (), why,
-        tuple(map(option, dict.fromkeys(patterns))),
+        tuple(dict.fromkeys(patterns)),
     )  # fmt: skip
 
 

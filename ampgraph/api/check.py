@@ -1,35 +1,41 @@
-"""The check with which a conversion ends: a strict run of the result, in a child process with limits."""
+"""A conversion with the check with which it ends: a strict run of the result, in a child process with limits.
+
+Where that is asked for, a result that misses is repaired: what is to blame is held in float32 by the ranges of the
+samples, by what the check has tried, then by tune's search.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import json
 import math
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from ..core.collector import quiet_collector
 from ..core.errors import AmpError, is_number, nearest
+from ..core.files import refusals_reported
 from ..core.graph import LOW, Graph, StepGraph
 from ..core.plan import Plan
-from ..core.recipe import Recipe
-from ..core.verdict import TOLERANCES, UNCHECKED, CheckVerdict, unchecked
+from ..core.progress import Progress, silent
+from ..core.verdict import OK, TOLERANCES, CheckVerdict, unchecked
+from ..formats import adapters
+from ..formats.checks import faults_reported
 from ..numerics.metrics.custom import Function, address_of
 from ..numerics.metrics.metric import metric_of
+from ..numerics.tune.search import BUDGET
+from ..runtime.child import in_child
 from ..runtime.data import save_npz
 from .check_request import Request
 from .kinds import Data, Feeds, PathLike
 from .measuring import Measuring
-from .opening import CPU, died
+from .steps import SUFFIXES, Checking, Conversion, Job, finished, made, report
 
 MODES = ("auto", "off", "require")
 DEFAULT = "AMPGRAPH_CHECK"  # the variable that says the mode where nothing else does
@@ -39,32 +45,48 @@ SECONDS, MEMORY = 60.0, 4 << 30  # the budget of a check: what passes it is not 
 SHARES = 0.5, 0.75  # of the time for samples, generated or the user's; the rest is for opening models, and for causes
 WHOLE = 0.9  # of the time by which a search for repairs ends; the rest is for starting the process
 SLACK = 2 << 30  # beyond the budget, for what the runtime holds besides weights and values
-CRASHED = "the run crashed"
 RUNTIMES = {"ONNX": "onnxruntime", "MindIR": "mindspore"}  # by format, what a model is run with
 COPIES = 2.5  # of the float32 weights: both models, and what a runtime packs
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ampgraph.api.check_run import main; "
+SEARCHING = 600.0  # seconds that tune's search may take, by what one strict run took
 
 
-@dataclass(frozen=True)
-class Checking:
-    """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
-    None: the check's own measure."""
+def convert_and_check(job: Job, progress: Progress = silent) -> Conversion:
+    """Does a job, checks the result, and repairs it where it has missed and that is asked for.
 
-    mode: str | None = "off"
-    tolerance: float | None = None
-    repair: bool = False
-    metric: str | Function | None = None
+    Raises AmpError for every mistake in the model or in what was asked."""
+    job = replace(job, checking=resolved(job.checking), measuring=again(job.measuring, job.checking.repair))
+    with quiet_collector(), faults_reported(job.model):
+        done = made(job, progress)
+        mode = mode_of(done)
+        if mode == "require" or (mode and job.checking.repair):  # nothing is written before it is known what
+            done = replace(done, verdict=trial(done, progress))
+            if job.checking.repair and job.plan is None:
+                done = repaired(done, progress)
+            if mode == "require" and done.verdict is not None and not done.verdict.stands:
+                done = replace(done, output=None)
+                return replace(done, summary=report(done))
+            return finished(done, progress)
+        done = finished(done, progress)
+        if not mode or done.output is None:
+            return done
+        verdict = verdict_on(done, done.output, progress)
+        summary = None if done.summary is None else replace(done.summary, check=verdict)
+        return replace(done, verdict=verdict, summary=summary)
 
-    def resolved(self) -> Checking:
-        """With its mode. Raises AmpError AMP301 for a word that is none, AMP312 for a tolerance that is none."""
-        mode: object = self.mode if self.mode is not None else os.environ.get(DEFAULT) or "auto"
-        if not isinstance(mode, str) or mode not in MODES:
-            hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
-            raise AmpError("AMP301", f"--check {mode} is none", hint=hint)
-        given = self.tolerance
-        if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
-            raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
-        return replace(self, mode=mode, metric=_address(self.metric))
+
+# -- whether and how --------------------------------------------------------------------------------------------------
+
+
+def resolved(checking: Checking) -> Checking:
+    """With its mode. Raises AmpError AMP301 for a word that is none, AMP312 for a tolerance that is none."""
+    mode: object = checking.mode if checking.mode is not None else os.environ.get(DEFAULT) or "auto"
+    if not isinstance(mode, str) or mode not in MODES:
+        hint = nearest(str(mode), list(MODES)) or f"one of {', '.join(MODES)}"
+        raise AmpError("AMP301", f"--check {mode} is none", hint=hint)
+    given = checking.tolerance
+    if given is not None and not (is_number(given) and math.isfinite(given) and given > 0):
+        raise AmpError("AMP312", f"tolerance {given!r} is no positive number", hint="for example 1e-2")
+    return replace(checking, mode=mode, metric=_address(checking.metric))
 
 
 def _address(metric: str | Function | None) -> str | None:
@@ -79,29 +101,16 @@ def _address(metric: str | Function | None) -> str | None:
     return found
 
 
+def mode_of(done: Conversion) -> str:
+    """How a result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
+    mode, job = done.job.checking.mode or "", done.job
+    wanted = mode == "require" or (mode == "auto" and done.output is not None)
+    return mode if wanted and done.changed and not job.dry_run and lowers(done.plan) else ""
+
+
 def lowers(plan: Plan) -> bool:
     """Whether a plan makes anything low, so that there is something to check."""
     return any(decision.dtype in LOW for decision in plan.decisions)
-
-
-def check(
-    reference: PathLike, model: PathLike, plan: Plan, checking: Checking, measuring: Measuring, dims: Mapping[str, int],
-    recipe: Recipe | None = None,
-) -> CheckVerdict:  # fmt: skip
-    """Runs both files on a few samples, the user's or generated. ``recipe``: all that made the model, where that is
-    known: repairs are tried with it."""
-    data = measuring.data
-    tolerance = checking.tolerance or TOLERANCES.get(plan.dtype, TOLERANCES["float16"])
-    count = min(GENERATED if data is None else SAMPLES, measuring.samples or SAMPLES)
-    with _file_of(data) as given:
-        request = Request(
-            os.fspath(reference), os.fspath(model), given, count, dict(dims), tolerance,
-            SECONDS * SHARES[data is not None], MEMORY + SLACK,
-            checking.metric if isinstance(checking.metric, str) else None,
-            MORE if data is None and measuring.samples is None else 0,
-            SECONDS * WHOLE, None if recipe is None else recipe.to_dict(), plan.target,
-        )  # fmt: skip
-        return in_child(request)
 
 
 def beyond(graph: Graph) -> str:
@@ -132,12 +141,62 @@ class Replayed:
             yield feeds
 
 
-def replayed(data: Data) -> Data:
-    """Data that is there a second time."""
-    return Replayed(data) if isinstance(data, Iterator) else data
+def again(measuring: Measuring, often: bool) -> Measuring:
+    """With data that is there a second time, or, to repair, ``often``."""
+    data = measuring.data
+    if not isinstance(data, Iterator):
+        return measuring
+    return replace(measuring, data=list(data) if often else Replayed(data))
 
 
-@contextmanager
+# -- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def trial(done: Conversion, progress: Progress) -> CheckVerdict | None:
+    """The verdict on a file that is gone afterwards, beside the place of the result where it has one; None where there
+    is nothing to check."""
+    if not mode_of(done):
+        return None
+    folder = None if done.output is None else done.output.parent
+    reported = contextlib.nullcontext() if done.output is None else refusals_reported(done.output, done.job.option)
+    with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
+        tried = Path(scratch) / f"result{SUFFIXES[done.graph.format]}"
+        if not beyond(done.graph):
+            done.graph.save(tried, progress)
+        return verdict_on(done, tried, progress)
+
+
+def verdict_on(done: Conversion, written: Path, progress: Progress) -> CheckVerdict:
+    """What a strict run says of a file that was written, held against the model that was given."""
+    progress("checking", 0, 0)
+    if reason := beyond(done.graph):
+        return unchecked(reason)
+    with contextlib.ExitStack() as files:
+        reference = done.job.source
+        if reference is None:
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))
+            reference = Path(folder) / f"reference{SUFFIXES[done.graph.format]}"
+            adapters.load(done.job.model)[0].save(reference)
+        given = files.enter_context(_file_of(done.job.measuring.data))
+        return ask(request_for(done, reference, written, given))
+
+
+def request_for(done: Conversion, reference: PathLike, written: Path, given: str | None) -> Request:
+    """A run of both files on a few samples, the user's (a file or folder of them) or generated."""
+    checking, samples = done.job.checking, done.job.measuring.samples
+    return Request(
+        os.fspath(reference), os.fspath(written), given,
+        samples=min(GENERATED if given is None else SAMPLES, samples or SAMPLES),
+        dims=dict(done.job.recipe.dims if done.options is None else done.options.dims),
+        tolerance=checking.tolerance or TOLERANCES.get(done.plan.dtype, TOLERANCES["float16"]),
+        seconds=SECONDS * SHARES[given is not None],
+        metric=checking.metric if isinstance(checking.metric, str) else None,
+        more=MORE if given is None and samples is None else 0,
+        whole=SECONDS * WHOLE, recipe=done.made_with(), target=done.plan.target,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
 def _file_of(data: Data) -> Iterator[str | None]:
     """The samples as files: a child reads no iterable."""
     if data is None or isinstance(data, (str, os.PathLike)):
@@ -150,51 +209,69 @@ def _file_of(data: Data) -> Iterator[str | None]:
         yield folder
 
 
-def in_child(request: Request) -> CheckVerdict:
-    """The verdict of a process of its own, whose crash or time-out is none. Where it is only the opening that crashes,
-    this is a fault of the file if it is meant for the CPU."""
-    verdict, crashed = _asked(request)
-    if not crashed or not request.target:
-        return verdict
-    without, _ = _asked(replace(request, target=""))
-    if without.outcome == UNCHECKED:
-        return verdict
-    return died(request) if request.target == CPU else without
+def ask(request: Request) -> CheckVerdict:
+    """The verdict of a process of its own, whose crash or time-out is none."""
+    from .check_run import answer_request
+
+    ended = in_child(answer_request, request, seconds=SECONDS, memory=MEMORY + SLACK)
+    return CheckVerdict.from_dict(ended.answers[-1]) if ended.answers else unchecked(ended.said)
 
 
-def _asked(request: Request) -> tuple[CheckVerdict, bool]:
-    """The answer of a process, and whether it crashed without one."""
-    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
-        asked, answer = Path(folder, "request.json"), Path(folder, "verdict.jsonl")
-        asked.write_text(request.to_json(), encoding="utf-8")
-        paths = json.dumps([os.path.abspath(path) for path in sys.path])
-        words = [sys.executable, "-I", "-c", f"{START}main({str(asked)!r}, {str(answer)!r})", paths]
-        ended = _run(words)
-        lines = answer.read_text(encoding="utf-8").splitlines(keepends=True) if answer.is_file() else []
-        whole = [line for line in lines if line.endswith("\n")]
-        if whole:
-            return CheckVerdict.from_dict(json.loads(whole[-1])), False
-        return unchecked(ended), ended.startswith(CRASHED)
+# -- repairs ----------------------------------------------------------------------------------------------------------
 
 
-def _run(words: list[str]) -> str:
-    """Runs a child to its end or to that of its time; how it ended, in words."""
-    try:
-        child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )  # fmt: skip
-    except OSError as error:
-        return f"no process could be started: {error.strerror or error}"
-    try:
-        _, said = child.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"the run took more than {SECONDS:g} seconds"
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.communicate()
-    code = child.returncode
-    if code < 0:
-        return f"{CRASHED}: {signal.strsignal(-code) or f'signal {-code}'}"
-    last = (said.strip().splitlines() or [""])[-1]
-    return f"the run failed: {last or f'exit status {code}'}"
+def repaired(missed: Conversion, progress: Progress) -> Conversion:
+    """The first of some conversions that is right; the one that is given where none is."""
+    verdict = missed.verdict
+    if verdict is None or verdict.ok or not (verdict.refused or verdict.samples):
+        return missed
+    if not verdict.refused and missed.graph.format != "ONNX":
+        return replace(missed, verdict=replace(verdict, reason=f"{missed.graph.format} models are not repaired"))
+    for way in (by_patterns,) if verdict.refused else (by_ranges, by_patterns, by_search):
+        found = way(missed.job, verdict, progress)
+        if found is not None and found.verdict is not None and found.verdict.ok:
+            return found
+    return missed
+
+
+def by_ranges(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
+    """The conversion steered by the ranges of the samples on which it missed; None where it was steered already."""
+    if job.recipe.ranges is not None or job.measuring.given():
+        return None
+    done = made(replace(job, measuring=Measuring(samples=missed.samples)), progress)
+    held = {(d.scope, d.index): d.why.text for d in done.plan.decisions if d.why.rule == "range" and d.index >= 0}
+    return _tried(done, missed, tuple(held.values()), progress)
+
+
+def by_patterns(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
+    """The conversion with what the check has found, and tried."""
+    return _holding(job, missed, missed.mended_by, progress) if missed.mended_by else None
+
+
+def by_search(job: Job, missed: CheckVerdict, progress: Progress) -> Conversion | None:
+    """The conversion with what `tune` finds; None where that would take too long, or finds nothing."""
+    from .tune import tune
+
+    count, limit = missed.samples, missed.tolerance or 0.0
+    if not missed.exceeded or job.optimize:  # the names of an optimised model are not those of the one that is given
+        return None
+    if BUDGET * count * missed.seconds > SEARCHING:
+        return None
+    data, metric = job.measuring.data, job.checking.metric or "l2"
+    tuned = tune(
+        job.model, recipe=job.recipe, data=data, tolerance=limit, metric=metric, samples=count, progress=progress
+    )
+    return _holding(job, missed, tuned.patterns, progress) if tuned.met else None
+
+
+def _holding(job: Job, missed: CheckVerdict, patterns: tuple[str, ...], progress: Progress) -> Conversion:
+    """The conversion with more in float32."""
+    recipe = replace(job.recipe, fp32=(*job.recipe.fp32, *patterns))
+    return _tried(made(replace(job, recipe=recipe), progress), missed, patterns, progress)
+
+
+def _tried(done: Conversion, of: CheckVerdict, held: tuple[str, ...], progress: Progress) -> Conversion:
+    """The conversion with its verdict, and what it holds in it; where nothing is low any more, on the samples that the
+    first one missed on."""
+    exact = CheckVerdict(OK, 0.0, of.tolerance, of.samples, of.generated, of.output, seconds=of.seconds)
+    return replace(done, verdict=replace(trial(done, progress) or exact, held=held))

@@ -142,11 +142,11 @@ class _Check:
         if is_mindir(self.model):
             return
         try:
-            found = refusal(self.model, "")
+            found = refusal(self.model)
         except AmpError as error:
             self.skipped["opens"] = error.message
             return
-        if found is not None and not found.optimised:
+        if found is not None and not found.died and (found.lacks_kernel or not found.optimised):
             self.skipped["opens"] = f"the CPU does not: {found.said}"
             return
         hint = "inspect --runtime PYTHON tells what becomes of it on its own target"

@@ -1,16 +1,14 @@
 """What the child of a check runs: a strict run beside the reference, and the nodes to blame where it misses.
 
-It reads its request from one file and writes verdicts to another, a line of JSON each: the last whole line counts, so
-that a search for nodes that crashes leaves the verdict standing.
+It answers more than once, and the last answer counts, so that a search for nodes that crashes leaves the verdict
+standing.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +33,7 @@ from .judging import Watched, counted, judged, unsure
 from .kinds import Model
 from .mending import repair_of
 from .near_limit import near_the_limit
-from .opening import refused
+from .opening import seen_by_users, stopped_on_cpu
 from .opening_repair import with_repair
 from .pairs import OnnxPair, Pair, paired
 from .stream_tried import with_stream_tried
@@ -47,49 +45,37 @@ SENSITIVITY = 10.0  # seconds for runs on rounded inputs
 LEAST = 16  # runs with few nodes low that are worth beginning
 
 
-def main(request_path: str, result_path: str) -> None:
+def answer_request(request: Request, tell: Callable[[object], None]) -> None:
     """Does one request. What stops a search for nodes leaves the verdict standing."""
-    request = Request.read(request_path)
-    limit_memory(request.memory)
-    with open(result_path, "w", encoding="utf-8") as file:
-        given: list[CheckVerdict] = []
+    given: list[CheckVerdict] = []
 
-        def answer(verdict: CheckVerdict) -> None:
-            given.append(verdict)
-            file.write(json.dumps(verdict.to_dict()) + "\n")
-            file.flush()
+    def answer(verdict: CheckVerdict) -> None:
+        given.append(verdict)
+        tell(verdict.to_dict())
 
-        try:
-            run(request, answer)
-        except (AmpError, MemoryError) as error:
-            if not given or not given[-1].missed:
-                memory = "it needs more memory than the check may take"
-                answer(unchecked(error.message if isinstance(error, AmpError) else memory))
-
-
-def limit_memory(size: int) -> None:
-    """Allocations beyond ``size`` bytes fail, where the system can do that."""
     try:
-        import resource
-    except ImportError:  # Windows
-        return
-    if sys.platform == "linux":  # elsewhere the limit counts nothing, or address space that is only reserved
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        run(request, answer)
+    except (AmpError, MemoryError) as error:
+        if not given or not given[-1].missed:
+            memory = "it needs more memory than the check may take"
+            answer(unchecked(error.message if isinstance(error, AmpError) else memory))
 
 
 def run(request: Request, answer: Callable[[CheckVerdict], None]) -> None:
     """Compares two files, answers, and answers again when it knows which nodes are to blame, and what mends them."""
-    until = time.monotonic() + request.whole
+    until, lacking = time.monotonic() + request.whole, ""
     if request.target and not is_mindir(request.model):
-        verdict = refused(request)
+        verdict, lacking = seen_by_users(request)
         if verdict is not None:
             answer(verdict)
             answer(with_repair(verdict, request, until))
             return
     pair = paired(request.reference, request.model, "cpu")
+    if request.target and isinstance(pair, OnnxPair):
+        lacking = lacking or stopped_on_cpu(pair.result.dataflow())
     count = max(request.samples, request.more)
     drawn = load_samples(pair.reference, request.data, count=count, dims=request.dims)
-    judge(pair, drawn, request, answer, request.reference, until)
+    judge(pair, drawn, request, lambda found: answer(replace(found, on_cpu=lacking)), request.reference, until)
 
 
 def judge(
@@ -140,7 +126,7 @@ def judge(
             verdict = doubted(verdict, near_the_limit(pair, drawn, request.seconds / 4))
             answer(verdict)
         if verdict.doubtful:
-            answer(with_stream_tried(verdict, source, request.how, pair, again, until))
+            answer(with_stream_tried(verdict, source, request.recipe, pair, again, until))
         return
     finding = FaultSearch(pair, counting(outputs), request.tolerance, BLAMED, asked=False)
     answer_for(verdict, finding, drawn, again, request, answer, source, until)
@@ -174,7 +160,7 @@ def answer_for(
     finding.look(drawn, None)
     verdict = blamed(verdict, finding)
     answer(verdict)
-    recipe = request.how
+    recipe = request.recipe
     if recipe is not None:
         found = repair_of(source, recipe, finding, again, drawn, until, verdict.seconds * verdict.samples)
         verdict = verdict if found is None else repaired(verdict, found)
@@ -281,14 +267,13 @@ def blamed(verdict: CheckVerdict, finding: FaultSearch) -> CheckVerdict:
     if suspect is None:
         return verdict
     place = " ".join(filter(None, (suspect.operator, suspect.node, f"in {suspect.inside}" * bool(suspect.inside))))
-    suggested = dict.fromkeys(text for found in finding.suspects for text in found.suggestion)
+    suggested = dict.fromkeys(pattern for found in finding.suspects for pattern in found.patterns)
     chaotic = verdict.sensitivity is not None
-    return replace(verdict, first=place, why=suspect.why, suggestion=() if chaotic else tuple(suggested))
+    return replace(verdict, first=place, why=suspect.why, suggested=() if chaotic else tuple(suggested))
 
 
 def repaired(verdict: CheckVerdict, found: Mended) -> CheckVerdict:
     """The verdict with what mends it in the place of what was suggested, or with why there is nothing."""
     if found.repair is None:
         return replace(verdict, unrepaired=found.none)
-    options, error = found.repair.options, found.repair.error
-    return replace(verdict, repair=options, repaired_error=error, suggestion=())
+    return replace(verdict, mended_by=found.repair.patterns, repaired_error=found.repair.error, suggested=())

@@ -15,13 +15,12 @@ from ..core.progress import Progress, silent
 from ..core.recipe import OF_READING, OPTIONS, Given, OtherFields, Recipe
 from ..core.spellings import KEEP_IO
 from ..core.verdict import CheckVerdict, PrecisionWarning
-from .check import Checking
+from .check import convert_and_check
 from .keywords import recipe_for, takes_recipe
 from .kinds import Data, FromPath, InMemory, Model, OutPath, PathLike
 from .measuring import Measuring
 from .pictures import picture_conversion, refuse_page
-from .repair import convert_and_repair
-from .steps import Job
+from .steps import Checking, Job
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -135,7 +134,7 @@ def convert(
         checking=Checking(check, tolerance, repair, metric), metadata=metadata, report=html is not None,
         optimize=optimize,
     )  # fmt: skip
-    done = convert_and_repair(job, progress or silent)
+    done = convert_and_check(job, progress or silent)
     picture_conversion(html, done.graph, done.summary, done.choices)
     _announce(done.verdict, check)
     return done.model() if output is None else output
@@ -167,5 +166,5 @@ def _refuse_beside_plan(recipe: Recipe, given: Given, data: Data) -> None:
     found = [name for name in (*OPTIONS, KEEP_IO) if name not in OF_READING and (name in words or name in recipe.set())]
     found += ["data"] if data is not None else []
     if found:
-        hint = "make the plan with it, or leave plan= away"
-        raise AmpError("AMP404", f"{found[0]}= cannot change a plan that is given", hint=hint)
+        hint = "make the plan with it, or omit plan="
+        raise AmpError("AMP404", f"{found[0]}= cannot change the given plan", hint=hint)

@@ -102,8 +102,8 @@ def decoding_of(pair: Pair, steps: int | None, cache: Sequence[str]) -> Decoding
             raise AmpError("AMP312", f"--cache {cache[0]} does nothing without steps", hint="add --steps N")
         return None
     if not is_whole(steps) or not 0 < steps <= MOST_STEPS:
-        raise AmpError("AMP312", f"{steps!r} steps are asked for", hint=f"ask for 1 to {MOST_STEPS:,}")
+        raise AmpError("AMP312", f"--steps {steps!r} is out of range", hint=f"give 1 to {MOST_STEPS:,}")
     if not isinstance(pair, OnnxPair):
-        raise AmpError("AMP304", "MindIR models are not run step by step yet", hint="leave --steps away")
+        raise AmpError("AMP304", "MindIR models are not run step by step yet", hint="omit --steps")
     inputs, outputs = pair.takes_of_reference(), pair.gives_of_reference()
     return Decoding(pair, decoder_of(inputs, outputs, find_pairs(inputs, outputs, cache)), int(steps))

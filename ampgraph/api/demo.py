@@ -20,7 +20,7 @@ def write_demo(folder: PathLike = FOLDER) -> tuple[Path, Path]:
     """
     place = Path(folder)
     if place.exists() and not place.is_dir():
-        raise AmpError("AMP105", "is no folder", where=str(place), hint="name another one")
+        raise AmpError("AMP105", "is not a folder", where=str(place), hint="name another one")
     with refusals_reported(place):
         place.mkdir(parents=True, exist_ok=True)
     for name in (MODEL, DATA):

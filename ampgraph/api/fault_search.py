@@ -57,9 +57,9 @@ class FaultSearch:
 
     def withdraw(self) -> None:
         """Suggests nothing: no choice of precision is known to help."""
-        self.born = None if self.born is None else replace(self.born, suggestion=())
+        self.born = None if self.born is None else replace(self.born, patterns=())
         self.born_too = ()
-        self.growth = tuple(replace(suspect, suggestion=()) for suspect in self.growth)
+        self.growth = tuple(replace(suspect, patterns=()) for suspect in self.growth)
 
     def anew(self) -> FaultSearch:
         """The same search, before it has found anything; for another pair as a rule."""

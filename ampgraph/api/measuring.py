@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
 from ..core.graph import Graph
@@ -11,8 +12,10 @@ from ..core.progress import Progress
 from ..core.ranges import Ranges
 from ..core.recipe import Recipe
 from ..numerics.inputs.samples import MOST_SAMPLES
-from ..planner.options import Options
 from .kinds import Data
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class Measuring:
         """Raises AmpError AMP311 for words that contradict each other or make no sense."""
         asked = self.given()  # without data, the run is on generated inputs
         if recipe.ranges is not None and asked:
-            hint = "ranges that are read need no run: leave one of the two away"
+            hint = "ranges that are read need no run: omit one of the two"
             raise AmpError("AMP311", f"--ranges and {asked[0]} exclude each other", hint=hint)
         if recipe.range_margin is not None and not asked and recipe.ranges is None:
             hint = "add --data DIR or --ranges FILE"
             raise AmpError("AMP311", "--range-margin does nothing without ranges", hint=hint)
         if self.samples is not None and not 0 < self.samples <= MOST_SAMPLES:
-            message = f"--samples {self.samples:,} is no number of samples"
+            message = f"--samples {self.samples:,} is out of range"
             raise AmpError("AMP311", message, hint=f"give 1 to {MOST_SAMPLES:,}")
 
     def steer(self, options: Options, graph: Graph, progress: Progress | None = None) -> Options:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ..core.recipe import Recipe
 from ..core.repairs import SHOWN, Mended, Repair
 from ..numerics.trace.ranking import Ranking
-from ..numerics.trace.suspects import option
 from .fault_search import FaultSearch
 from .kinds import Model
 from .made_by import made_by
@@ -81,7 +80,7 @@ def mended(trials: Trials, found: FaultSearch, look: Look) -> Repair | None:
         if trial is None:
             return None
         if trial.outcome.ok:
-            return Repair(tuple(map(option, trial.patterns)), trial.outcome.error, str(trials.recipe))
+            return Repair(trial.patterns, trial.outcome.error, str(trials.recipe))
         if not trials.in_time or trial.patterns == held:
             return None
         held, seen = trial.patterns, trial.outcome

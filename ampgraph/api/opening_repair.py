@@ -15,7 +15,7 @@ from ..core.verdict import CheckVerdict
 from ..numerics.graphs import load_onnx
 from ..oplists.traits import has
 from .check_request import Request
-from .opening import refusal
+from .opening import CPU, refusal
 from .steps import Job, run
 
 
@@ -23,7 +23,7 @@ def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckV
     """The verdict with the first kind of operators that, held in float32, lets the file open: the rarest come first.
 
     ``until``: as `time.monotonic` tells it, when to end."""
-    recipe, count, seconds = request.how, 0, 0.0
+    recipe, count, seconds = request.recipe, 0, 0.0
     if recipe is None:
         return verdict
     for kind in _low_kinds(request.model):
@@ -32,7 +32,7 @@ def with_repair(verdict: CheckVerdict, request: Request, until: float) -> CheckV
             return replace(verdict, unrepaired=f"none found in {count} conversions; the time is up")
         pattern, count = f"op:{kind}", count + 1
         if _opens(request, replace(recipe, fp32=(*recipe.fp32, pattern))):
-            return replace(verdict, repair=(f"--fp32 {pattern}",))
+            return replace(verdict, mended_by=(pattern,))
         seconds = max(seconds, time.monotonic() - start)
     return replace(verdict, unrepaired=f"none found in {count} conversions")
 
@@ -43,7 +43,8 @@ def _opens(request: Request, recipe: Recipe) -> bool:
         path = Path(folder) / "tried.onnx"
         try:
             run(Job(request.reference, recipe)).graph.save(path)
-            return refusal(str(path), request.target) is None
+            found = refusal(str(path))
+            return found is None or (found.lacks_kernel and request.target != CPU)
         except AmpError:  # the pattern is of a node that convert itself made
             return False
 

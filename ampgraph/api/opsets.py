@@ -7,6 +7,7 @@ keeps an operator in float32.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
@@ -15,10 +16,11 @@ from ..core.plan import Note, Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
 from ..formats import adapters
-from ..planner.opsets import later_opsets, off_target
-from ..planner.options import Options
 from ..report.summary import choices
 from . import pipeline
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 AUTO = "auto"
 Score = tuple[int, int, int]
@@ -49,6 +51,8 @@ def moved(graph: Graph, recipe: Recipe, options: Options | None, low_io: frozens
 
 
 def _without_kernel(graph: Graph, options: Options, low_io: frozenset[str]) -> set[str]:
+    from ..planner.opsets import off_target
+
     copy = adapters.copied(graph)
     copy.prepare()
     return off_target(copy.dataflow(options.dtype, low_io), options)
@@ -67,6 +71,8 @@ def at_given(graph: Graph, recipe: Recipe, progress: Progress = silent) -> Graph
 
 def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Progress) -> Moved:
     """Tries every opset at which something becomes possible that is not today."""
+    from ..planner.opsets import later_opsets, off_target
+
     progress("looking for an opset", 0, 0)
     trial, flow = pipeline.planned(adapters.copied(graph), options, low_io)
     given = flow.opset

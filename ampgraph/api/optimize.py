@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -15,12 +16,14 @@ from ..formats import adapters
 from ..formats.onnx import copying
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..planner.options import Options
 from ..runtime.fusing import Counter, best_fused, node_count
 from ..runtime.optimized import kind_of, walk
 from ..runtime.optimizing import SIZE_LIMIT, NotOptimized
 from . import pipeline
 from .opsets import Moved
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 Optimize = bool | str
 """Whether to, or the Python of an environment whose onnxruntime does it."""
@@ -37,11 +40,11 @@ def optimised(graph: Graph, wanted: Optimize, options: Options | None, progress:
         return Moved(graph)
     if options is None:
         hint = "a plan is of the graph as it is: optimise and plan in one go"
-        raise AmpError("AMP404", "optimize= cannot change a plan that is given", hint=hint)
+        raise AmpError("AMP404", "optimize= cannot change the given plan", hint=hint)
     if not isinstance(graph, OnnxGraph):
-        raise AmpError("AMP304", f"{graph.format} models are not for ONNX Runtime", hint="leave --optimize away")
+        raise AmpError("AMP304", f"{graph.format} models are not for ONNX Runtime", hint="omit --optimize")
     if not any(kind.startswith(OWN) for kind in options.kernels.entries):
-        hint = "leave --optimize away: it fuses by itself when it loads the model"
+        hint = "omit --optimize: it fuses by itself when it loads the model"
         raise AmpError("AMP304", f"{options.target} has none of ONNX Runtime's own operators", hint=hint)
     if low := _low_types(graph, options):
         return Moved(graph, (Note("optimize", "", f"not done: the model holds {low} already"),))
@@ -73,7 +76,7 @@ def _fused(graph: OnnxGraph, python: str, options: Options) -> Moved:
         found = best_fused(_proto(graph), options.kernels.provider, lambda made: runs_on(options, made), python=python)
     except NotOptimized as why:
         code = "AMP501" if why.elsewhere else "AMP502"
-        hint = "name an environment that has it with --runtime PYTHON, or leave --optimize away"
+        hint = "name an environment that has it with --runtime PYTHON, or omit --optimize"
         raise AmpError(code, f"ONNX Runtime does not optimise the model: {why}", hint=hint) from why
     by = found.counter.provider.removesuffix("ExecutionProvider")
     if not found.how:

@@ -1,9 +1,12 @@
-"""What a conversion does to a graph: a plan is made or followed, and the passes run."""
+"""What a conversion does to a graph: a plan is made or followed, and the passes run.
+
+The planner is imported where a plan is made: one that is given is followed without it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..core.annotations import pinned_in
 from ..core.dataflow import Dataflow
@@ -11,25 +14,33 @@ from ..core.errors import AmpError
 from ..core.graph import DescribedGraph, Graph, StepGraph
 from ..core.low_types import low_type
 from ..core.pass_ import Pass, run
-from ..core.plan import Note, Plan, Rewrite
+from ..core.plan import Note, Plan
+from ..core.rewrites import Rewrite
+from ..oplists.traits import traits
 from ..passes.pipeline import default_pipeline
 from ..passes.portable_checks import PortableChecks
 from ..passes.rewrite_regions import RewriteRegions
-from ..planner.guards.weights import exceeds
-from ..planner.options import Options
-from ..planner.steps import find_rewrites, make_plan
+from ..rules.stored import exceeds
+from ..rules.together import rounded_together
+
+if TYPE_CHECKING:
+    from ..planner.options import Options
 
 
-def prepare(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
-    """Sorts the graph and rewrites the norms that are better written as one operator; a dataflow of the result."""
+def rewritten(graph: Graph, options: Options, low_io: frozenset[str]) -> tuple[Dataflow, list[Rewrite]]:
+    """Sorts a graph and edits it by what `find_rewrites` finds: a dataflow of the result, and what was done."""
     graph.prepare()
     graph.refuse_training()
-    flow = graph.dataflow(options.dtype, low_io)
-    rewrites = find_rewrites(flow, options)
-    if rewrites:
-        RewriteRegions(tuple(rewrites), options.dtype)(graph)
-        flow = graph.dataflow(options.dtype, low_io)
-    return flow, rewrites
+    from ..planner.steps import find_rewrites
+
+    rewrites = find_rewrites(graph.dataflow(options.dtype, low_io), options)
+    return carried_out(rewrites, graph, options.dtype, low_io), rewrites
+
+
+def carried_out(rewrites: Sequence[Rewrite], graph: Graph, dtype: str, low_io: frozenset[str]) -> Dataflow:
+    """A dataflow of a graph after rewrites, which are done once: they name nodes by their places before."""
+    RewriteRegions(tuple(rewrites), dtype)(graph)
+    return graph.dataflow(dtype, low_io)
 
 
 def heeding(graph: Graph, options: Options) -> Options:
@@ -40,7 +51,7 @@ def heeding(graph: Graph, options: Options) -> Options:
 def planned(
     graph: Graph, options: Options, low_io: frozenset[str], *, passing: bool = False
 ) -> tuple[Plan, Dataflow]:  # fmt: skip
-    """The plan of a graph, which is left with its norms rewritten, and the dataflow that the plan speaks of.
+    """The plan of a graph, which is left `rewritten` as the plan says, and the dataflow that the plan speaks of.
 
     ``passing``: nobody keeps the plan, so that it bears no digest and fits no other graph."""
     graph.prepare()
@@ -56,11 +67,13 @@ def settled_plan(
     options = heeding(graph, options)
     if options.ranges is not None:
         options.ranges.check(digest)
-    flow, rewrites = prepare(graph, options, low_io)
+    flow, rewrites = rewritten(graph, options, low_io)
     if low_io and options.dtype == "bfloat16" and 0 < flow.opset < 13:
         raise AmpError(
             "AMP305", f"opset {flow.opset} has no Cast to bfloat16 for --io", hint="add --opset 13, or use float16"
         )
+    from ..planner.steps import make_plan
+
     plan = make_plan(flow, options, digest)
     plan.rewrites, plan.low_io, plan.opset = rewrites, sorted(low_io), options.moved_to
     plan.notes += [Note("repaired", "", text) for text in graph.repairs()]
@@ -71,8 +84,9 @@ def settled_plan(
     return plan, flow
 
 
-def followed(plan: Plan, graph: Graph) -> Dataflow:
-    """Checks that a given plan is this model's, rewrites its norms, and returns the dataflow that it speaks of."""
+def followed(plan: Plan, graph: Graph) -> tuple[Plan, Dataflow]:
+    """Carries out the rewrites of a plan that is given, if it is this model's. The plan, with what one of an older
+    format does not say, and the dataflow that it speaks of."""
     graph.prepare()
     graph.settle_shapes()
     graph.refuse_training()
@@ -83,12 +97,11 @@ def followed(plan: Plan, graph: Graph) -> Dataflow:
             hint="make a plan for this model, or give the one it was made for",
         )
     low_io = frozenset(plan.low_io)
-    flow = graph.dataflow(plan.dtype, low_io)
-    _refuse_other_weights(plan, flow)
-    if plan.rewrites:
-        RewriteRegions(tuple(plan.rewrites), plan.dtype)(graph)
-        flow = graph.dataflow(plan.dtype, low_io)
-    return flow
+    _refuse_other_weights(plan, graph.dataflow(plan.dtype, low_io))
+    flow = carried_out(plan.rewrites, graph, plan.dtype, low_io)
+    if plan.together is None:  # as every version decided that wrote format 1, when it applied a plan
+        plan = replace(plan, together=rounded_together(flow, traits(), plan.dtype, plan.weights))
+    return plan, flow
 
 
 def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:

@@ -98,7 +98,7 @@ def opened(model: PathLike | ModelProto, device: str = "auto", strict: bool = Fa
     refuse_device(device, ONNX_DEVICES, "ONNX")
     if strict:
         if device not in ("auto", "cpu"):
-            raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="leave one of the two away")
+            raise AmpError("AMP323", f"--strict runs on the CPU, not on {device}", hint="omit one of the two")
         from ..numerics.strict.session import StrictSession
 
         return StrictSession(model if isinstance(model, ModelProto) else os.fspath(model))

@@ -1,36 +1,35 @@
 """One conversion, for Python and the command line alike, as a list of steps:
 
-model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx -> check
+model.onnx -> read -> (opset) -> ranges -> plan -> passes -> report -> write -> model.O2.onnx
+
+What a check does behind it is in `check`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..core.collector import quiet_collector
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
-from ..core.files import refusals_reported, same_file, sources_of, text_file
+from ..core.files import same_file, sources_of, text_file
 from ..core.graph import Census, Graph, is_mindir
 from ..core.pass_ import Pass
 from ..core.plan import Plan
 from ..core.progress import Progress, silent
 from ..core.recipe import Recipe
-from ..core.verdict import CheckVerdict, unchecked
+from ..core.verdict import CheckVerdict
 from ..formats import adapters
 from ..formats.checks import faults_reported, refuse_overwriting
+from ..numerics.metrics.custom import Function
 from ..oplists.operators import OpLists
-from ..planner.alternatives import alternatives
-from ..planner.options import Options
-from ..planner.resolve import lists_of_plan, resolve
 from ..report.summary import Choices, Summary, choices, summarize
 from . import pipeline
-from .check import Checking, beyond, check, lowers, replayed
 from .frozen import frozen
 from .frozen import notes as frozen_notes
 from .interface import check_dims, low_interface
@@ -39,7 +38,21 @@ from .measuring import Measuring
 from .opsets import AUTO, moved
 from .optimize import Optimize, optimised
 
+if TYPE_CHECKING:
+    from ..planner.options import Options
+
 SUFFIXES = {"ONNX": ".onnx", "MindIR": ".mindir"}
+
+
+@dataclass(frozen=True)
+class Checking:
+    """How a conversion is checked. ``mode`` None: as the environment's AMPGRAPH_CHECK says, else ``auto``; ``metric``
+    None: the check's own measure."""
+
+    mode: str | None = "off"
+    tolerance: float | None = None
+    repair: bool = False
+    metric: str | Function | None = None
 
 
 @dataclass(frozen=True)
@@ -88,76 +101,113 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the dataflow that it speaks of. ``given``: somebody else made it, so that its faults are not ours."""
+    """A plan and the dataflow that it speaks of. ``own``: the lists that it was made by; None where somebody else made
+    it, so that its faults are not ours."""
 
     plan: Plan
     flow: Dataflow
-    lists: OpLists
-    given: bool
+    own: OpLists | None
+
+    @property
+    def lists(self) -> OpLists:
+        """The lists that it was made by, without a user's where somebody else made it."""
+        from ..planner.resolve import lists_of_plan
+
+        return lists_of_plan(self.plan) if self.own is None else self.own
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a job: the graph as it is now, the plan, whether anything changed, where it was written; the
-    verdict of the check, None where there was none; what was decided of each node, where a summary was asked for."""
+    """What became of a job.
 
+    Attributes:
+        graph: as it is now.
+        lists: those of the plan, where a summary is asked for.
+        options: with which the plan was made, measured ranges among them; None for a plan that was given.
+        changed: whether it differs from the model.
+        output: the file for it; None where there is none, or the check that had to be met was not.
+        before: what the model held, where a summary is asked for; ``choices``: what was decided of each node.
+        verdict: of the check, None where there was none.
+    """
+
+    job: Job
     graph: Graph
     back: adapters.Back
     plan: Plan
+    lists: OpLists | None
+    options: Options | None
     changed: bool
     output: Path | None
-    summary: Summary | None
-    verdict: CheckVerdict | None = None
+    before: Census | None = None
     choices: Choices | None = None
+    summary: Summary | None = None
+    verdict: CheckVerdict | None = None
 
     def model(self) -> object:
         """The result in the caller's kind of model."""
         return self.back(self.graph, self.changed)
 
+    def made_with(self) -> Recipe | None:
+        """The recipe, with the ranges that were measured for it; None where something else made the result too."""
+        job = self.job
+        if self.options is None or job.passes or job.optimize or job.recipe.opset == AUTO:
+            return None
+        return job.recipe if self.options.ranges is None else replace(job.recipe, ranges=self.options.ranges)
+
 
 def run(job: Job, progress: Progress = silent) -> Conversion:
-    """Does a job. Raises AmpError for every mistake in the model or in what was asked."""
-    job = replace(
-        job, checking=job.checking.resolved(), measuring=replace(job.measuring, data=replayed(job.measuring.data))
-    )
+    """Does a job, without its check. Raises AmpError for every mistake in the model or in what was asked."""
     with quiet_collector(), faults_reported(job.model):
-        plan, options = words(job)
-        output = place(job, plan, options)
-        graph, back = read(job, output, progress)
-        low_io = frozenset() if options is None else interface(graph, job.recipe)
-        before = graph.census() if job.report else None
-        count = frozen(graph, job.recipe)
-        as_given, first = graph, optimised(graph, job.optimize, options, progress)
-        recipe = job.recipe if plan is None or not plan.opset else replace(job.recipe, opset=plan.opset)
-        move = moved(first.graph, recipe, options, low_io, progress)
-        graph = move.graph
-        if options is not None:
-            options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
-        decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
-        decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
-        if job.report and options is not None:
-            decided.plan.notes += alternatives(decided.flow, options, decided.plan)
-        ranges = None if options is None else options.ranges
-        made = choices(decided.plan, decided.flow, decided.lists, ranges) if job.report else None
-        changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
-        checks = checking(job, decided.plan, changed, output)
-        verdict = trial(job, decided.plan, graph, options, output, progress) if checks == "require" else None
-        if verdict is not None and not verdict.stands:
-            output = None
-        summary = report(job, decided, output, graph, changed, before, made)
-        if verdict is None or verdict.stands:
-            write(job, decided.plan, options, output, graph, changed, progress)
-        if checks == "auto" and output is not None:
-            verdict = verdict_on(job, decided.plan, graph, options, output, progress)
-    if summary is not None:
-        summary = replace(summary, check=verdict)
-    return Conversion(graph, back, decided.plan, changed, output, summary, verdict, made)
+        return finished(made(job, progress), progress)
+
+
+def made(job: Job, progress: Progress = silent) -> Conversion:
+    """The result in memory. Raises AmpError as `run`."""
+    plan, options = words(job)
+    output = place(job, plan, options)
+    graph, back = read(job, output, progress)
+    low_io = frozenset() if options is None else interface(graph, job.recipe)
+    before = graph.census() if job.report else None
+    count = frozen(graph, job.recipe)
+    as_given, first = graph, optimised(graph, job.optimize, options, progress)
+    recipe = job.recipe if plan is None or not plan.opset else replace(job.recipe, opset=plan.opset)
+    move = moved(first.graph, recipe, options, low_io, progress)
+    graph = move.graph
+    if options is not None:
+        options = job.measuring.steer(replace(options, moved_to=move.opset), graph, progress)
+    decided = decide(graph, plan, options, low_io, job.plan_out is None, progress)
+    decided.plan.notes += [*first.notes, *move.notes, *frozen_notes(graph, decided.plan, count)]
+    if job.report and options is not None:
+        from ..planner.alternatives import alternatives
+
+        decided.plan.notes += alternatives(decided.flow, options, decided.plan)
+    ranges = None if options is None else options.ranges
+    lists = decided.lists if job.report else None
+    chosen = None if lists is None else choices(decided.plan, decided.flow, lists, ranges)
+    changed = edit(job, graph, decided, progress) or graph is not as_given or count > 0
+    return Conversion(job, graph, back, decided.plan, lists, options, changed, output, before, chosen)
+
+
+def finished(done: Conversion, progress: Progress = silent) -> Conversion:
+    """Writes the model, and with it the plan and the ranges where asked for: all or none. With its summary."""
+    done = replace(done, summary=report(done))
+    progress("writing", 0, 0)
+    job, output = done.job, done.output
+    with _texts(done):
+        if not job.dry_run and output is not None:
+            if done.changed or job.source is None:
+                done.graph.save(output, progress)
+            else:
+                done.graph.copy_unchanged(job.source, output)
+    return done
 
 
 def ready(
     model: Model, recipe: Recipe, measuring: Measuring, progress: Progress = silent
 ) -> tuple[Graph, Options, frozenset[str]]:
     """The steps before planning, for verbs that write nothing: a graph, how to plan it, what of its borders is low."""
+    from ..planner.resolve import resolve
+
     options = resolve(recipe, format_of(model))
     progress("reading", 0, 0)
     graph, _ = adapters.load(model)
@@ -173,10 +223,14 @@ def ready(
 def words(job: Job) -> tuple[Plan | None, Options | None]:
     """The plan that is given, or the options that one is made with; contradictions are refused before any work."""
     plan = Plan.read(job.plan) if isinstance(job.plan, str) else job.plan
-    options = resolve(job.recipe, format_of(job.model)) if plan is None else None
+    options = None
+    if plan is None:
+        from ..planner.resolve import resolve
+
+        options = resolve(job.recipe, format_of(job.model))
     job.measuring.check(job.recipe)
     if job.dry_run and job.measuring.out is not None:
-        hint = "leave --dry-run away to keep what is measured"
+        hint = "omit --dry-run to keep what is measured"
         raise AmpError("AMP311", "--ranges-out and --dry-run exclude each other", hint=hint)
     return plan, options
 
@@ -234,95 +288,37 @@ def decide(
     progress("planning", 0, 0)
     if options is not None:
         plan, flow = pipeline.planned(graph, options, low_io, passing=passing)
-        return Planned(plan, flow, options.lists, given=False)
+        return Planned(plan, flow, options.lists)
     assert plan is not None  # one of the two is there
-    return Planned(plan, pipeline.followed(plan, graph), lists_of_plan(plan), given=True)
+    return Planned(*pipeline.followed(plan, graph), None)
 
 
 def edit(job: Job, graph: Graph, decided: Planned, progress: Progress) -> bool:
     """Runs the passes; whether anything changed."""
     progress("converting", 0, 0)
     plan, flow = decided.plan, decided.flow
-    return pipeline.applied(graph, plan, flow, decided.given, job.passes, job.check_passes, job.metadata)
+    return pipeline.applied(graph, plan, flow, decided.own is None, job.passes, job.check_passes, job.metadata)
 
 
-def report(
-    job: Job, decided: Planned, output: Path | None, graph: Graph, changed: bool, before: Census | None,
-    made: Choices | None,
-) -> Summary | None:  # fmt: skip
+def report(done: Conversion) -> Summary | None:
     """The summary, where one was asked for."""
-    if before is None or made is None:
+    if done.before is None or done.choices is None or done.lists is None:
         return None
-    written = None if job.dry_run or output is None else str(output)
+    job = done.job
+    written = None if job.dry_run or done.output is None else str(done.output)
     model = os.fspath(job.source) if job.source is not None else "in memory"
-    return summarize(
-        decided.plan, made, before, graph.census(), decided.lists, model=model, output=written, changed=changed
-    )
-
-
-def write(
-    job: Job, plan: Plan, options: Options | None, output: Path | None, graph: Graph, changed: bool, progress: Progress
-) -> None:
-    """Writes the model, and with it the plan and the ranges where asked for: all or none."""
-    progress("writing", 0, 0)
-    with _texts(job, plan, options):
-        if job.dry_run or output is None:
-            return
-        if changed or job.source is None:
-            graph.save(output, progress)
-        else:
-            graph.copy_unchanged(job.source, output)
-
-
-def checking(job: Job, plan: Plan, changed: bool, output: Path | None) -> str:
-    """How the result is checked, empty where it is not: nothing is lowered or written, or nobody wants it."""
-    mode = job.checking.mode or ""
-    wanted = mode == "require" or (mode == "auto" and output is not None)
-    return mode if wanted and changed and not job.dry_run and lowers(plan) else ""
-
-
-def all_that_made(job: Job, options: Options | None) -> Recipe | None:
-    """The recipe of a job, with the ranges that were measured for it; None where something else made the result too."""
-    if options is None or job.passes or job.optimize or job.recipe.opset == AUTO:
-        return None
-    return job.recipe if options.ranges is None else replace(job.recipe, ranges=options.ranges)
-
-
-def trial(
-    job: Job, plan: Plan, graph: Graph, options: Options | None, output: Path | None, progress: Progress
-) -> CheckVerdict:
-    """The verdict on a file that is gone afterwards, beside the place of the result where it has one."""
-    folder = None if output is None else output.parent
-    reported = contextlib.nullcontext() if output is None else refusals_reported(output, job.option)
-    with reported, tempfile.TemporaryDirectory(prefix=".ampgraph-", dir=folder) as scratch:
-        tried = Path(scratch) / f"result{SUFFIXES[graph.format]}"
-        if not beyond(graph):
-            graph.save(tried, progress)
-        return verdict_on(job, plan, graph, options, tried, progress)
-
-
-def verdict_on(
-    job: Job, plan: Plan, graph: Graph, options: Options | None, written: Path, progress: Progress
-) -> CheckVerdict:
-    """What a strict run says of a file that was written, held against the model that was given."""
-    dims = dict(job.recipe.dims if options is None else options.dims)
-    recipe = all_that_made(job, options)
-    progress("checking", 0, 0)
-    if reason := beyond(graph):
-        return unchecked(reason)
-    with contextlib.ExitStack() as files:
-        reference = job.source
-        if reference is None:
-            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="ampgraph-"))
-            reference = Path(folder) / f"reference{SUFFIXES[graph.format]}"
-            adapters.load(job.model)[0].save(reference)
-        return check(reference, written, plan, job.checking, job.measuring, dims, recipe)
+    summary = summarize(
+        done.plan, done.choices, done.before, done.graph.census(), done.lists, model=model, output=written,
+        changed=done.changed,
+    )  # fmt: skip
+    return replace(summary, check=done.verdict)
 
 
 @contextlib.contextmanager
-def _texts(job: Job, plan: Plan, options: Options | None) -> Iterator[None]:
+def _texts(done: Conversion) -> Iterator[None]:
+    job, options = done.job, done.options
     with contextlib.ExitStack() as files:
-        files.enter_context(text_file(job.plan_out, plan.to_json, "--plan-out"))
+        files.enter_context(text_file(job.plan_out, done.plan.to_json, "--plan-out"))
         if options is not None and options.ranges is not None:
             files.enter_context(text_file(job.measuring.out, options.ranges.to_json, "--ranges-out"))
         yield

@@ -16,8 +16,7 @@ from ..core.graph import is_mindir
 from ..core.json_types import JsonObject
 from ..core.renamed import warn_renamed
 from ..core.shown import Shown
-from ..report.event_log import EventLog, check_events
-from ..report.step_log import StepLog, StepRow, check_log
+from ..report.step_log import EventLog, StepLog, StepRow, check_events, check_log
 from ..report.training import closing_lines, history_dict
 from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
@@ -213,7 +212,7 @@ def _opened(
         ("--cuda-graph", cuda_graph),
     ):  # fmt: skip
         if given:
-            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="leave it out for a .mindir file")
+            raise AmpError("AMP325", f"{option} is for steps of ONNX Runtime", hint="omit it for a .mindir file")
     if distributed is not None and launched()[1] > 1:
         message = "a .mindir file is trained by one process, and this is one of several"
         raise AmpError("AMP325", message, hint="start it without torchrun; MindSpore's own launcher is msrun")

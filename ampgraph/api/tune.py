@@ -109,7 +109,7 @@ def tune(
 
 def _check(model: Model, tolerance: float) -> None:
     if not (is_number(tolerance) and math.isfinite(tolerance) and tolerance > 0):
-        raise AmpError("AMP312", f"tolerance {tolerance!r} is no positive number", hint="for example 1e-2")
+        raise AmpError("AMP312", f"the tolerance must be a positive number, not {tolerance!r}", hint="for example 1e-2")
     if is_mindir(model):
         hint = "tune the ONNX model, or name nodes for `convert` with --fp32"
         raise AmpError("AMP304", "MindIR models are not tuned yet", hint=hint)

@@ -127,6 +127,6 @@ def _check(tolerance: float, nodes: int | None, cache: object, metric: str | Fun
     of_kind("cache", cache, (str, list, tuple), 'for example ["past_*=present_*"]')
     metric_of(metric)
     if not is_number(tolerance) or not tolerance >= 0 or math.isinf(tolerance):
-        raise AmpError("AMP312", f"tolerance {tolerance!r} is no number from 0 on", hint="for example 1e-2")
+        raise AmpError("AMP312", f"the tolerance must be 0 or more, not {tolerance!r}", hint="for example 1e-2")
     if nodes is not None and (not is_whole(nodes) or nodes < 0):
-        raise AmpError("AMP312", f"{nodes!r} nodes are asked for", hint="0 names none")
+        raise AmpError("AMP312", f"the number of nodes must be 0 or more, not {nodes!r}", hint="0 names none")

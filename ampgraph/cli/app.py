@@ -9,7 +9,7 @@ import typer
 
 from ..core.recipe_values import PATTERNS
 from ..core.version import __version__
-from . import check, convert, demo, diff, mixlist, numbers, reports, train, tune, verify
+from . import check, convert, demo, numbers, reports, train, verify
 from .terminal import guarded
 from .volume import with_volume
 
@@ -61,14 +61,14 @@ def ampgraph(
 app.command("convert", epilog=PATTERNS)(_command(convert.convert))
 app.command("inspect")(_command(reports.inspect))
 app.command("check")(_command(check.check))
-app.command("diff")(_command(diff.diff))
+app.command("diff")(_command(reports.diff))
 app.command("explain", epilog=PATTERNS)(_command(reports.explain))
 app.command("run")(_command(numbers.run))
 app.command("verify")(_command(verify.verify))
-app.command("tune", epilog=PATTERNS)(_command(tune.tune))
+app.command("tune", epilog=PATTERNS)(_command(verify.tune))
 app.command("demo")(_command(demo.demo))
 app.command("lists")(_command(reports.lists))
-app.command("export-mixlist")(_command(mixlist.export_mixlist))
+app.command("export-mixlist")(_command(reports.export_mixlist))
 app.command("build-step", epilog=PATTERNS)(_command(train.build_step))
 app.command("train")(_command(train.train))
 app.command("export-weights")(_command(train.export_weights))

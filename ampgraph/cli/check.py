@@ -57,7 +57,7 @@ def check(
 
     if form not in FORMATS:
         hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
-        raise AmpError("AMP301", f"--format {form} is none", hint=hint)
+        raise AmpError("AMP301", f"invalid value for --format: {form}", hint=hint)
     with progress() as bar:
         found, sizes = [], dict(dims(dim))
         for model in models:

@@ -1,23 +1,84 @@
-"""`ampgraph convert`: its arguments and printing."""
+"""`ampgraph convert`: its arguments and printing, and ``-`` as a model: stdin and stdout by files."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from ..core.errors import AmpError
 from ..core.metric_names import metrics_help
 from ..core.recipe import OF_READING, Given, flags, recipe_of
 from .completion import completes
 from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
-from .pipes import PIPE, piped
 from .terminal import done, progress, show, show_json, signals_wait
 
 if TYPE_CHECKING:
     from ..report.summary import Summary
+
+
+PIPE = "-"
+
+
+@dataclass(frozen=True)
+class Piped:
+    """The files that stand for what was given. ``result`` None: nothing goes to stdout."""
+
+    model: str
+    output: Path | None
+    result: Path | None = None
+
+    def deliver(self) -> None:
+        """Sends the result to stdout, if there is one and it goes there. Raises AmpError AMP105 for several files."""
+        if self.result is None or not self.result.is_file():
+            return
+        if len(list(self.result.parent.iterdir())) > 1:
+            message = "the weights are in a file of their own, and stdout takes one file"
+            raise AmpError("AMP105", message, where=PIPE, hint="name a file with -o")
+        sys.stdout.buffer.write(self.result.read_bytes())
+        sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _named_as_given(folder: str) -> Iterator[None]:
+    """An error about a file of a folder that is gone afterwards is one about ``-``."""
+    try:
+        yield
+    except AmpError as error:
+        if error.where.startswith(folder):
+            error.where = PIPE
+        raise
+
+
+@contextlib.contextmanager
+def piped(model: str, output: str | None, dry_run: bool) -> Iterator[Piped]:
+    """Files for a model and a result of which either may be ``-``; a model from stdin, which is ONNX, goes to stdout.
+
+    Raises AmpError AMP105 where stdout is a terminal.
+    """
+    if PIPE not in (model, output):
+        yield Piped(model, None if output is None else Path(output))
+        return
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder, _named_as_given(folder):
+        source, place = model, output
+        if model == PIPE:
+            source, place = str(Path(folder, "stdin.onnx")), output or PIPE
+            Path(source).write_bytes(sys.stdin.buffer.read())
+        if place != PIPE:
+            yield Piped(source, None if place is None else Path(place))
+            return
+        if sys.stdout.isatty() and not dry_run:
+            raise AmpError("AMP105", "a model cannot be printed on a terminal", where=PIPE, hint="name a file with -o")
+        result = Path(folder, "made", f"stdout{Path(source).suffix}")
+        result.parent.mkdir()
+        yield Piped(source, result, result)
+
 
 OutputOption = Annotated[
     str | None, typer.Option("-o", "--output", metavar="OUT", help="Default: MODEL.O2.onnx beside the input.")
@@ -124,11 +185,10 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
-        from ..api.check import Checking
+        from ..api.check import convert_and_check
         from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
-        from ..api.repair import convert_and_repair
-        from ..api.steps import Job
+        from ..api.steps import Checking, Job
 
     measuring = Measuring(data, samples, ranges_out)
     given = [*flags(name for name in fields if name not in OF_READING), *measuring.given()]
@@ -140,7 +200,7 @@ def convert(
             checking=Checking(check, tolerance, repair, metric), optimize=_optimizer(optimize, runtime),
         )  # fmt: skip
         refuse_page(html, model, output, data, plan_in, plan_out)
-        result = convert_and_repair(job, bar.part)
+        result = convert_and_check(job, bar.part)
         picture_conversion(html, result.graph, result.summary, result.choices)
         pipe.deliver()
         done()
@@ -169,8 +229,8 @@ def _refuse(model: str, loss_scale: str | None, plan_in: str | None, given: Sequ
     if loss_scale is not None:
         refuse_loss_scale(model, loss_scale)
     if plan_in and given:
-        hint = "leave it away, or leave --plan-in away"
-        raise AmpError("AMP404", f"{given[0]} cannot change a plan that is given", hint=hint)
+        hint = "omit it, or omit --plan-in"
+        raise AmpError("AMP404", f"{given[0]} cannot change the given plan", hint=hint)
 
 
 def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
@@ -178,5 +238,7 @@ def _optimizer(optimize: bool, runtime: str | None) -> bool | str:
     from ..core.errors import AmpError
 
     if runtime and not optimize:
-        raise AmpError("AMP404", "--runtime says who does --optimize, which is not given", hint="add --optimize")
+        raise AmpError(
+            "AMP404", "--runtime names the environment for --optimize, which is not given", hint="add --optimize"
+        )
     return optimize and (runtime or True)

@@ -22,10 +22,9 @@ def demo(folder: FolderArgument = "ampgraph-demo", as_json: JsonOption = False) 
     ampgraph demo somewhere/else
     """
     with signals_wait():
-        from ..api.check import Checking
+        from ..api.check import convert_and_check
         from ..api.demo import write_demo
-        from ..api.repair import convert_and_repair
-        from ..api.steps import Job
+        from ..api.steps import Checking, Job
         from ..api.verify import verify
         from ..core.installing import pip_install
         from ..core.recipe import Recipe
@@ -36,7 +35,7 @@ def demo(folder: FolderArgument = "ampgraph-demo", as_json: JsonOption = False) 
         model, data = write_demo(folder)
         made = model.with_name("digits_transformer.O2.onnx")
         job = Job(str(model), Recipe(), output=made, report=True, checking=Checking(None))
-        summary = convert_and_repair(job, bar.part).summary
+        summary = convert_and_check(job, bar.part).summary
         runs = importlib.util.find_spec("onnxruntime") is not None
         verified = verify(str(model), str(made), data=str(data), progress=bar.part) if runs else None
         done()

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from ..core.recipe import Given, recipe_of
+from ..core.recipe_values import dims
 from .completion import completes
-from .options import HtmlOption, JsonOption, ModelArgument, recipe_options
-from .terminal import progress, show, show_json, signals_wait
+from .options import (
+    DataOption,
+    DimOption,
+    HtmlOption,
+    JsonOption,
+    MetricOption,
+    ModelArgument,
+    SamplesOption,
+    SeedOption,
+    recipe_options,
+)
+from .terminal import done, progress, show, show_json, signals_wait
 
 
 @recipe_options("policy", "target", "lists", "dims")
@@ -82,7 +94,7 @@ def explain(
     """
     with signals_wait():
         from ..api.explain import explain_all
-        from ..report.explanations import explanation_lines
+        from ..report.explain import explanation_lines
 
     with progress() as bar:
         found = explain_all(model, node, recipe=recipe_of(None, fields), progress=bar.part)
@@ -98,6 +110,7 @@ def lists(
     operator: Annotated[
         str | None, typer.Argument(metavar="[OPERATOR]", help="An operator or a glob; all if not given.")
     ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="The planner's rules instead of the operators.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the lists in force: class, what the level does with it, why, and which line says so.
@@ -107,9 +120,79 @@ def lists(
     ampgraph lists Softmax --level auto
     ampgraph lists 'com.microsoft::*' --lists mine.toml
     ampgraph lists --policy mindspore --level O1
+    ampgraph lists --rules
     """
     from ..api.lists import lists as listed
-    from ..report.listing import listing_lines
+    from ..report.listing import listing_lines, rule_lines, rule_rows
 
+    if rules:
+        show_json([row.to_dict() for row in rule_rows()]) if as_json else show(rule_lines())
+        return
     rows = listed(operator, recipe=recipe_of(None, fields))
     show_json([row.to_dict() for row in rows]) if as_json else show(listing_lines(rows))
+
+
+@recipe_options("level", "policy", "lists")
+def export_mixlist(
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT.json", help="Where the list goes.")],
+    fields: Given,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the lists as CANN's modify_mixlist file, for its own mixed precision on Ascend (docs/ascend.md).
+
+    \b
+    ampgraph export-mixlist --level auto -o mixlist.json
+    ampgraph export-mixlist --policy mindspore --level auto -o mixlist.json
+    """
+    from ..api.mixlist import export_mixlist as export
+    from ..api.mixlist import mixlist_lines
+
+    mixlist = export(output, recipe=recipe_of(None, fields))
+    show_json({"output": output, **mixlist.to_dict()}) if as_json else show(mixlist_lines(mixlist, output))
+
+
+FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A model, or a plan (.json).")]
+SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one, made from the same model.")]
+
+
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option("--reference", metavar="MODEL", help="What both were made from: both are run strictly beside it."),
+]
+
+
+def diff(
+    first: FirstArgument,
+    second: SecondArgument,
+    reference: ReferenceOption = None,
+    data: DataOption = None,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
+    dim: DimOption = None,
+    metric: MetricOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Show in what two conversions of one model, or two plans for it, differ, and with --reference in error.
+
+    \b
+    ampgraph diff model.O1.onnx model.O2.onnx
+    ampgraph diff before.json after.json
+    ampgraph diff model.O1.onnx model.O2.onnx --reference model.onnx --data samples/
+
+    The exit code is 1 where they differ.
+    """
+    with signals_wait():
+        from ..api.diff import diff as compared
+        from ..report.diff import difference_lines
+
+    with progress() as bar:
+        bar.stage("reading")
+        found = compared(
+            first, second, reference=reference, data=data, samples=samples, seed=seed, dims=dict(dims(dim)),
+            metric=metric, progress=bar.part,
+        )  # fmt: skip
+        done()
+    show_json(found.to_dict()) if as_json else show(difference_lines(found))
+    if not found.alike:
+        sys.stdout.flush()
+        sys.exit(1)

@@ -51,7 +51,7 @@ def with_volume(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, quiet: bool = False, verbose: bool = False, **values: Any) -> None:
         if quiet and verbose:
-            raise AmpError("AMP301", "--quiet and --verbose exclude each other", hint="leave one of the two away")
+            raise AmpError("AMP301", "--quiet and --verbose exclude each other", hint="omit one of the two")
         _volume.set(Volume.QUIET if quiet else Volume.VERBOSE if verbose else Volume.USUAL)
         command(*args, **values)  # what it raises is said as loud
 

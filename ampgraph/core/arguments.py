@@ -30,13 +30,13 @@ def callables(name: str, value: object) -> None:
     for one in given:
         if not callable(one) or one is value:
             hint = f"{name}=[one, another]"
-            raise AmpError("AMP301", f"{name}= holds {one!r}, which is no function in a list", hint=hint)
+            raise AmpError("AMP301", f"{name}= holds {one!r}, which is not a function in a list", hint=hint)
 
 
 def a_callable(name: str, value: object) -> None:
     """Raises AmpError AMP301 for what cannot be called; None is not checked."""
     if value is not None and not callable(value):
-        hint = "give a function, or leave it away"
+        hint = "give a function, or omit it"
         raise AmpError("AMP301", f"{name}= is of type {type(value).__name__}, not a function", hint=hint)
 
 

@@ -99,6 +99,7 @@ class Unit:
     fixed_low: bool = False  # a boundary that the user asked to be low
     version: int = 0  # since_version of the operator's schema
     opset: int = 0  # of the operator's domain, where the operator stands
+    freed_at: int = 0  # where its opset has no Cast for it: the first one that has
     border: bool = False  # what crosses the border of a body or a function: it follows its neighbours
 
 
@@ -183,6 +184,7 @@ class Dataflow:
         self.memo: dict[object, Any] = {}
         """What readers have computed of it, gone with it."""
         self._parent: list[int] = []
+        self._by_place: dict[tuple[str, int], Op] = {}
         self._scalars: dict[int, float | None] = {}  # of stored tensors, by value: many nodes read one
 
     def fork(self) -> Dataflow:
@@ -216,7 +218,7 @@ class Dataflow:
     ) -> int:
         """Adds a unit, whose fields are those of `Unit`; its number."""
         unit = len(self.units)
-        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border))
+        self.units.append(Unit(unit, op, slot, admits, fixed, fixed_low, version, opset, border=border))
         self._parent.append(unit)
         return unit
 
@@ -265,6 +267,12 @@ class Dataflow:
         """The operators that have one of some roles, in their order; to be asked for once the model is read."""
         groups = [ops for role, ops in self._by_role.items() if role in roles]
         return groups[0] if len(groups) == 1 else sorted(chain(*groups), key=attrgetter("id"))
+
+    def at(self, scope: str, index: int) -> Op:
+        """The operator at a place that a plan names. Raises LookupError where there is none."""
+        if not self._by_place:
+            self._by_place.update({(self.scopes[op.scope].path, op.index): op for op in self.ops})
+        return self._by_place[scope, index]
 
     def readers(self, value: int) -> Iterator[Op]:
         """The operators that read a value (graph outputs are no operators)."""

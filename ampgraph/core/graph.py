@@ -75,13 +75,23 @@ class Editor(Protocol):
         """Puts a float32 -> low -> float32 pair between a value and the given uses."""
         ...
 
-    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
+    def weight(
+        self,
+        value: Value,
+        store: str,
+        dtype: str,
+        uses: Iterable[UseKey],
+        floor: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors.
+
+        ``factor``: it is multiplied by it in float64 before it is rounded, where that stays finite."""
         ...
 
-    def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds low parameters again, so that their errors cancel: those of a norm with stored statistics, or the
-        factor of a scaling with the operands of the product beside it."""
+    def round_together(self, op: Op, dtype: str) -> bool:
+        """Rounds the parameters of a norm with stored statistics, which were rounded one by one, again, so that their
+        errors cancel. False where it has no such four."""
         ...
 
     def bypass(self, op: Op) -> bool:
@@ -101,17 +111,21 @@ class NodeEditor(Editor, Protocol):
         self,
         kind: str,
         inputs: Sequence[Value | None],
-        dtypes: Sequence[str],
+        dtypes: Sequence[str | Value],
         attributes: Mapping[str, Attribute] | None = None,
         *,
         scope: int = -1,
-        behind: Op | None = None,
+        behind: Op | Value | None = None,
         name: str = "",
+        node: str = "",
+        of: Op | None = None,
+        shaped: bool = False,
     ) -> list[Value]:
         """Puts an operator (``Add``, ``com.microsoft::Gelu``) behind all that it reads, and behind ``behind``.
 
-        Its results, which every verb takes, have the types ``dtypes``, and are called ``name`` or what is left of it.
-        ``scope``: where it stands; by default where its first input does."""
+        Its results, which every verb takes, have the types ``dtypes``, or what the file says of a value (``shaped``:
+        of its shape too), and are called ``name``, as the operator is ``node``, or what is left of it. ``scope``: where
+        it stands; by default where its first input does. ``of``: it has the metadata of that operator."""
         ...
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
@@ -142,12 +156,28 @@ class NodeEditor(Editor, Protocol):
         ``results``: what its bodies give out for it, each made in another of them."""
         ...
 
-    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
-        """``clip``: writes a Clip as Max and Min. ``cast``: takes a Cast away that does nothing. ``mask``: takes
-        from a mask its largest number in each row. ``bias``, ``power``,
-        ``scale``: puts the constants of the operators behind a product into its stored operands; ``nodes`` are all of
-        these, with identities that fall away, and end with the one whose result the product takes over. False for
-        nodes that are none of this."""
+    def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
+        """A constant of the graph's own, called ``name`` or what is left of it, right behind an operator or value."""
+        ...
+
+    def store(self, numbers: Array, name: str, scope: int) -> Value:
+        """A new stored tensor of a scope, called ``name`` or what is left of it."""
+        ...
+
+    def put(self, value: Value, numbers: Array) -> None:
+        """A stored tensor holds other numbers, of their type."""
+        ...
+
+    def stand_in(self, value: Value, old: Value) -> None:
+        """``value`` is read wherever ``old`` was, under its name, with the type and shape that the file says of it."""
+        ...
+
+    def move(self, op: Op, behind: Op) -> None:
+        """Puts an operator right behind another one of its scope."""
+        ...
+
+    def drop(self, value: Value) -> None:
+        """Takes a stored tensor away that nothing reads any more; any other value stays."""
         ...
 
 
@@ -195,14 +225,6 @@ class Graph(Protocol):
     @property
     def revision(self) -> int:
         """Grows with every edit."""
-        ...
-
-    def remember(self, done: object) -> None:
-        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
-        ...
-
-    def remembers(self, done: object) -> bool:
-        """Whether something equal was kept in mind."""
         ...
 
     def prepare(self) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from .arrays import DType
+
+MOST_LOST = 2.0**-7
+"""What rounding takes from a normal number of a low type, at most, as a share of it."""
+
 
 @dataclass(frozen=True)
 class LowType:
@@ -36,3 +41,11 @@ def low_type(name: str) -> LowType:
     info = finfo(name)  # type: ignore[no-untyped-call]
     smallest = float(info.smallest_normal), float(info.smallest_subnormal)
     return LowType(name, float(info.max), *smallest, info.nmant + 1)
+
+
+def numpy_type(name: str) -> DType:
+    """The same for numpy."""
+    import ml_dtypes
+    import numpy as np
+
+    return np.dtype(getattr(ml_dtypes, name, name))

@@ -13,9 +13,11 @@ from typing import Any
 from .errors import AmpError
 from .files import text_file
 from .json_types import JsonObject
+from .rewrites import Rewrite, read_row
 from .sketches import bar, strip, table
 
-FORMAT = 1
+FORMAT = 2
+"""1 had one row for all rewrites, and did not say what is rounded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,60 +63,18 @@ class WeightEdit:
     floor: float | None = None
 
 
-MAX_AND_MIN = "Max and Min"
-"""The kind of a rewrite of one Clip."""
-QUOTIENT = "Div"
-"""x * (1 / y) as x / y: the nodes of the inverse and of the product; x and y."""
-MASK_BY_ROWS = "Mask by rows"
-HALF_LAST = "x * y, halved last"
-"""x * (y * half) as half * (y * x): the inner and the outer product; half and x."""
-HALF_FIRST = "x * y, halved first"
-"""x * (half * y) or half * (x * y) as (half * x) * y: both products; y and what the outer one reads."""
-NUMBER_FIRST = "number * mask"
-"""A mask by a number as the number by the mask: the product; the number and the mask."""
-REORDERED = (HALF_LAST, HALF_FIRST, NUMBER_FIRST)
-"""Rewrites of products that exchange operands."""
-GELU, GELU_BY_TANH = "Gelu", "Gelu by tanh"
-"""A GELU written as its operator."""
-BY_SQUARES = "Gelu by tanh, of squares"
-"""A GELU by tanh whose cube is x * (1 + c * x * x): all of its nodes; x, both factors, one and half."""
-SAME_RESULT = (*REORDERED, BY_SQUARES)
-"""Rewrites that leave their last node, which reads other values."""
-
-NUMBER = "Constant"
-"""A number of one element that follows from sizes: ``axis`` is how many dimensions it has, ``epsilon`` the number."""
-
-DROPPED = ("cast", "pad")
-"""Names of rewrites that take nodes away which do nothing."""
-FOLDS = ("bias", "power", "scale")
-"""Names of rewrites that give a product the constants behind it; each computes more anew than those before it."""
-
-
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A decomposed norm written as its standard operator, a Clip as Max and Min, a product with the constants behind
-    it, a number stored, or products in another order. ``nodes``: indices in ``scope``, the result's last. ``axis`` and
-    ``epsilon`` are a norm's, or a number's. ``name``: which rewrite it is."""
+class JointRounding:
+    """Stored operands rounded together, so that their errors cancel in what an operator computes.
+
+    ``shares``: (scope, stored tensor, factor): it is multiplied by the factor before it is rounded, which gives it what
+    rounding takes from the operator's own number. None: the operator is a norm with stored statistics; of the low
+    numbers beside each of its four parameters those are taken that come closest together."""
 
     scope: str
-    kind: str
-    nodes: tuple[int, ...]
-    inputs: tuple[str, ...]
-    axis: int
-    epsilon: float
-    name: str = ""
-
-    @property
-    def gone(self) -> tuple[int, ...]:
-        """The nodes that leave no other in their place."""
-        if self.kind in REORDERED:
-            return ()
-        return self.nodes if self.name in DROPPED else self.nodes[:-1]
-
-    @property
-    def what(self) -> str:
-        """What is written, to count by."""
-        return f"{self.kind} ({self.name})" if self.name else self.kind
+    index: int
+    why: Why
+    shares: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +111,7 @@ class Plan:
     decisions: list[Decision] = field(default_factory=list)
     casts: list[CastEdge] = field(default_factory=list)
     weights: list[WeightEdit] = field(default_factory=list)
+    together: list[JointRounding] | None = field(default_factory=list)  # None: a plan of format 1 does not say
     rewrites: list[Rewrite] = field(default_factory=list)
     roundings: list[Rounding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -197,14 +158,11 @@ class Plan:
             rows.append([d.scope, d.index, d.kind, d.slot, d.dtype, whys.setdefault(d.why, len(whys))])
         head = {key: getattr(self, key) for key in ("digest", "level", "dtype", "policy", "target", "low_io")}
         head |= {key: value for key in ("pinned", "opset") if (value := getattr(self, key))}
-        tables: dict[str, list[Any]] = {
-            "reasons": [[w.rule, w.text] for w in whys],
-            "decisions": rows,
-            **{
-                key: [asdict(item) for item in getattr(self, key)]
-                for key in ("casts", "weights", "rewrites", "roundings", "notes")
-            },
-        }
+        tables: dict[str, list[Any]] = {"reasons": [[w.rule, w.text] for w in whys], "decisions": rows}
+        for key in ("casts", "weights", "rewrites", "roundings", "notes"):
+            tables[key] = [i.to_row() if isinstance(i, Rewrite) else asdict(i) for i in getattr(self, key)]
+        if self.together is not None:
+            tables["together"] = [[t.scope, t.index, t.why.rule, t.why.text, t.shares] for t in self.together]
         parts = [f'"{key}": {_text(value)}' for key, value in {"ampgraph_plan": FORMAT, **head}.items()]
         parts += [f'"{key}": [\n{_lines(items)}]' for key, items in tables.items()]
         return "{" + ",\n".join(parts) + "}\n"
@@ -217,8 +175,6 @@ class Plan:
         good &= all(c.to in types for c in self.casts)
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
         good &= all(w.floor is None or isinstance(w.floor, (int, float)) for w in self.weights)
-        for r in self.rewrites:
-            good &= bool(r.nodes) and isinstance(r.axis, int) and isinstance(r.epsilon, (int, float))
         if not good:
             raise ValueError("not a plan")
 
@@ -227,13 +183,10 @@ class Plan:
         """Reads a plan back. Raises AmpError AMP401 for text that is no plan."""
         try:
             data = json.loads(text)
-            if data["ampgraph_plan"] != FORMAT:
-                raise AmpError(
-                    "AMP401",
-                    f"plan format {data['ampgraph_plan']} is not {FORMAT}",
-                    where=where,
-                    hint="make the plan again with this version",
-                )
+            number = data["ampgraph_plan"]
+            if number not in range(1, FORMAT + 1):
+                hint = "make the plan again with this version"
+                raise AmpError("AMP401", f"plan format {number} is none of 1 to {FORMAT}", where=where, hint=hint)
             whys = [Why(*row) for row in data["reasons"]]
             head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
             plan = Plan(
@@ -244,10 +197,8 @@ class Plan:
                 decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
                 casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
                 weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
-                rewrites=[
-                    Rewrite(**{**row, "nodes": tuple(row["nodes"]), "inputs": tuple(row["inputs"])})
-                    for row in data["rewrites"]
-                ],
+                together=[_together(*row) for row in data["together"]] if "together" in data else None,
+                rewrites=[read_row(row, old=number == 1) for row in data["rewrites"]],
                 roundings=[Rounding(**{**row, "uses": _uses(row["uses"])}) for row in data["roundings"]],
                 notes=[Note(**row) for row in data["notes"]],
             )
@@ -283,6 +234,11 @@ def _text(value: Any) -> str:
 def _lines(items: list[Any]) -> str:
     """One item a line, so that two plans can be compared."""
     return ",\n".join(map(_text, items))
+
+
+def _together(scope: str, index: int, rule: str, text: str, shares: Iterable[Any]) -> JointRounding:
+    given = tuple((str(where), str(value), float(factor)) for where, value, factor in shares)
+    return JointRounding(str(scope), int(index), Why(rule, text), given)
 
 
 def _uses(rows: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:

@@ -186,7 +186,7 @@ class Ranges:
             return Ranges(str(data["digest"]), int(data["samples"]), values, tuple(map(str, data["notes"])))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             hint = "write them with `ampgraph convert MODEL --data DIR --ranges-out FILE`"
-            raise AmpError("AMP401", "are no ranges of ampgraph", where=where, hint=hint) from error
+            raise AmpError("AMP401", "are not ranges of ampgraph", where=where, hint=hint) from error
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Ranges:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from . import recipe_values as read
 from .errors import AmpError, UnknownKeyword, nearest
 from .json_types import JsonObject
-from .recipe_text import quoted, split, words_of
 from .spellings import DTYPES, KEEP_IO, LEVELS, dtype_word, io_of, level_word
 
 if TYPE_CHECKING:
@@ -29,6 +29,40 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .ranges import Ranges
+
+
+_PART = re.compile(r'(?:[^",]|"(?:[^"]|"")*")*')
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def split(text: str) -> list[str]:
+    """The parts of a text, without quotes and the blanks around them. Raises AmpError AMP301 for a quote left open."""
+    found, place = [], 0
+    while text.strip():
+        match = _PART.match(text, place)
+        assert match is not None  # it matches nothing too
+        place = match.end() + 1
+        if match.end() < len(text) and text[match.end()] != ",":
+            raise AmpError("AMP301", "a quote is not closed", where=text, hint='write fp32="a,b", and "" for a quote')
+        found.append(_QUOTED.sub(lambda hit: hit[1].replace('""', '"'), match[0].strip()))
+        if place > len(text):
+            break
+    return found
+
+
+def quoted(word: str) -> str:
+    """A word as `split` reads it back."""
+    if word and word == word.strip() and not re.search(r'[",]', word):
+        return word
+    return '"' + word.replace('"', '""') + '"'
+
+
+def words_of(value: object) -> list[str]:
+    """A field's value as words."""
+    if isinstance(value, tuple):
+        return [f"{item[0]}={item[1]}" if isinstance(item, tuple) else str(item) for item in value]
+    return [value if isinstance(value, str) else repr(value)]
+
 
 Given = dict[str, object]
 """Fields by name, as somebody gave them."""
@@ -52,6 +86,7 @@ class OtherFields(TypedDict, total=False):
     store_weights: str | None
     freeze_weights: bool
     rewrite: str | Iterable[str]
+    rule: str | Iterable[str]
     fp32_stream: bool
     opset: int | str | None
     ranges: Ranges | str | os.PathLike[str] | None
@@ -145,6 +180,10 @@ class Recipe:
         read.rewrite, repeats=True,
         doc="What may be written by other operators or constants: ``none``, ``exact`` (the default) or ``all``, and "
         "names of rewrites, ``norm``, or without one, ``no-norm``.")
+    rule: tuple[str, ...] = option(
+        "--rule", "no-NAME", "Switch a rule of the planner off by name, as `lists --rules` has it; repeatable.",
+        read.words("rule"), repeats=True,
+        doc="Rules that are switched off, ``no-tail``; `lists --rules` has the names.")
     fp32_stream: bool = option(
         "--fp32-stream", "", "Residual streams and the norms that read them stay float32, at every level.",
         read.switch("fp32_stream"), default=False, kind=bool)
@@ -208,7 +247,7 @@ class Recipe:
             if how.repeats:
                 given.setdefault(name, []).append(word)
             elif name in given:
-                raise AmpError("AMP301", f"'{name}' is said twice", where=text, hint="leave one of the two away")
+                raise AmpError("AMP301", f"'{name}' is given twice", where=text, hint="omit one of the two")
             else:
                 given[name] = _number(how, name, word)
         return recipe_of(None, given)
@@ -231,7 +270,7 @@ class Recipe:
         """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
-            raise AmpError("AMP401", "is no recipe of ampgraph", where=where, hint=hint)
+            raise AmpError("AMP401", "is not an ampgraph recipe", where=where, hint=hint)
         if data[KEY] != FORMAT:
             message = f"recipe format {data[KEY]} is not {FORMAT}"
             raise AmpError("AMP401", message, where=where, hint="write it with this version")
@@ -239,7 +278,7 @@ class Recipe:
         for name in given:
             if name not in OPTIONS:
                 hint = nearest(name, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
-                raise AmpError("AMP401", f"'{name}' is no field of a recipe", where=where, hint=hint)
+                raise AmpError("AMP401", f"a recipe has no field '{name}'", where=where, hint=hint)
         if isinstance(given.get("ranges"), Mapping):
             from .ranges import Ranges
 
@@ -256,7 +295,9 @@ class Recipe:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpError("AMP401", "is no recipe of ampgraph: no JSON", where=where, hint="check the file") from error
+            raise AmpError(
+                "AMP401", "is not an ampgraph recipe: not JSON", where=where, hint="check the file"
+            ) from error
         return Recipe.from_dict(data, where)
 
 
@@ -321,12 +362,12 @@ def _named(part: str) -> tuple[str, str]:
             return ("level" if level_word(part) else "dtype"), part
         known = [*LEVELS, *DTYPES, *OPTIONS]
         hint = nearest(part, known) or f"levels are {', '.join(LEVELS)}; all else is NAME=WORD"
-        raise AmpError("AMP301", f"'{part}' is no level and no type", hint=hint)
+        raise AmpError("AMP301", f"'{part}' is neither a level nor a type", hint=hint)
     of_flag = {how.flag.lstrip("-").replace("-", "_"): field for field, how in OPTIONS.items()}
     plain = name.lstrip("-").replace("-", "_")
     if plain not in OPTIONS and plain not in of_flag:
         hint = nearest(plain, list(OPTIONS)) or f"fields are {', '.join(OPTIONS)}"
-        raise AmpError("AMP301", f"'{name}' is no field of a recipe", hint=hint)
+        raise AmpError("AMP301", f"a recipe has no field '{name}'", hint=hint)
     return of_flag.get(plain, plain), word
 
 
@@ -334,4 +375,4 @@ def _number(how: Option, name: str, word: str) -> object:
     try:
         return word if how.kind is bool else how.kind(word)
     except ValueError as error:
-        raise AmpError("AMP301", f"{name}={word} is no number", hint=how.help) from error
+        raise AmpError("AMP301", f"{name}= must be a number, not {word}", hint=how.help) from error

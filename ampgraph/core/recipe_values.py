@@ -40,7 +40,7 @@ def store_weights(value: object) -> str | None:
     """How weights are stored, or None: by the policy's habit. Raises AmpError AMP301."""
     if value is None or (isinstance(value, str) and value in STORES):
         return value
-    raise AmpError("AMP301", f"weights cannot be stored '{value}'", hint="--store-weights low or keep")
+    raise AmpError("AMP301", f"invalid value for --store-weights: {value!r}", hint="low or keep")
 
 
 def switch(name: str) -> Callable[[object], bool]:
@@ -61,7 +61,7 @@ def word(name: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str):
             return value
-        raise AmpError("AMP301", f"{name}={value!r} is no text", hint="see `ampgraph convert --help`")
+        raise AmpError("AMP301", f"{name}= must be text, not {value!r}", hint="see `ampgraph convert --help`")
 
     return read
 
@@ -85,7 +85,7 @@ def words(name: str) -> Callable[[object], tuple[str, ...]]:
         found = _items(value)
         for item in found:
             if not isinstance(item, str):
-                raise AmpError("AMP305", f"{name}: {item!r} is no pattern", hint=PATTERNS)
+                raise AmpError("AMP305", f"{name}: {item!r} is not a pattern", hint=PATTERNS)
         return tuple(map(str, found))
 
     return read
@@ -101,7 +101,7 @@ def rewrite(value: object) -> tuple[str, ...]:
     found = _items(value)
     for item in found:
         if not isinstance(item, str):
-            raise AmpError("AMP301", f"rewrite: {item!r} is no text", hint="none, exact or all")
+            raise AmpError("AMP301", f"rewrite: {item!r} is not text", hint="none, exact or all")
     return () if found == ["exact"] else tuple(map(str, found))
 
 
@@ -110,7 +110,7 @@ def paths(value: object) -> tuple[str, ...]:
     found = []
     for item in [value] if isinstance(value, os.PathLike) else _items(value):
         if not isinstance(item, (str, os.PathLike)):
-            raise AmpError("AMP301", f"lists: {item!r} is no file", hint="give the path of a TOML file")
+            raise AmpError("AMP301", f"lists: {item!r} is not a file", hint="give the path of a TOML file")
         found.append(os.fsdecode(item))
     return tuple(found)
 
@@ -149,7 +149,7 @@ def opset(value: object) -> int | Literal["auto"] | None:
     if isinstance(value, str) and value.isdecimal():
         return int(value)
     if not is_whole(value):
-        raise AmpError("AMP307", f"opset {value!r} is no whole number", hint="for example 18, or auto")
+        raise AmpError("AMP307", f"the opset must be a whole number, not {value!r}", hint="for example 18, or auto")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -170,9 +170,9 @@ def range_margin(value: object) -> float | None:
     if value is None:
         return None
     if not is_number(value):
-        raise AmpError("AMP311", f"range_margin={value!r} is no number", hint="for example 2.0")
+        raise AmpError("AMP311", f"range_margin= must be a number, not {value!r}", hint="for example 2.0")
     margin = float(value)  # type: ignore[arg-type]
     if not (math.isfinite(margin) and margin > 0):
         hint = "2 holds what comes within half of the largest number; 1 only what overflows"
-        raise AmpError("AMP311", f"--range-margin {margin:g} is no positive number", hint=hint)
+        raise AmpError("AMP311", f"--range-margin must be a positive number, not {margin:g}", hint=hint)
     return margin

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .json_types import JsonObject
@@ -15,14 +17,19 @@ class Repair:
     """Options with which a model was converted again and run on the same samples.
 
     Attributes:
-        options: ``--fp32 PATTERN``, quoted as a shell reads them.
+        patterns: what is held in float32, as ``fp32`` takes it.
         error: what is left of the error, measured as before.
         recipe: what it was converted with beside, as the short text of a recipe.
     """
 
-    options: tuple[str, ...]
+    patterns: tuple[str, ...]
     error: float
     recipe: str = ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The same as options of the command line."""
+        return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
@@ -37,6 +44,11 @@ class Mended:
     repair: Repair | None
     none: str = ""
     tried: int = 0
+
+
+def fp32_options(patterns: Iterable[str]) -> tuple[str, ...]:
+    """``--fp32 PATTERN`` for each, quoted as a shell reads them."""
+    return tuple(f"--fp32 {shlex.quote(pattern)}" for pattern in patterns)
 
 
 def listed(options: tuple[str, ...]) -> str:

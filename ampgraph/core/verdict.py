@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .json_types import Json, JsonObject
-from .repairs import listed
+from .repairs import fp32_options, listed
 
 OK, DOUBTFUL, MISSED, UNCHECKED = "ok", "doubtful", "missed", "not checked"
 TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2}  # bfloat16 has three bits less
@@ -42,12 +42,14 @@ class CheckVerdict:
             ``left``: of the user's, those that there was no time for.
         output: the output with that error.
         first: the node to blame, with its operator; ``why`` it is.
-        repair: options of `convert` that mend it: it was converted again with them, and run on the same samples;
-            ``repaired_error`` is what was left.
-        suggestion: options to try, where nothing was found that mends it; ``unrepaired``: why.
+        mended_by: patterns of ``fp32`` that mend it: it was converted again with them, and run on the same samples;
+            ``repaired_error`` is what was left. ``repair``: the same as options of `convert`.
+        suggested: patterns to try, where nothing was found that mends it; ``unrepaired``: why. ``suggestion``: the same
+            as options.
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
+        on_cpu: what ONNX Runtime's CPU has no low kernels for, which is no fault at another target.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.
@@ -64,9 +66,9 @@ class CheckVerdict:
     output: str = ""
     first: str = ""
     why: str = ""
-    repair: tuple[str, ...] = ()
+    mended_by: tuple[str, ...] = ()
     repaired_error: float | None = None
-    suggestion: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()
     unrepaired: str = ""
     held: tuple[str, ...] = ()
     refused: str = ""
@@ -78,6 +80,7 @@ class CheckVerdict:
     left: int = 0
     seconds: float = 0.0
     stream: float | None = None
+    on_cpu: str = ""
 
     @property
     def ok(self) -> bool:
@@ -95,6 +98,16 @@ class CheckVerdict:
         return self.outcome == DOUBTFUL
 
     @property
+    def repair(self) -> tuple[str, ...]:
+        """Options of `convert` that mend it."""
+        return fp32_options(self.mended_by)
+
+    @property
+    def suggestion(self) -> tuple[str, ...]:
+        """Options of `convert` to try."""
+        return fp32_options(self.suggested)
+
+    @property
     def stands(self) -> bool:
         """Whether what was required is met, as far as that was seen."""
         return self.outcome in (OK, DOUBTFUL)
@@ -108,6 +121,9 @@ class CheckVerdict:
 
     def __str__(self) -> str:
         """One line, as `convert` prints it."""
+        return f"{self._said()}; {self.on_cpu}" if self.on_cpu else self._said()
+
+    def _said(self) -> str:
         if self.outcome == UNCHECKED:
             return f"not checked: {self.reason}"
         if self.refused:
@@ -152,13 +168,14 @@ class CheckVerdict:
     def to_dict(self) -> JsonObject:
         """Plain data for JSON; an error that is infinite is null, and ``outcome`` says which way."""
         finite = self.error is not None and math.isfinite(self.error)
-        return {**asdict(self), "error": self.error if finite else None}
+        said = {"repair": self.repair, "suggestion": self.suggestion}
+        return {**asdict(self), **said, "error": self.error if finite else None}
 
     @staticmethod
     def from_dict(data: Mapping[str, Json]) -> CheckVerdict:
         """What `to_dict` made."""
-        known: dict[str, Any] = dict(data)
-        known |= {name: tuple(known[name]) for name in ("repair", "suggestion", "held")}
+        known: dict[str, Any] = {name: found for name, found in data.items() if name not in ("repair", "suggestion")}
+        known |= {name: tuple(known[name]) for name in ("mended_by", "suggested", "held")}
         if data["outcome"] == MISSED and data["error"] is None and not data.get("refused"):
             known["error"] = math.inf
         return CheckVerdict(**known)

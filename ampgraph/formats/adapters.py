@@ -55,7 +55,7 @@ def load(model: object) -> tuple[Graph, Back]:
 def at_opset(graph: Graph, opset: int) -> Graph:
     """An ONNX model in another opset. Raises AmpError AMP307 where there is no way."""
     if not isinstance(graph, OnnxGraph):
-        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
+        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     from .onnx.opset import at_opset
 
     return at_opset(graph, opset)
@@ -82,7 +82,7 @@ def defaults(graph: Graph) -> dict[str, int]:
 def copied(graph: Graph) -> Graph:
     """An ONNX model to try something on; stored tensors are shared. Raises AmpError AMP307 for another format."""
     if not isinstance(graph, OnnxGraph):
-        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="leave --opset away")
+        raise AmpError("AMP307", f"{graph.format} has no opsets", hint="omit --opset")
     return OnnxGraph(copying.copied(graph.model))
 
 

@@ -47,7 +47,7 @@ def faults_reported(*models: object) -> Iterator[None]:
             if fault:
                 raise AmpError(
                     "AMP204",
-                    f"cannot be used, and a check of the file finds a fault in it: {fault}",
+                    f"cannot be used: the file is faulty: {fault}",
                     where=str(model) if isinstance(model, (str, os.PathLike)) else "model",
                     hint="export it again, or repair it; AMPGRAPH_DEBUG=1 shows where it failed",
                 ) from error

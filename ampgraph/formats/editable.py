@@ -16,7 +16,6 @@ class EditableGraph:
         self._build = build
         self._made: dict[Key, Dataflow] = {}
         self._given: list[Dataflow] = []
-        self._remembered: list[object] = []
         self._revision = 0
 
     @property
@@ -52,11 +51,3 @@ class EditableGraph:
             flow.expire()
         self._given.clear()
         self._made.clear()
-
-    def remember(self, done: object) -> None:
-        """Keeps in mind what a pass did that speaks of places in the file: it cannot be done twice."""
-        self._remembered.append(done)
-
-    def remembers(self, done: object) -> bool:
-        """Whether something equal was kept in mind."""
-        return done in self._remembered

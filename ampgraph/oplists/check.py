@@ -14,7 +14,7 @@ from .traits import check_traits
 
 OURS = ("regions", "levels")
 """Tables that the rule of our own lists reads, and no framework's."""
-TABLES = ("tied", "float32", "traits")
+TABLES = ("tied", "float32", "firm", "traits")
 
 
 def user_files(extra: Sequence[str | Path], classes: Sequence[str] = CLASSES) -> list[ListFile]:
@@ -86,14 +86,15 @@ def _check_tied(file: ListFile) -> None:
 
 
 def _check_float32(file: ListFile) -> None:
-    for key, slots in file.data.get("float32", {}).items():
-        check_operator(file, "float32", key)
+    rows = ((table, *row) for table in ("float32", "firm") for row in file.data.get(table, {}).items())
+    for table, key, slots in rows:
+        check_operator(file, table, key)
         if not isinstance(slots, dict):
             hint = f'write {key} = {{ T1 = "why" }}'
-            raise mistake(file, "float32", key, f"'{key}' needs its slots, each with a reason", hint)
+            raise mistake(file, table, key, f"'{key}' needs its slots, each with a reason", hint)
         for variable, reason in slots.items():
-            check_variable(file, "float32", key, variable)
-            _check_reason(file, "float32", key, reason)
+            check_variable(file, table, key, variable)
+            _check_reason(file, table, key, reason)
 
 
 def _check_levels(file: ListFile) -> None:

@@ -63,12 +63,13 @@ class Broken:
     """Only nodes whose attribute has other numbers in its second half than in its first. With `runs`."""
 
     without: int = 0
-    """Only nodes that have this operand; 0: whatever they have. With `runs`."""
+    """Only nodes that have this operand; 0: whatever they have."""
 
     @property
     def always(self) -> bool:
         """Whether every node fails."""
-        return not (self.attribute or self.before or self.mask_below or self.sums or self.reads or self.runs)
+        conditions = (self.attribute, self.before, self.mask_below, self.sums, self.reads, self.runs, self.without)
+        return not any(conditions)
 
     def fails(self, attributes: Mapping[str, object]) -> bool:
         """Whether a node with these attributes is one of those."""
@@ -147,7 +148,8 @@ class Kernels:
     target: str
     provider: str
     missing: str
-    """A kernel missing in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts), `schema`."""
+    """An operator without a kernel in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts),
+    `schema` (where no type is known of it at all, the schema decides)."""
     builder: str
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
@@ -161,6 +163,8 @@ class Kernels:
     """Two operators that the runtime makes one kernel of, where both have one type."""
     wraps: frozenset[str] = frozenset()
     wraps_since: int = 0
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Operator -> low type without a kernel -> in the runtime's words."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     fallback: Kernels | None = None
@@ -201,7 +205,9 @@ class Kernels:
         types = self._types(kind, opset)
         if types is not None and (type_variable not in types or low in types[type_variable]):
             return True
-        if self.missing == "schema" or (self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since):
+        if (self.missing == "schema" and types is None) or (
+            self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
+        ):
             return None
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
@@ -304,6 +310,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         joined=tuple(_join(name, entry) for name, entry in data.get("joined", {}).items()),
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
+        refused=MappingProxyType(data.get("refused", {})),
         raises_opset=frozenset(data.get("raises_opset", ())),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),

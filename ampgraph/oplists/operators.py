@@ -100,6 +100,11 @@ class OpLists:
         return self.slots.tied_reasons
 
     @property
+    def firm(self) -> Mapping[str, frozenset[str]]:
+        """Operator -> of its float32 slots those that draw the data along where a kernel ties them."""
+        return self.slots.firm
+
+    @property
     def float32_slots(self) -> Mapping[str, Mapping[str, str]]:
         """Operator -> type variable, or `input:<name>` -> why it is always float32."""
         return self.slots.float32

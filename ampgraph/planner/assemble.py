@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Use, Value
 from ..core.plan import CastEdge, Decision, Note, Plan, WeightEdit, Why
+from ..oplists.traits import traits
+from ..rules.together import rounded_together
 from .costs import STORED_TWICE_LIMIT
 from .decided import DecidedModel
 from .decisions import FP32_STREAM, LOW
@@ -32,6 +34,7 @@ def assemble(decided: DecidedModel, digest: str) -> Plan:
                 store = "low" if value.unit in low else "float32"
                 scope = flow.scopes[value.scope].path
                 plan.weights.append(WeightEdit(scope, value.name, store, floor=decided.floors[value.id]))
+    plan.together = rounded_together(flow, traits(), options.dtype, plan.weights)
     plan.notes = [*decided.notes, *plan.notes]
     plan.pinned = _pinned(decided, plan)
     return plan

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
-from ..oplists.kernels import Kernels
+from ..core.walk import source
 from ..oplists.tied import TypeGroups
 from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
 from .gradients import tied_to_forward
-from .guards.embeddings import broken_mask, broken_sum
 from .opsets import freed_at
 from .options import Options
+from .rules.kernels import broken_kernels
 from .taken import taken_by_product
 
 FEW = 8
@@ -26,7 +26,6 @@ SIDES = {"low": LOW, "float32": HIGH, "cut": FREE}
 """What a level says of a class."""
 UNLIKE: tuple[Trait, ...] = ("stored_statistics", "means", "adds_up")
 """Traits of operators of which a level may judge one unlike another."""
-Look = Callable[[Facts, Op], list[Hold]]
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,15 @@ def classify_validity(facts: Facts) -> Classes:
 
 def _first(facts: Facts) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
-    breakable = _breakable(facts.options.kernels)
     first: list[Tie | Hold] = []
-    groups = cache(partial(_groups, facts.options))
-    looks = cache(partial(_looks, facts.options))
+    groups, broken = cache(partial(_groups, facts.options)), broken_kernels(facts)
     for op in facts.flow.ops:
         if op.follows != NONE:
             first += [Tie(units) for units in tied_to_forward(facts.flow, op)]
         if op.slots:
             if len(op.slots) > 1:
                 first += _ties(op, groups(op.role, op.kind))
-            if op.kind in breakable:
-                first += _broken(facts, op, breakable[op.kind])
-            for look in looks(op.kind):
-                first += look(facts, op)
+            first += broken(op)
             held = op.held or (op.kept if facts.options.level.kept != "low" else "")
             if held:
                 first.append(Hold(tuple(op.slots.values()), VALIDITY, Why("gradient", held)))
@@ -129,93 +123,6 @@ def _ties(op: Op, groups: TypeGroups) -> list[Tie]:
     return [Tie(units) for units in tied if len(units) > 1]
 
 
-def _looks(options: Options, kind: str) -> list[Look]:
-    """What may find that a kernel fails beside its neighbours."""
-    broken = options.kernels.broken.get(kind)
-    if broken is None or options.dtype not in broken.reasons:
-        return []
-    looks: tuple[tuple[object, Look], ...] = (
-        (broken.before, _broken_before),
-        (broken.reads, _broken_type),
-        (broken.runs, _left),
-        (broken.mask_below, broken_mask),
-        (broken.sums, broken_sum),
-    )
-    return [look for given, look in looks if given]
-
-
-def _breakable(kernels: Kernels | None) -> dict[str, str]:
-    """Operators whose kernels fail with some value of an attribute, here or where they fall back to."""
-    if kernels is None:
-        return {}
-    return {**_breakable(kernels.fallback), **{k: b.attribute for k, b in kernels.broken.items() if b.attribute}}
-
-
-def _broken(facts: Facts, op: Op, attribute: str) -> list[Hold]:
-    given = facts.flow.attribute(op, attribute)
-    kernels, units = facts.options.kernels, tuple(op.slots.values())
-    version = max(facts.flow.units[u].opset for u in units)
-    reason = kernels.refuses(op.kind, version, facts.options.dtype, {attribute: given})
-    return [Hold(units, VALIDITY, Why("kernel", f"{op.kind} with {attribute}={given}: {reason}"))] if reason else []
-
-
-def _broken_before(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what a runtime cannot load before a product with a constant, whatever type the product has."""
-    broken = facts.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(facts.options.dtype) if broken and broken.before else None
-    if broken is None or broken.before is None or reason is None:
-        return []
-    uses = (use for value in _in_place(facts, op.outputs[0]) for use in facts.flow.uses[value])
-    readers = [facts.flow.ops[use.op] for use in uses if use.op != NONE]
-    if not any(facts.traits.has(reader.role, broken.before) and _has_constant(facts, reader) for reader in readers):
-        return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind}: {reason}"))]
-
-
-def _broken_type(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what reads data of a type of which the runtime makes no low values."""
-    broken = facts.options.kernels.broken.get(op.kind)
-    reason = broken.reasons.get(facts.options.dtype) if broken and broken.reads else None
-    if (
-        broken is None
-        or reason is None
-        or broken.reads not in {facts.flow.values[v].dtype for v in op.inputs if v != NONE}
-    ):
-        return []
-    return [Hold(tuple(op.slots.values()), VALIDITY, Why("kernel", f"{op.kind} of {broken.reads}: {reason}"))]
-
-
-def _left(facts: Facts, op: Op) -> list[Hold]:
-    """Holds what the target leaves to its fallback in every type, though it has a kernel."""
-    broken = facts.options.kernels.broken[op.kind]
-    names = (*broken.runs, broken.mirrored)
-    found = broken.left_for({name: facts.flow.attribute(op, name) for name in names if name})
-    if not found and broken.without and any(v != NONE for v in op.inputs[broken.without : broken.without + 1]):
-        found = f"operand {broken.without}"
-    why = Why("kernel", f"{op.kind} with {found}: {broken.reasons[facts.options.dtype]}")
-    return [Hold(tuple(op.slots.values()), VALIDITY, why)] if found else []
-
-
-def _has_constant(facts: Facts, op: Op) -> bool:
-    """Whether one of its operands is stored, or made of a stored one in place."""
-    for value in op.inputs:
-        writer = facts.flow.writer(value) if value != NONE else None
-        while writer is not None and facts.traits.has(writer.role, "stays_in_place"):
-            value = writer.inputs[0]
-            writer = facts.flow.writer(value)
-        if value != NONE and facts.flow.values[value].weight:
-            return True
-    return False
-
-
-def _in_place(facts: Facts, value: int) -> Iterator[int]:
-    """A value, and what Casts and the like make of it."""
-    yield value
-    for use in facts.flow.uses[value]:
-        if use.op != NONE and facts.traits.has(facts.flow.ops[use.op].role, "stays_in_place"):
-            yield from _in_place(facts, facts.flow.ops[use.op].outputs[0])
-
-
 def _verdict(facts: Facts, unit: Unit, op: Op | None, like_gray: str) -> Verdict:
     """``like_gray``: why this very operator counts as gray at this level, whatever its class."""
     options = facts.options
@@ -252,8 +159,8 @@ def _valid(facts: Facts, unit: Unit, op: Op | None) -> Verdict | None:
     if unit.fixed_low:
         return Verdict(LOW, VALIDITY, Why("boundary", "this border is low in the file, or was asked to be"))
     if unit.fixed:
-        known = {"no schema": "unknown", "opset": "opset"}
-        rule = next((rule for start, rule in known.items() if unit.fixed.startswith(start)), "boundary")
+        unknown = op is not None and op.kind in facts.flow.unknown_kinds
+        rule = "unknown" if unknown else "opset" if unit.freed_at else "boundary"
         return Verdict(HIGH, VALIDITY, Why(rule, unit.fixed))
     invalid = _invalid(facts, unit, op) if op else None
     return Verdict(HIGH, VALIDITY, invalid) if invalid is not None else None
@@ -287,9 +194,8 @@ def _like_gray(facts: Facts, op: Op) -> str:
 
 def _is_square(facts: Facts, value: int) -> bool:
     """Whether a value is a power, x * x or a square: no mean of it is safe where one of its roots would be."""
-    op, traits = facts.flow.writer(value), facts.traits
-    while op is not None and (traits.has(op.role, "conversions") or traits.has(op.role, "reshapes")):
-        op = facts.flow.writer(op.inputs[0])
+    traits = facts.traits
+    op = facts.flow.writer(source(facts.flow, value, traits.operators("conversions") | traits.operators("reshapes")))
     if op is None:
         return False
     twice = traits.has(op.role, "scalings") and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
@@ -302,7 +208,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
     held = options.lists.float32_slots.get(op.role, {})
     slot = unit.slot.split("@")[0]
     reason = held.get(slot) or held.get("input:" + slot.split(":")[0])
-    if reason and not any(slot in group for group in options.kernels.tied.get(kind, ())):
+    given_way = any(slot in group for group in options.kernels.tied.get(kind, ()))
+    if reason and not (given_way and slot not in options.lists.firm.get(op.role, ())):
         return Why("slot", f"{slot} of {kind} stays float32: {reason}")
     if options.dtype not in unit.admits:
         later = facts.flow.later_version(kind, slot, max(unit.version, 1), options.dtype)
@@ -312,6 +219,8 @@ def _invalid(facts: Facts, unit: Unit, op: Op) -> Why | None:
         return Why("schema", f"{named} does not admit {options.dtype} for {slot}")
     if unit.opset and options.kernels.admits(kind, unit.opset, slot, options.dtype) is False:
         text = f"{options.kernels.provider} has no {options.dtype} kernel for {kind}-{unit.version} ({slot})"
+        said = options.kernels.refused.get(kind, {}).get(options.dtype)
+        text += f": {said}" if said else ""
         later = freed_at(facts.flow, options, unit)
         return Why("opset", f"{text}; opset {later} has one") if later else Why("kernel", text)
     return None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ..core.dataflow import Dataflow
 from ..core.plan import Note, Rounding
 from .costs import CutTask
+from .decisions import Decisions
 from .options import Options
-from .stages import Settled
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DecidedModel:
 
     flow: Dataflow
     options: Options
-    settled: Settled
+    settled: Decisions
     region_of: Mapping[int, str] = field(default_factory=dict)
     seeded: bool = True
     worth: Mapping[int, int] = field(default_factory=dict)

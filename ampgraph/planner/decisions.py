@@ -39,6 +39,14 @@ class Hold(NamedTuple):
     unless_high: bool = False
 
 
+class Source(NamedTuple):
+    """An operator whose results are a hazard to what follows; ``of_range``: because they leave the range."""
+
+    op: int
+    why: Why
+    of_range: bool
+
+
 class Tie(NamedTuple):
     """Units that share one decision from now on; what was decided for one holds for all, by precedence."""
 
@@ -47,12 +55,14 @@ class Tie(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """By representative of tied units: side, rank and reason. ``roots``: the representative of every unit."""
+    """By representative of tied units: side, rank and reason. ``roots``: the representative of every unit. ``sources``:
+    what was found to be a hazard so far."""
 
     sides: Sequence[int]
     ranks: Sequence[int]
     whys: Sequence[Why | None]
     roots: Sequence[int]
+    sources: Sequence[Source] = ()
 
     def find(self, unit: int) -> int:
         """The representative of the units that share one decision with ``unit``."""
@@ -98,6 +108,7 @@ class Ledger:
         self._parents = [flow.find(unit) for unit in range(count)]
         self._roots: list[int] | None = None
         self.notes: list[Note] = []
+        self.sources: list[Source] = []
 
     def take(self, *results: Result) -> Decisions:
         """What is decided once these results have been entered, in this order."""
@@ -105,7 +116,7 @@ class Ledger:
             result.enter(self)
         if self._roots is None:
             self._roots = [unit if unit == parent else self._find(unit) for unit, parent in enumerate(self._parents)]
-        return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots)
+        return Decisions(self._sides.copy(), self._ranks.copy(), self._whys.copy(), self._roots, self.sources.copy())
 
     def _find(self, unit: int) -> int:
         parents = self._parents

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.dataflow import NONE, Dataflow, Unit
 from ..core.plan import Plan
 from ..oplists.patterns import find_regions
-from .fusions import is_split
+from ..rules.fusions import is_split
 from .options import Options
 
 STANDARD = "::"
@@ -18,7 +18,7 @@ def freed_at(flow: Dataflow, options: Options, unit: Unit) -> int:
     """The first later opset of the default domain at which an operator may be low in a slot, 0 for none."""
     op = flow.ops[unit.op] if unit.op != NONE else None
     if op is None or STANDARD in op.kind or not unit.version:
-        return flow.later_version("Cast", "T2", flow.opset, options.dtype) if unit.fixed.startswith("opset") else 0
+        return flow.later_version("Cast", "T2", flow.opset, options.dtype) if unit.freed_at else 0
     slot = unit.slot.split("@")[0]
     since = flow.opset if options.dtype in unit.admits else flow.later_version(op.kind, slot, flow.opset, options.dtype)
     for opset in range(since, flow.newest + 1) if since else ():

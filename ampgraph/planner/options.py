@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..core.dataflow import Dataflow
 from ..core.low_types import low_type
 from ..core.recipe import Recipe
 from ..oplists.kernels import Kernels
 from ..oplists.levels import Level
 from ..oplists.operators import OpLists
-from ..oplists.rewrites import chosen
+from ..oplists.rewrites import WITHOUT, chosen
+from .selection import touched
 
 if TYPE_CHECKING:
     from ..core.ranges import Ranges
@@ -79,6 +82,11 @@ class Options:
         """The rewrites that are asked for. Raises AmpError AMP301 for a word that names none."""
         return chosen(self.recipe.rewrite)
 
+    @cached_property
+    def off(self) -> frozenset[str]:
+        """The rules that are switched off."""
+        return frozenset(word.removeprefix(WITHOUT) for word in self.recipe.rule)
+
     @property
     def range_margin(self) -> float:
         """A value passes the limit when it would overflow this many times over."""
@@ -89,6 +97,17 @@ class Options:
         """The largest finite number of the low type."""
         return low_type(self.dtype).largest
 
+    def touched(self, flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
+        """The operators that some pattern of the user's names."""
+        return touched(flow, patterns)
+
     def holding(self, patterns: tuple[str, ...]) -> Options:
         """The same, with more nodes that stay float32."""
         return replace(self, recipe=replace(self.recipe, fp32=(*self.fp32, *patterns)))
+
+
+def with_kernels(options: Options, kinds: Iterable[str]) -> Options:
+    """The same, as if there were a kernel in the low type for some operators."""
+    kernels = options.kernels
+    entries = {**kernels.entries, **dict.fromkeys(kinds, (f"1- T=float,{options.dtype}",))}
+    return replace(options, kernels=replace(kernels, entries=entries))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from ..core.dataflow import Dataflow
 from ..core.errors import AmpError
 from ..core.plan import Note, Why
-from .decisions import HIGH, LOW, USER, Ledger, describe
+from .decisions import HIGH, LOW, USER, Decisions, Ledger, describe
 from .facts.facts import Facts
 from .regions import Regions
 from .selection import hint, named
-from .stages import Tied
 
 Wish = tuple[Sequence[int], int, Why]
 
@@ -32,7 +31,7 @@ class Wishes:
         ledger.notes += self.notes
 
 
-def read_overrides(facts: Facts, regions: Regions, tied: Tied) -> Wishes:
+def read_overrides(facts: Facts, regions: Regions, tied: Decisions) -> Wishes:
     """Raises AmpError AMP305 for a pattern that matches nothing."""
     flow, options = facts.flow, facts.options
     wanted: list[Wish] = []
@@ -48,7 +47,7 @@ def read_overrides(facts: Facts, regions: Regions, tied: Tied) -> Wishes:
     return Wishes([*wanted, *_pinned(flow, options.pinned, tied, wanted)], notes)
 
 
-def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Tied, wanted: Sequence[Wish]) -> Iterator[Wish]:
+def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Decisions, wanted: Sequence[Wish]) -> Iterator[Wish]:
     """What the file says is held in float32, unless the user asks for it low now; it may be gone by now."""
     low = {tied.find(unit) for units, side, _ in wanted if side == LOW for unit in units}
     for pattern in patterns:
@@ -56,7 +55,7 @@ def _pinned(flow: Dataflow, patterns: Sequence[str], tied: Tied, wanted: Sequenc
         yield units, HIGH, Why("user", f"--fp32 {pattern}, as the file says it was converted with")
 
 
-def _partly(flow: Dataflow, regions: Regions, tied: Tied, text: str, matched: set[int]) -> Iterator[Note]:
+def _partly(flow: Dataflow, regions: Regions, tied: Decisions, text: str, matched: set[int]) -> Iterator[Note]:
     """A pattern that hits part of a region takes the region: says which nodes came along."""
     together: dict[int, list[int]] = {}
     for op in regions.of_op:

@@ -6,20 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
-from ..core.dataflow import NONE, Dataflow, Op, Shape
-from ..core.plan import Rewrite, Why
+from ..core.dataflow import NONE, Dataflow, Op
+from ..core.plan import Why
 from ..oplists.kernels import Fused
-from ..oplists.pattern_files import oldest_rewrite
 from ..oplists.patterns import Region, find_biases, find_regions
+from ..rules.fusions import fused_when_wide, in_one_type, norm_axis
 from .classify import SIDES, Classes
 from .decisions import FP32_STREAM, FREE, HIGH, LOW, REGION, Hold, Ledger, Tie
 from .facts.facts import Facts
 from .facts.measured import Passing
-from .fusions import beside_fusion, fused_when_wide, in_one_type, is_fused
-from .joints import Joint
+from .fusions import beside_fusion
 from .options import Options
 from .scales import find_scalings
 from .selection import touched
+from .streams import StreamFinder
 from .taken import bias_taken_by, taken_by_softmax
 
 LONGEST_BIAS = 1 << 20  # elements: what is longer is none
@@ -62,11 +62,20 @@ class Regions:
                 ledger.hold(item)
 
 
-def tie_regions(
-    facts: Facts, classes: Classes, passing: Passing, joints: Sequence[Joint] = (), streams: Collection[int] = ()
-) -> Regions:
-    """One decision for each region, by the class of the operator that it stands for. A bias that is one kernel with
-    what reads it, by ``joints``, is none of its product's. ``streams``: additions that `--fp32-stream` keeps."""
+def find_tied(facts: Facts, classes: Classes) -> Regions:
+    """One decision for each region, by the class of the operator that it stands for; with the streams that the recipe
+    keeps in float32, which are found by what the regions are."""
+    regions = tie_regions(facts, classes)
+    if not facts.options.recipe.fp32_stream or FP32_STREAM in facts.options.off:
+        return regions
+    streams = StreamFinder(facts, regions.of_op, regions.classes).streams
+    kept = frozenset(op for stream in streams for op in stream)
+    return tie_regions(facts, classes, kept) if kept else regions
+
+
+def tie_regions(facts: Facts, classes: Classes, streams: Collection[int] = ()) -> Regions:
+    """The regions of a model. A bias that is one kernel with what reads it is none of its product's. ``streams``:
+    additions that `--fp32-stream` keeps."""
     flow, options = facts.flow, facts.options
     of_op: dict[int, str] = {}
     governed = list(classes.of_op)
@@ -75,13 +84,13 @@ def tie_regions(
     fused: set[int] = set()
     verdict = cache(partial(region_verdict, options))
     wide_ops = {*touched(flow, (*options.fp32, *options.pinned)), *streams}
-    joined = {joint.first.id for joint in joints}
+    joined = {joint.first.id for joint in facts.joints}
     white = {kind for kind in {op.role for op in flow.ops} if _class(options, kind) == "white"}
     for region in [*find_regions(flow), *find_biases(flow, white)]:
         if any(op.id in of_op for op in region.ops) or not any(op.slots for op in region.ops):
             continue
         own = region.kind == "Bias" and (region.result.id in joined or not _in_range(facts, region))
-        if own or (region.kind == "Bias" and _passes_alone(passing, region)):
+        if own or (region.kind == "Bias" and _passes_alone(facts.passing, region)):
             continue
         if region.kind == "Bias" and taken_by_softmax(flow, options, region):
             continue
@@ -159,7 +168,7 @@ def fused_form(flow: Dataflow, options: Options, region: Region) -> Fused | None
         {op.role for op in core if op.slots and not _does_nothing(options, op)} == form.operators
         and len({op.scope for op in region.ops}) == 1
         and all(use.op in ids for value in inner for use in flow.uses[value])
-        and _axis(flow, region) == -1
+        and norm_axis(flow, region) == -1
     )
     return form if known else None
 
@@ -197,66 +206,3 @@ def _passes_alone(passing: Passing, region: Region) -> bool:
     """Whether the sum was measured to leave the low range, and nothing that its product reads or writes."""
     product = region.ops[0]
     return region.result.outputs[0] in passing and not any(v in passing for v in (*product.inputs, *product.outputs))
-
-
-def find_norms(flow: Dataflow, options: Options, names: Collection[str]) -> list[Rewrite]:
-    """Decomposed norms that would be low, or that a runtime would fuse with a cast: as the standard operator they keep
-    float32 inside, and casts stay where they are. ``names``: of the rewrites that are asked for."""
-    if flow.opset < oldest_rewrite():
-        return []
-    named = touched(flow, options.named)  # the user speaks of these nodes: they stay
-    regions = (region for region in find_regions(flow) if not any(op.id in named for op in region.ops))
-    return [r for region in regions if (r := _rewrite(flow, options, region)) is not None and r.name in names]
-
-
-def _rewrite(flow: Dataflow, options: Options, region: Region) -> Rewrite | None:
-    since = region.since
-    level = options.level
-    inside = level.trusts_kernels(_class(options, region.kind)) and region.kind in options.kernels.float32_inside
-    dear = is_fused(flow, options, region)
-    if (
-        not region.fixed
-        or not since
-        or flow.opset < since
-        or not (inside or level.kept == "low" or dear)
-        or region.scale == NONE
-    ):
-        return None
-    takes_low = options.kernels.admits(region.kind, since, "T", options.dtype) is not False
-    axis = _axis(flow, region)
-    if not (takes_low or dear) or axis is None:
-        return None
-    scope = flow.scopes[region.result.scope]
-    ids = {op.id for op in region.ops}
-    private = all(
-        use.op in ids for op in region.ops if op is not region.result for v in op.outputs for use in flow.uses[v]
-    )
-    shape, stored = flow.shape(region.source), [v for v in (region.scale, region.bias) if v != NONE]
-    if (
-        scope.kind == "function"
-        or not private
-        or any(op.scope != scope.id for op in region.ops)
-        or not shape
-        or not all(_is_along(flow, value, axis, shape) for value in stored)
-    ):
-        return None
-    inputs = tuple(flow.values[v].name for v in (region.source, *stored))
-    nodes = (*sorted(op.index for op in region.ops if op is not region.result), region.result.index)
-    name = "norm" if axis == -1 else "channels"
-    return Rewrite(scope.path, region.kind, nodes, inputs, axis, region.epsilon, name)
-
-
-def _is_along(flow: Dataflow, value: int, axis: int, shape: Shape) -> bool:
-    """Whether a stored tensor has a number for each place of an axis, counted from the end, and one for all others."""
-    own = flow.shape(value) or ()
-    return -axis <= len(own) <= len(shape) and own[axis] == shape[axis] == flow.weights.size(flow.values[value])
-
-
-def _axis(flow: Dataflow, region: Region) -> int | None:
-    """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
-    shape, axes = flow.shape(region.source), region.axes
-    if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
-        return None
-    if axes[0] < 0:
-        return axes[0]
-    return None if shape is None else axes[0] - len(shape)

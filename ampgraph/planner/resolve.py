@@ -8,6 +8,7 @@ from ..oplists.kernels import load_kernels
 from ..oplists.levels import Level, load_level
 from ..oplists.operators import OpLists, load_op_lists
 from .options import DEFAULT_TARGETS, Options
+from .order import check_rules
 from .policies.registry import Setting, policy
 
 
@@ -18,6 +19,7 @@ def resolve(recipe: Recipe, model_format: str) -> Options:
     """
     chosen = policy(recipe.policy)
     chosen.check(recipe, model_format)
+    check_rules(recipe.rule)
     target = DEFAULT_TARGETS[model_format] if recipe.target is None else recipe.target
     lists = lists_of(recipe, target)
     level = level_of(recipe, lists)

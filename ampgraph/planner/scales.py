@@ -6,22 +6,17 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..core.dataflow import NONE, Dataflow, Op
 from ..core.low_types import low_type
 from ..core.plan import Why
 from ..core.ranges import NEAR
-from ..oplists.traits import Traits
+from ..rules.together import LowStored
 from .decisions import HIGH, LOW
 from .facts.facts import Facts
-from .facts.numbers import KnownNumbers
 from .options import Options
 
 LEAST, MOST = 1 / 64, 1.0
 """How large such a number is: one that shrinks more may keep what it scales within the low range."""
-FLOAT32_BITS = 24
-FIRST = 4096  # elements
 
 
 @dataclass(frozen=True)
@@ -41,11 +36,10 @@ def find_scalings(facts: Facts, sides: Mapping[str, int]) -> Iterator[Scaling]:
     flow, options = facts.flow, facts.options
     if not options.kernels.scaled or sides["white"] != LOW or sides["gray"] != HIGH:
         return
-    numbers = facts.numbers
     for op in flow.with_roles(facts.traits.operators("scalings")):
         if not op.slots or not _is_gray(options, op):
             continue
-        data = _scaled(numbers, options, op)
+        data = _scaled(facts, op)
         product = _product(flow, options, op, data) if data != NONE else ""
         if product:
             text = f"{product} takes this number into its kernel on {options.target}: {options.kernels.scaled[product]}"
@@ -57,10 +51,9 @@ def scaled_results(facts: Facts, ops: Collection[int]) -> frozenset[int]:
     flow, options = facts.flow, facts.options
     if not options.kernels.scaled:
         return frozenset()
-    numbers = facts.numbers
     scalings = (op for op in map(flow.ops.__getitem__, ops) if facts.traits.has(op.role, "scalings") and op.slots)
     behind = (op for op in scalings if any(_writing(flow, options, op, value) for value in op.inputs if value != NONE))
-    found = ((op, _scaled(numbers, options, op)) for op in behind)
+    found = ((op, _scaled(facts, op)) for op in behind)
     return frozenset(op.id for op, data in found if data != NONE and _writing(flow, options, op, data))
 
 
@@ -69,58 +62,32 @@ def _is_gray(options: Options, op: Op) -> bool:
     return listing is not None and listing.cls == "gray"
 
 
-def _scaled(numbers: KnownNumbers, options: Options, op: Op) -> int:
-    """What an operator scales by a known number that is nearly as good in the low type; none where it does not."""
-    flow = numbers.flow
-    divides = options.lists.traits.positions(op.role, "divides")
+def _scaled(facts: Facts, op: Op) -> int:
+    """What an operator scales by a known number that is nearly as good in the low type, be it that what rounding takes
+    from it is given to the stored operands of the product before it; none where it does not."""
+    flow = facts.flow
+    divides = facts.traits.positions(op.role, "divides")
     for place, value in enumerate(op.inputs):
-        number, data = numbers.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
+        number, data = facts.numbers.number(value), op.inputs[1 - place] if len(op.inputs) == 2 else NONE
         if number is None or data == NONE or flow.values[data].weight or (divides and place not in divides):
             continue
         factor = abs(1 / number) if divides and number else abs(number)
-        low = _rounded(number, options.dtype)
+        low = _rounded(number, facts.options.dtype)
         near = abs(low - number) <= NEAR * abs(number)
-        if LEAST <= factor <= MOST and (near or _gives_back(options, flow, data, value)):
+        if LEAST <= factor <= MOST and (near or _gives_back(facts, value, data)):
             return data
     return NONE
 
 
-def _gives_back(options: Options, flow: Dataflow, data: int, number: int) -> bool:
+def _gives_back(facts: Facts, number: int, data: int) -> bool:
     """Whether what rounding takes from a stored number is given to the stored operands of the product that makes what
-    it scales, biases among them: they are rounded anyway. Operands that are low numbers already are left."""
-    traits, value = options.lists.traits, data
-    if not flow.values[number].weight:
+    it scales, if these become low."""
+    if not facts.flow.values[number].weight:
         return False
-    while (op := flow.writer(value)) is not None and len(flow.uses[value]) == 1 and "::" not in op.kind:
-        adds = traits.has(op.role, "additions")
-        added = [v for v in op.inputs if adds and (_is_own(flow, v) or _is_zero(flow, traits, v))]
-        if traits.has(op.role, "reshapes"):
-            value = op.inputs[0]
-        elif len(added) == 1 and len(op.inputs) == 2:
-            value = next(v for v in op.inputs if v != added[0])
-        else:
-            held = [op.inputs[k] for k in traits.positions(op.role, "linear_in") if k < len(op.inputs)]
-            return bool(held) and all(_is_own(flow, v) for v in held) and _is_inexact(flow, held[0], options.dtype)
-    return False
-
-
-def _is_own(flow: Dataflow, value: int) -> bool:
-    return value != NONE and bool(flow.values[value].weight) and len(flow.uses[value]) == 1
-
-
-def _is_zero(flow: Dataflow, traits: Traits, value: int) -> bool:
-    """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
-    while (op := flow.writer(value)) is not None and traits.has(op.role, "nothing_in_inference"):
-        value = op.inputs[0]
-    array = flow.weights.array(flow.values[value]) if flow.values[value].weight else None
-    return array is not None and not array.any()
-
-
-def _is_inexact(flow: Dataflow, value: int, dtype: str) -> bool:
-    """Whether the first of stored numbers have more digits than the low type."""
-    piece = next(iter(flow.weights.chunks(flow.values[value])), None)
-    more = (1 << FLOAT32_BITS - low_type(dtype).bits) - 1
-    return piece is not None and bool((piece.reshape(-1)[:FIRST].view(np.uint32) & more).any())
+    known = facts.flow.memo.setdefault(LowStored, {})
+    if facts.options.dtype not in known:
+        known[facts.options.dtype] = LowStored(facts.flow, facts.traits, facts.options.dtype)
+    return bool(known[facts.options.dtype].before(data))
 
 
 def _rounded(number: float, dtype: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.dataflow import NONE, Dataflow, Op
 from ..oplists.patterns import Region
-from .fusions import is_closed
+from ..rules.fusions import is_closed
 from .joints import adds_vector, by_channel, is_constant
 from .options import Options
 

@@ -187,7 +187,7 @@ def _reasons(first: Decision, second: Decision) -> tuple[str, str]:
 
 
 def _rewritten(plan: Plan) -> Iterable[str]:
-    return (f"{rewrite.kind} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
+    return (f"{rewrite.writes} '{rewrite.scope}{rewrite.nodes[-1]}'" for rewrite in plan.rewrites)
 
 
 def _edges(plan: Plan) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
-from ..core.plan import DROPPED, REORDERED, Rewrite
+from ..core.rewrites import Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
 from ..planner.decided import DecidedModel
@@ -20,10 +20,11 @@ from ..planner.selection import hint as pattern_hint
 from ..planner.selection import named
 from ..planner.taken import taken_by_product
 from .casts import label
+from .lines import in_rows
 
 SHOWN = 5  # names in a hint
 SEARCHED = 20_000  # names that a misspelt one is compared with
-Replaced = Mapping[str, tuple[str, str]]  # a name that a rewrite took away -> the operator instead, what it writes
+Replaced = Mapping[str, tuple[Rewrite, str]]  # a name that a rewrite took away -> it, what is to be looked at instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,35 +151,27 @@ def _hint(flow: Dataflow, wanted: str) -> str:
 
 
 def replaced_nodes(flow: Dataflow, rewrites: Sequence[Rewrite]) -> Replaced:
-    """Names of nodes and values that rewrites take away -> (the operator instead with the rewrite's name, the
-    value that it writes)."""
-    paths = {scope.path: scope.id for scope in flow.scopes}
-    ops = {(op.scope, op.index): op for op in flow.ops} if rewrites else {}
-    names: dict[str, tuple[str, str]] = {}
+    """Names of nodes and values that rewrites take away -> (the rewrite, what is to be looked at instead)."""
+    names: dict[str, tuple[Rewrite, str]] = {}
     for rewrite in rewrites:
-        scope = paths[rewrite.scope]
-        result = flow.values[ops[scope, rewrite.nodes[-1]].outputs[0]].name
-        result = rewrite.inputs[0] if rewrite.name in DROPPED else result
-        for index in rewrite.nodes:
-            op = ops[scope, index]
-            place = f"{rewrite.scope}/{index}:{op.kind}"
+        ops = [flow.at(rewrite.scope, index) for index in rewrite.nodes]
+        result = rewrite.result or flow.values[ops[-1].outputs[0]].name
+        for op in ops:
+            place = f"{rewrite.scope}/{op.index}:{op.kind}"
             for name in (label(flow, op), *(flow.values[v].name for v in op.outputs)):
-                names[name] = rewrite.what, place if rewrite.kind in REORDERED else result
+                names[name] = rewrite, place if rewrite.exchanges else result
     return names
 
 
 def explain(decided: DecidedModel, wanted: str, replaced: Replaced | None = None) -> list[Explanation]:
     """Explains the nodes that a name or pattern means. ``replaced``: what `replaced_nodes` finds."""
-    kind, result = (replaced or {}).get(wanted, ("", wanted))
-    return [_explained(decided, op, kind) for op in find_nodes(decided.flow, result)]
+    rewrite, result = (replaced or {}).get(wanted, (None, wanted))
+    return [_explained(decided, op, rewrite) for op in find_nodes(decided.flow, result)]
 
 
-def _explained(decided: DecidedModel, op: Op, kind: str) -> Explanation:
+def _explained(decided: DecidedModel, op: Op, rewrite: Rewrite | None) -> Explanation:
     flow, options = decided.flow, decided.options
-    written = kind if kind.startswith(REORDERED) else f"one {kind}"
-    region = f"its region is written as {written}" if kind else decided.region_of.get(op.id, "")
-    if any(kind.endswith(f"({name})") for name in DROPPED):
-        region = f"reads what a {kind} read, which did nothing and is taken away"
+    region = rewrite.said if rewrite is not None else decided.region_of.get(op.id, "")
     listing = options.lists.listing(flow, op)
     inside, taken = _inside(options, op.kind, listing), taken_by_product(flow, options, op)
     slots = tuple(_slot(flow, reason) for reason in reasons_of(decided, op))
@@ -237,3 +230,80 @@ def _slot(flow: Dataflow, reason: Reason) -> SlotReport:
 def _choice(flow: Dataflow, price: Price) -> Choice:
     casts, weights = (tuple(flow.values[v].name for v in found) for found in (price.casts, price.weights))
     return Choice(price.bytes, casts, weights)
+
+
+EXAMPLES = 3
+
+
+def explanation_lines(*found: Explanation) -> list[str]:
+    """The report of `explain`: one node in full, or a line each."""
+    if len(found) == 1:
+        return _in_full(found[0])
+    rows = [(f"{one.kind} '{one.node}'", one.precision, _short(one)) for one in found]
+    widths = [max(len(row[n]) for row in rows) for n in (0, 1)]
+    return [f"{name:{widths[0]}}  {dtype:{widths[1]}}  {why}".rstrip() for name, dtype, why in rows]
+
+
+def _short(found: Explanation) -> str:
+    """Why, in a line: where slots differ, the first that is not low."""
+    held = next((slot for slot in found.slots if slot.dtype == FLOAT32), next(iter(found.slots), None))
+    return f"by {held.rule}: {held.reason}" if held else ""
+
+
+def _in_full(found: Explanation) -> list[str]:
+    rows = [
+        ("node", f"{found.kind} '{found.node}' is {found.precision}"),
+        ("options", f"level {found.level}, {found.dtype}, target {found.target}"),
+    ]
+    if found.scope:
+        rows.append(("scope", found.scope))
+    if found.layer:
+        rows.append(("layer", found.layer))
+    if found.listed:
+        message = f"{found.listed}, {found.at_level} at {found.level}: {found.listed_reason}"
+        rows.append(("list", f"{found.listed_at}: {message}"))
+    else:
+        rows.append(("list", f"{found.kind} is in no list"))
+    if found.rule:
+        rows.append(("rule", found.rule))
+    if found.kernel:
+        rows.append(("kernel", f"left to the cut, as on {found.target} it computes in float32: {found.kernel}"))
+    if found.taken:
+        rows.append(("kernel", f"left to the cut, as on {found.target} {found.taken} takes it into the product before"))
+    if found.region:
+        rows.append(("region", found.region))
+    for slot in found.slots:
+        rows += _slot_rows(slot, found.dtype)
+    if not found.slots:
+        rows.append(("", "nothing to decide: it has no float32 tensor"))
+    if found.facts:
+        rows.append(("given", ", ".join(f"'{name}' {dtype}" for name, dtype in found.facts)))
+    return in_rows(rows)
+
+
+def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
+    rows = [
+        (f"slot {slot.slot}", f"{slot.dtype}, by {slot.rule}: {slot.reason}"),
+        ("", f"holds {', '.join(repr(name) for name in slot.values) or 'no tensor'}"),
+    ]
+    if slot.shared:
+        more = f" and {len(slot.shared) - EXAMPLES} more" if len(slot.shared) > EXAMPLES else ""
+        rows.append(("", f"decided together with {', '.join(slot.shared[:EXAMPLES])}{more}"))
+    if slot.cost:
+        rows.append(("", "with the neighbours as they are:"))
+        rows += [
+            ("", f"  {name} costs {_cost(choice)}")
+            for name, choice in ((low, slot.cost.low), (FLOAT32, slot.cost.float32))
+        ]
+    return rows
+
+
+def _cost(choice: Choice) -> str:
+    if choice.bytes is None:
+        return "more than any cast: it is not possible here"
+    message = [
+        f"{what} {', '.join(map(repr, names))}"
+        for what, names in (("casts", choice.casts), ("stores", choice.weights))
+        if names
+    ]
+    return ", ".join([f"{choice.bytes:,} bytes", *message])

@@ -19,7 +19,7 @@ def overlay(model: object) -> JsonObject:
     A node without a name is known there by its number. Raises AmpError AMP304 for a format that is not drawn there."""
     graph, _ = adapters.load(model)
     if graph.format != "ONNX":
-        raise AmpError("AMP304", f"Model Explorer draws no {graph.format}", hint="give an ONNX model")
+        raise AmpError("AMP304", f"Model Explorer cannot draw {graph.format}", hint="give an ONNX model")
     graph.prepare()
     flow = graph.dataflow()
     results: JsonObject = {}

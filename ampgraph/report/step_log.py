@@ -1,10 +1,12 @@
-"""What every step of a training told: as a table of comma-separated values, which loggers and spreadsheets read."""
+"""What every step of a training told: as comma-separated values and as the event files of TensorBoard."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -12,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import AmpError
 from ..core.files import refuse_output, sources_of
+from ..core.installing import pip_install
 
 if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
     from ..training.step.step_result import StepResult
 
 
@@ -71,3 +76,55 @@ def check_log(path: str, *sources: object) -> None:
     if not path.lower().endswith(".csv"):
         raise AmpError("AMP105", "steps are logged as a .csv file", where=path, hint="--log steps.csv")
     refuse_output(Path(path), sources_of(*sources), "--log")
+
+
+OPTION = "--tensorboard"
+
+
+def check_events(folder: str | os.PathLike[str]) -> None:
+    """Raises AmpError AMP501 without tensorboard, AMP105 for a place that can be no folder."""
+    _tensorboard()
+    place = Path(folder)
+    above = next((path for path in (place, *place.parents) if path.exists()), Path())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        hint = f"{OPTION} takes a folder, which is made where it is not there"
+        raise AmpError("AMP105", "cannot be made a folder", where=str(folder), hint=hint)
+
+
+class EventLog:
+    """Takes in rows of a log, in order; the folder and the file in it come with the first one.
+
+    Scalars: loss, loss_scale, gradient_norm (with clipping), learning_rate, and skipped_steps, counted from the start.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder, self.skipped = os.fspath(folder), 0
+        self._writer: EventFileWriter | None = None
+
+    def __call__(self, row: StepRow) -> None:
+        """Writes one step."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._writer = self._writer or _tensorboard()(self.folder)
+        self.skipped += not row.finite
+        told = {
+            "loss": row.loss, "loss_scale": row.scale, "gradient_norm": row.grad_norm,
+            "learning_rate": row.learning_rate, "skipped_steps": self.skipped,
+        }  # fmt: skip
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in told.items() if value is not None]
+        self._writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        """Everything is in the file then."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _tensorboard() -> type[EventFileWriter]:
+    try:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise AmpError("AMP501", "tensorboard is not installed", hint=pip_install("tensorboard")) from error
+    writer: type[EventFileWriter] = EventFileWriter
+    return writer

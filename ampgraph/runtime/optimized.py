@@ -6,16 +6,123 @@ found.fused()                                  # Counter({'com.microsoft::FusedM
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from ..oplists.traits import has
-from .fused_parts import fused_parts
-from .unwritten_types import unwritten
+
+_TENSOR_TYPES = {
+    f"tensor({name.lower()})": number
+    for name, number in (*onnx.TensorProto.DataType.items(), ("float32", onnx.TensorProto.FLOAT))
+}
+
+
+def unwritten(node: onnx.NodeProto, kind: str, types: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """The outputs of ``node`` that ``types`` lacks, each with the element type that follows, if one does."""
+    for index, name in enumerate(node.output):
+        if name and not types.get(name):
+            found = _made(node, kind) or _follows(node, index, types)
+            if found:
+                yield name, found
+
+
+def _made(node: onnx.NodeProto, kind: str) -> int:
+    """What a Cast names itself; 0 for another operator."""
+    return next((item.i for item in node.attribute if item.name == "to"), 0) if has(kind, "casts") else 0
+
+
+def _follows(node: onnx.NodeProto, index: int, types: Mapping[str, int]) -> int:
+    given = [types.get(name, 0) for name in node.input]
+    sources = _sources(node.op_type, node.domain, len(given), index)
+    if isinstance(sources, int):
+        return sources
+    return next((given[i] for i in sources if given[i]), 0)
+
+
+@functools.cache
+def _sources(kind: str, domain: str, inputs: int, index: int) -> int | tuple[int, ...]:
+    """The element type of an output, or the inputs that have its type."""
+    try:
+        schema = onnx.defs.get_schema(kind, domain="" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:  # of the runtime's own domains: what it fuses has the type of its data
+        return tuple(range(inputs)) if index == 0 else ()
+    if not schema.outputs:
+        return ()
+    name = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    last = len(schema.inputs) - 1
+    alike = tuple(i for i in range(inputs) if last >= 0 and schema.inputs[min(i, last)].type_str == name)
+    allowed = next((t.allowed_type_strs for t in schema.type_constraints if t.type_param_str == name), [name])
+    return (len(allowed) == 1 and _TENSOR_TYPES.get(allowed[0])) or alike
+
+
+def fused_parts(
+    before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto], stored: Iterable[str]
+) -> list[tuple[str, ...]]:
+    """For each node of ``after``, in order, the nodes of ``before`` that went into it, by the first output of each.
+
+    A runtime that fuses keeps the names of what a fused node reads and makes, and elsewhere names of nodes; what it
+    made up is empty here.
+
+    Args:
+        before: all nodes of the file, those of bodies included; a name that two of them make says nothing.
+        after: all nodes of the optimised graph.
+        stored: its stored tensors, some of which were nodes of the file.
+    """
+    counts = Counter(name for node in before for name in node.output if name)
+    makers = {name: node for node in before for name in node.output if counts[name] == 1}
+    known = {name for node in after for name in node.output} | set(stored)
+    kept = {(node.op_type, node.name) for node in before if node.name}
+    kept &= {(node.op_type, node.name) for node in after}
+    firsts = {(node.op_type, node.name): tuple(node.output[:1]) for node in before}
+    found = []
+    for node in after:
+        here = node.op_type, node.name
+        parts = _between(node, makers, known, kept)
+        found.append(parts or (firsts[here] if here in kept else ()))
+    _to_who_computes(after, found, {node.output[0]: node.op_type for node in before if node.output})
+    return found
+
+
+def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
+    """Nodes that end in a move which the runtime put behind what it made of them belong to what it made, in place.
+
+    MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
+    """
+    makers = {name: number for number, node in enumerate(after) for name in node.output if name}
+    for number, node in enumerate(after):
+        parts, last = found[number], number
+        if not parts or not has(node.op_type, "moves") or all(has(kinds[name], "moves") for name in parts):
+            continue
+        while has(after[last].op_type, "moves"):
+            source = makers.get(next(iter(after[last].input), ""), last)
+            if source >= last or found[source]:
+                break
+            last = source
+        if not has(after[last].op_type, "moves"):
+            found[number], found[last] = (), parts
+
+
+def _between(
+    node: onnx.NodeProto, makers: dict[str, onnx.NodeProto], known: set[str], kept: set[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Back from what a node makes to what is known, through nodes that are not themselves ``kept``."""
+    found: dict[str, None] = {}
+    todo = [name for name in node.output if name in makers]
+    while todo:
+        maker = makers[todo.pop()]
+        itself = (maker.op_type, maker.name) == (node.op_type, node.name)
+        if maker.output[0] in found or (not itself and (maker.op_type, maker.name) in kept):
+            continue
+        found[maker.output[0]] = None
+        if not itself:
+            todo += [name for name in maker.input if name in makers and name not in known]
+    return tuple(found)
+
 
 FLOATS: dict[int, str] = {
     onnx.TensorProto.BFLOAT16: "bfloat16",

@@ -135,6 +135,6 @@ def _ask(python: str, script: str, words: list[str]) -> tuple[dict[str, Any], st
     lines = ended.stdout.strip().splitlines()
     if ended.returncode or not lines:
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is no Python that can be asked: {last}", where=python or sys.executable)
+        raise AmpError("AMP508", f"is not a working Python: {last}", where=python or sys.executable)
     told: dict[str, Any] = json.loads(lines[-1])
     return told, ended.stderr

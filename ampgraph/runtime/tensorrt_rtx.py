@@ -229,7 +229,7 @@ def _run(words: list[str]) -> str:
         return f"TensorRT dies of it: {died}"
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-        raise AmpError("AMP508", f"is no Python that can be asked: {last}", where=words[0])
+        raise AmpError("AMP508", f"is not a working Python: {last}", where=words[0])
     return ""
 
 

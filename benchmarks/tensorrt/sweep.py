@@ -30,6 +30,18 @@ TYPED = ("dtype", "to", "output_dtype")
 """Attributes that say the type of an output."""
 MOST = 24
 """Forms of one operator."""
+MORE = {
+    "LSTM with lengths": """g (float[4,1,3] x, float[1,8,3] w, float[1,8,2] r, float[1,16] b, int32[1] n,
+        float[1,1,2] h, float[1,1,2] c) => (float[4,1,1,2] y) { y = LSTM <hidden_size = 2> (x, w, r, b, n, h, c) }""",
+    "LSTM with peepholes": """g (float[4,1,3] x, float[1,8,3] w, float[1,8,2] r, float[1,16] b,
+        float[1,1,2] h, float[1,1,2] c, float[1,6] p) => (float[4,1,1,2] y)
+        { y = LSTM <hidden_size = 2> (x, w, r, b, , h, c, p) }""",
+    "GRU with lengths": """g (float[4,1,3] x, float[1,6,3] w, float[1,6,2] r, float[1,12] b, int32[1] n)
+        => (float[4,1,1,2] y) { y = GRU <hidden_size = 2> (x, w, r, b, n) }""",
+    "RNN with lengths": """g (float[4,1,3] x, float[1,2,3] w, float[1,2,2] r, float[1,4] b, int32[1] n)
+        => (float[4,1,1,2] y) { y = RNN <hidden_size = 2> (x, w, r, b, n) }""",
+}
+"""Forms that neither has."""
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 """What the book does not draw, as its results differ from run to run."""
 
@@ -82,7 +94,7 @@ def all_forms() -> dict[str, list[Form]]:
     """Operator -> its forms, in a fixed order."""
     found: dict[str, list[Form]] = {}
     known: set[str] = set()
-    for name, job in (*suite().items(), *_drawn()):
+    for name, job in (*suite().items(), *_written(), *_drawn()):
         form = _form(name, job)
         if form is None or form.key in known or len(found.get(form.operator, ())) == MOST:
             continue
@@ -134,6 +146,12 @@ def _drawn() -> Iterator[tuple[str, BuildJob]]:
         )
         text = text.replace("(x)", "<shape = [2, 3]> ()") if operator in ("RandomNormal", "RandomUniform") else text
         yield f"{operator}, plain", BuildJob(onnx.parser.parse_model(text))
+
+
+def _written() -> Iterator[tuple[str, BuildJob]]:
+    """The forms that are written here."""
+    for name, text in MORE.items():
+        yield name, BuildJob(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22]> {text}'))
 
 
 def _of_use(use: forms.Use, opset: int, rng: np.random.Generator) -> ModelProto | None:

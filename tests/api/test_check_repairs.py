@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import ampgraph
-from ampgraph.api import check_run, repair
+from ampgraph.api import check, check_run
 from ampgraph.api.check_request import Request
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
@@ -34,8 +33,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def verdict(files: tuple[str, str], recipe: Recipe | None, **more: Any) -> CheckVerdict:
     """The last answer of the check, in this process."""
     given: list[CheckVerdict] = []
-    told = None if recipe is None else recipe.to_dict()
-    check_run.run(Request(*files, None, 3, {}, 1e-2, 10, 1 << 30, recipe=told, **more), given.append)
+    check_run.run(Request(*files, None, 3, {}, 1e-2, 10, recipe=recipe, **more), given.append)
     return given[-1]
 
 
@@ -45,8 +43,7 @@ def test_a_repair_was_tried(files: tuple[str, str], metric: str | None) -> None:
     assert found.missed and found.repair and not found.suggestion
     assert found.repaired_error is not None and found.repaired_error <= 1e-2
     assert str(found).endswith(f"repair: {' '.join(found.repair)} (tried: error {found.repaired_error:.2g})")
-    patterns = [shlex.split(text)[1] for text in found.repair]
-    ampgraph.convert(files[0], output=files[1], fp32=patterns, check="off")
+    ampgraph.convert(files[0], output=files[1], fp32=found.mended_by, check="off")
     assert verdict(files, None, metric=metric).ok
 
 
@@ -63,11 +60,11 @@ def test_where_the_time_is_up_nothing_is_called_a_repair(files: tuple[str, str])
 def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Recipe | None] = []
 
-    def check(*words: Any) -> CheckVerdict:
-        asked.append(words[-1])
+    def ask(request: Request) -> CheckVerdict:
+        asked.append(request.recipe)
         return CheckVerdict("ok")
 
-    monkeypatch.setattr("ampgraph.api.steps.check", check)
+    monkeypatch.setattr(check, "ask", ask)
     for passes in (), (lambda graph: Change(0),):
         ampgraph.convert(files[0], output=files[1], passes=passes, check="auto")
     assert asked == [Recipe(), None]
@@ -76,7 +73,7 @@ def test_a_passes_work_is_not_tried(files: tuple[str, str], monkeypatch: pytest.
 @pytest.mark.usefixtures("check_here")
 @pytest.mark.slow
 def test_repair_takes_what_the_check_has_tried(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair, "by_search", lambda *words: pytest.fail("tune is not needed"))
+    monkeypatch.setattr(check, "by_search", lambda *words: pytest.fail("tune is not needed"))
     with pytest.warns(ampgraph.PrecisionWarning, match="MISSED"):
         ampgraph.convert(files[0], output=files[1], check="auto")
     ampgraph.convert(files[0], output=files[1], check="require", repair=True)

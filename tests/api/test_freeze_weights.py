@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 import ampgraph
-from ampgraph.api.repair import convert_and_repair
+from ampgraph.api.check import convert_and_check
 from ampgraph.api.steps import Job
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
@@ -35,7 +35,7 @@ def inputs(model: onnx.ModelProto) -> list[str]:
 
 
 def notes(model: onnx.ModelProto, **fields: object) -> list[str]:
-    done = convert_and_repair(Job(model, Recipe.of(**fields), dry_run=True, report=True))  # type: ignore[arg-type]
+    done = convert_and_check(Job(model, Recipe.of(**fields), dry_run=True, report=True))  # type: ignore[arg-type]
     assert done.summary is not None
     return [note["text"] for note in done.summary.notes if note["topic"] == "inputs"]
 

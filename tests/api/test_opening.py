@@ -3,18 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 import ampgraph
-from ampgraph.api import check, check_run, repair
+from ampgraph.api import check, check_run
 from ampgraph.api.check_request import Request
 from ampgraph.api.opening import fault, refusal
-from ampgraph.api.steps import Conversion, Job
+from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.recipe import Recipe
-from ampgraph.core.verdict import CheckVerdict, unchecked
+from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
+from ampgraph.runtime.opening import open_each
 from onnx_text import array, parse, proto
 
 pytest.importorskip("onnxruntime")
@@ -39,8 +41,8 @@ def files(folder: Path) -> tuple[str, str]:
 def asked(model: str, low: str, target: str) -> list[CheckVerdict]:
     """What the child of a check answers."""
     given: list[CheckVerdict] = []
-    recipe = Recipe.of(level="O1", target="cuda").to_dict()
-    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, 1 << 30, recipe=recipe, target=target), given.append)
+    recipe = Recipe.of(level="O1", target="cuda")
+    check_run.run(Request(model, low, None, 1, {}, 1e-2, 10, recipe=recipe, target=target), given.append)
     return given
 
 
@@ -72,8 +74,11 @@ def test_a_kernel_that_the_cpu_lacks_is_no_fault_for_another_target(tmp_path: Pa
     given.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 4, 8, 8)))
     path = str(tmp_path / "low.onnx")
     onnx.save(proto(ampgraph.convert(given, "O3", dtype="bfloat16", target="cuda", check="off")), path)
-    found = refusal(path, "cpu")
-    assert refusal(path, "cuda") is None and found is not None and "Could not find an implementation" in found.said
+    found = refusal(path)
+    assert found is not None and found.lacks_kernel and "Could not find an implementation" in found.said
+    onnx.save(given, tmp_path / "model.onnx")
+    assert fault(str(tmp_path / "model.onnx"), path, "cuda") is None
+    assert fault(str(tmp_path / "model.onnx"), path, "cpu") == found
 
 
 def test_what_is_no_graph_is_a_fault_at_any_target(tmp_path: Path) -> None:
@@ -90,22 +95,73 @@ def test_a_definition_that_the_cpu_has_instead_of_a_kernel_is_no_fault_for_anoth
     for path, kind in zip(paths, ("float", "bfloat16"), strict=True):
         text = f"g ({kind}[4, 8] x, {kind} top) => ({kind}[4, 8] y) {{ y = Clip (x, , top) }}"
         onnx.save(parse(text, opset=14), path)
-    found = refusal(paths[1], "cuda")
+    found = refusal(paths[1])
     assert found is not None and "Where" in found.said and fault(*paths, "cuda") is None
-    assert fault(*paths, "cpu") == refusal(paths[1], "cpu")
+    assert fault(*paths, "cpu") == found
 
 
-def test_only_what_kills_the_runtime_at_its_target_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that crashes is followed by one that opens nothing plainly."""
+def killing(folder: Path, kind: str = "float16") -> tuple[str, str]:
+    """A model, and the same in a low type; of float16 ONNX Runtime's CPU dies."""
+    given = "g (float[a, 3, 8] x) => (float[3, a, 4] y) {{ l = {0}(x) c = Transpose<perm = [1, 0, 2]>(l) {1} }}"
+    before = parse(given.format("Identity", "y = MatMul(c, w)"), w=(8, 4))
+    number = onnx.TensorProto.DataType.Value(kind.upper())
+    weight = array((8, 4), "w").astype(helper.tensor_dtype_to_np_dtype(number))
+    after = parse(given.format(f"Cast<to = {number}>", "m = MatMul(c, w) y = Cast<to = 1>(m)"), {"w": weight})
+    for name, made in (("model", before), ("low", after)):
+        onnx.save(made, folder / f"{name}.onnx")
+    return str(folder / "model.onnx"), str(folder / "low.onnx")
 
-    def process(request: Request) -> tuple[CheckVerdict, bool]:
-        return (unchecked("the run crashed"), True) if request.target else (CheckVerdict("ok", 0.0), False)
 
-    monkeypatch.setattr(check, "_asked", process)
-    said = {
-        target: check.in_child(Request("", "", None, 1, {}, 1e-2, 1, 1, target=target)) for target in ("cpu", "cuda")
-    }
-    assert said["cpu"].missed and "dies" in str(said["cpu"]) and said["cuda"].ok
+def test_a_file_that_kills_the_runtime_ends_a_process_of_its_own(tmp_path: Path) -> None:
+    """Those beside it are opened all the same."""
+    model, low = killing(tmp_path)
+    first, second, third = open_each([model, low, model])
+    assert first.opens and third.opens and not second.opens
+    assert "Segmentation fault" in second.died and second.optimised and second.fault is None
+
+
+def test_what_kills_the_runtime_is_a_fault_at_any_target(tmp_path: Path) -> None:
+    files = killing(tmp_path)
+    assert {fault(*files, target) for target in ("cpu", "tensorrt")} == {refusal(files[1])}
+    first, last = asked(*files, "cuda")
+    assert first.missed and "Segmentation fault" in first.refused and "crashes on it: with ORT_DISABLE_ALL" in first.why
+    assert str(last).startswith("MISSED: ONNX Runtime does not open it: the run crashed")
+    assert last.repair == ("--fp32 op:MatMul",) and "(tried: it opens)" in str(last)
+
+
+def test_check_and_verify_survive_it_and_say_so(tmp_path: Path) -> None:
+    model, low = killing(tmp_path)
+    (finding,) = ampgraph.check(low).findings
+    assert finding.rule == "opens" and finding.level == "error" and "Segmentation fault" in finding.message
+    assert "Segmentation fault" in ampgraph.verify(model, low, samples=1).notes[0]
+
+
+def test_what_kills_the_runtime_before_is_no_fault(tmp_path: Path) -> None:
+    _, low = killing(tmp_path)
+    assert fault(low, low, "cuda") is None
+
+
+def test_types_that_the_cpu_has_no_kernels_for_are_said_and_no_fault(tmp_path: Path) -> None:
+    model, low = killing(tmp_path, "bfloat16")
+    last = asked(model, low, "cuda")[-1]
+    assert not last.missed and "ONNX Runtime's CPU does not open it: Could not find an implementation" in str(last)
+    assert asked(model, low, "cpu")[0].missed
+
+
+def test_a_float16_operator_that_opens_and_does_not_run_there_is_said(tmp_path: Path) -> None:
+    text = """g (float[2, 2] x) => (float[2, 2] y) {{
+      a = {0} s = ScatterElements<axis = 1, reduction = "add">(a, i, u) y = {1} }}"""
+    i = np.array([[0, 1]])
+    one = parse(
+        text.format("MatMul(x, w)", "Relu(s)"), {"w": (2, 2), "i": i, "u": array([[1, 2]]).astype("f")}, opset=18
+    )
+    low = ampgraph.convert(one, "O3", target="cuda", check="off")
+    for name, made in (("model", one), ("low", low)):
+        onnx.save(proto(made), tmp_path / f"{name}.onnx")
+    found = asked(str(tmp_path / "model.onnx"), str(tmp_path / "low.onnx"), "cuda")[-1]
+    assert not found.missed and "ONNX Runtime's CPU does not run it: ScatterElements: the kernel refuses to add" in str(
+        found
+    )
 
 
 @pytest.mark.usefixtures("check_here")
@@ -119,16 +175,29 @@ def test_a_conversion_that_does_not_open_ends_with_1_and_leaves_no_file(amp, tmp
     assert not (tmp_path / "model.O1.onnx").exists()
 
 
-def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, repair=("--fp32 op:Add",))
+@pytest.mark.parametrize("mends", [True, False])
+def test_it_is_repaired_by_what_was_tried(monkeypatch: pytest.MonkeyPatch, mends: bool) -> None:
+    """Each is converted once, and only the one that is chosen is written."""
+    refused = CheckVerdict("missed", None, 1e-2, refused=BROKEN, mended_by=("op:Add",))
     jobs: list[Job] = []
+    written: list[Conversion] = []
 
-    def run(job: Job, progress: object) -> object:
+    def made(job: Job, progress: object) -> Conversion:
         jobs.append(job)
-        verdict = CheckVerdict("ok", 0.0, 1e-2, 6, True) if job.recipe.fp32 else refused
-        return Conversion(None, None, None, True, None, None, verdict)  # type: ignore[arg-type]
+        return Conversion(job, None, None, None, None, None, True, None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repair, "run", run)
-    done = repair.convert_and_repair(Job("model.onnx", Recipe.of(), checking=check.Checking("auto", repair=True)))
-    assert done.verdict is not None and done.verdict.held == ("op:Add",) and done.verdict.ok
+    def trial(done: Conversion, progress: object) -> CheckVerdict:
+        return CheckVerdict("ok", 0.0, 1e-2, 6, True) if mends and done.job.recipe.fp32 else refused
+
+    def finished(done: Conversion, progress: object) -> Conversion:
+        written.append(done)
+        return done
+
+    monkeypatch.setattr(check, "made", made)
+    monkeypatch.setattr(check, "mode_of", lambda done: "auto")
+    monkeypatch.setattr(check, "trial", trial)
+    monkeypatch.setattr(check, "finished", finished)
+    done = check.convert_and_check(Job("model.onnx", Recipe.of(), checking=Checking("auto", repair=True)))
+    assert done.verdict is not None and done.verdict.held == (("op:Add",) if mends else ())
+    assert written == [done] and done.verdict.ok == mends
     assert [job.recipe.fp32 for job in jobs] == [(), ("op:Add",)]

@@ -59,7 +59,7 @@ def test_bfloat16_needs_a_cast() -> None:
 def test_tensorrt_takes_the_opset_that_bfloat16_needs() -> None:
     """Its parser takes a bfloat16 Conv of any opset; older schemas do not."""
     model = given(CLIPS, 13)
-    words = {"target": "tensorrt", "dtype": "bfloat16"}
+    words: dict[str, Any] = {"target": "tensorrt", "dtype": "bfloat16"}
     result = ampgraph.convert(model, "O2", **words)
     assert opset_of(result) == 22 and dtype_of(result, "Conv") == "bf16"
     assert ampgraph.convert(result, "O2", **words).SerializeToString() == result.SerializeToString()

@@ -135,7 +135,9 @@ def test_a_plan_that_is_given_is_not_changed_beside() -> None:
     beside = {"level": "O1", "dtype": "bfloat16", "target": "cpu", "store_weights": "keep", "dims": {"n": 2}}
     for name, value in {**beside, "recipe": "O2", "range_margin": 3, "lists": "mine.toml"}.items():
         word: dict[str, Any] = {name: value}
-        with pytest.raises(AmpError, match=f"AMP404.*{'level' if name == 'recipe' else name}= cannot change a plan"):
+        with pytest.raises(
+            AmpError, match=f"AMP404.*{'level' if name == 'recipe' else name}= cannot change the given plan"
+        ):
             ampgraph.convert(model(), plan=plan, **word)
     bare = ampgraph.convert(model(), plan=plan, level=None, fp32=[], target=None)
     assert bare.SerializeToString() == ampgraph.convert(model(), plan=plan).SerializeToString()

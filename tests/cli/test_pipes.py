@@ -69,4 +69,4 @@ def test_an_error_names_no_file_that_is_gone(amp, streams):
 
 def test_a_terminal_gets_no_model(amp, streams):
     code, out, err = streams(amp, SOURCE.read_bytes(), "-", terminal=True)
-    assert (code, out) == (2, b"") and "a model is not for a terminal" in err
+    assert (code, out) == (2, b"") and "a model cannot be printed on a terminal" in err

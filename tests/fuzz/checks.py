@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from onnx import ModelProto
 import ampgraph
 from ampgraph.api.check_request import Request
 from ampgraph.api.check_run import judge
-from ampgraph.api.opening import refused
+from ampgraph.api.opening import seen_by_users
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
@@ -148,7 +147,7 @@ def _of_opening(model: ModelProto, result: ModelProto, way: Way) -> str:
         given, low = (os.path.join(folder, name) for name in ("model.onnx", "low.onnx"))
         onnx.save(model, given)
         onnx.save(result, low)
-        found = refused(Request(given, low, None, 1, {}, 1.0, 0, 0, target=way.target))
+        found, _ = seen_by_users(Request(given, low, None, 1, {}, 1.0, 0, target=way.target))
         return "" if found is None else str(found)
 
 
@@ -206,8 +205,7 @@ def announced(case: Random, way: Way, result: ModelProto, tolerance: float) -> C
 
 def _mended(case: Random, way: Way, said: CheckVerdict, tolerance: float) -> None:
     """A repair that the check names is one that `convert` takes, and that mends; a suggestion is one that it takes."""
-    words = [word for text in said.repair or said.suggestion for word in shlex.split(text)]
-    patterns = [word for option, word in zip(words, words[1:], strict=False) if option == "--fp32"]
+    patterns = said.mended_by or said.suggested
     try:
         result = ampgraph.convert(case.model, way.level, dtype=way.dtype, target=way.target, fp32=patterns, check="off")
         again = verdict(case, way, result, tolerance) if said.repair else None
@@ -221,7 +219,7 @@ def verdict(case: Random, way: Way, result: ModelProto, tolerance: float) -> Che
     """What the check that ends a conversion says of it on the same samples: its own function, but in this process."""
     said: list[CheckVerdict] = []
     pair = OnnxPair(case.model, result, "cpu")
-    recipe = Recipe.of(level=way.level, dtype=way.dtype, target=way.target or None).to_dict()
-    asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, 0, recipe=recipe)
+    recipe = Recipe.of(level=way.level, dtype=way.dtype, target=way.target or None)
+    asked = Request("", "", None, len(case.feeds), {}, tolerance, SECONDS, recipe=recipe)
     judge(pair, load_samples(pair.reference, case.feeds), asked, said.append, case.model)
     return said[-1]

@@ -134,11 +134,19 @@ def test_a_transpose_fails_on_a_cpu_before_products_alone():
     assert cpu.admits("Transpose", 13, "T", "float16") is True and cpu.refuses("Transpose", 13, "float16", {}) == ""
 
 
-@pytest.mark.parametrize("target", ["tensorrt", "cann"])
-def test_unmeasured_targets_say_nothing(target):
-    kernels = load_kernels(target)
+def test_unmeasured_targets_say_nothing():
+    kernels = load_kernels("cann")
     assert kernels.missing == "schema" and not kernels.entries and not kernels.float32_inside
-    assert kernels.admits("Conv", 17, "T", "bfloat16") is None
+
+
+def test_tensorrt_says_what_its_builder_said():
+    """Where it was asked; the schema decides of what it never built."""
+    kernels = load_kernels("tensorrt")
+    assert kernels.admits("Conv", 11, "T", "bfloat16") and kernels.admits("Mish", 18, "T", "float16")
+    assert kernels.admits("Mish", 18, "T", "bfloat16") is False and "BF16" not in kernels.refused["Mish"]["bfloat16"]
+    assert kernels.admits("NonZero", 13, "T", "bfloat16") is None
+    assert kernels.admits("LSTM", 22, "T", "bfloat16") and kernels.broken["LSTM"].without == 4
+    assert kernels.tied["GridSample"] == (frozenset({"T1", "T2"}),) and "LayerNormalization" in kernels.float32_inside
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])

@@ -85,10 +85,13 @@ def set_use(*place: object) -> Callable[[dict[str, Any]], object]:
     return lambda plan: plan["casts"][0]["uses"].__setitem__(0, list(place))
 
 
-REWRITE = {"scope": "", "kind": "LayerNormalization", "nodes": [0], "inputs": ["x"], "axis": -1, "epsilon": 1e-5}
+REWRITE = {"name": "norm", "scope": "", "nodes": [0], "operator": "LayerNormalization", "source": "x", "scale": "w",
+           "bias": "", "axis": -1, "epsilon": 1e-5}  # fmt: skip
+OLD = {"scope": "", "kind": "Gelu", "nodes": [0], "inputs": ["x"], "axis": 0, "epsilon": 0.0, "name": "gelu"}
 
 DAMAGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
-    "another version": ("AMP401", lambda p: p.update(ampgraph_plan=2)),
+    "another version": ("AMP401", lambda p: p.update(ampgraph_plan=3)),
+    "a version in words": ("AMP401", lambda p: p.update(ampgraph_plan="new")),
     "no version": ("AMP401", lambda p: p.pop("ampgraph_plan")),
     "an unknown type": ("AMP401", lambda p: p.update(dtype="float99")),
     "an unknown type of a decision": ("AMP401", lambda p: p["decisions"][1].__setitem__(4, "float99")),
@@ -101,6 +104,11 @@ DAMAGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "an unknown way to store": ("AMP401", lambda p: p["weights"][0].update(store="somewhere")),
     "a floor in words": ("AMP401", lambda p: p["weights"][0].update(floor="low")),
     "a rewrite of nothing": ("AMP401", lambda p: p.update(rewrites=[{**REWRITE, "nodes": []}])),
+    "an unknown rewrite": ("AMP401", lambda p: p.update(rewrites=[{**REWRITE, "name": "other"}])),
+    "a rewrite without a field": ("AMP401", lambda p: p.update(rewrites=[{"name": "norm", "scope": "", "nodes": [0]}])),
+    "a rewrite with a number for a name": ("AMP401", lambda p: p.update(rewrites=[{**REWRITE, "source": 1}])),
+    "an old row in a new plan": ("AMP401", lambda p: p.update(rewrites=[OLD])),
+    "a new row in an old plan": ("AMP401", lambda p: p.update(ampgraph_plan=1, rewrites=[REWRITE])),
     "reasons that are none": ("AMP401", lambda p: p.update(reasons=5)),
     "notes of another shape": ("AMP401", lambda p: p.update(notes=[{"x": 1}])),
     "no decisions": ("AMP402", lambda p: p["decisions"].clear()),
@@ -114,7 +122,7 @@ DAMAGES: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "a use of another value": ("AMP402", set_use("", 2, 0)),
     "a weight that is none": ("AMP402", lambda p: p["weights"][0].update(value="x")),
     "a rewrite of nodes that are not there": ("AMP402", lambda p: p.update(rewrites=[{**REWRITE, "nodes": [99]}])),
-    "a rewrite of other values": ("AMP402", lambda p: p.update(rewrites=[{**REWRITE, "inputs": ["nothing"]}])),
+    "a rewrite of other values": ("AMP402", lambda p: p.update(rewrites=[{**REWRITE, "scale": "nothing"}])),
     "another digest": ("AMP403", lambda p: p.update(digest="0" * 32)),
 }
 

@@ -84,7 +84,7 @@ def test_a_clip_in_a_branch_and_the_plan_as_a_file() -> None:
         y = MatMul (b, w) }"""
     model = parse(text, {"w": W}, opset=9)
     plan = ampgraph.plan(model, "O2")
-    assert [rewrite.kind for rewrite in plan.rewrites] == ["Max and Min"]
+    assert [rewrite.writes for rewrite in plan.rewrites] == ["Max and Min"]
     again = ampgraph.Plan.from_json(plan.to_json())
     result = ampgraph.convert(model, "O2")
     assert ampgraph.convert(model, plan=again).SerializeToString() == result.SerializeToString()

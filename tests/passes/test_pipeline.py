@@ -11,12 +11,15 @@ import onnx_ir as ir
 import pytest
 
 import ampgraph
+from ampgraph.api import pipeline
 from ampgraph.core.dataflow import StaleDataflow
 from ampgraph.core.graph import Graph, NodeEditor
 from ampgraph.core.pass_ import Change, Pass, run
 from ampgraph.core.plan import Plan
 from ampgraph.formats.onnx.graph import OnnxGraph
+from ampgraph.passes.apply_plan import ApplyPlan
 from ampgraph.passes.pipeline import default_pipeline
+from ampgraph.passes.rewrite_regions import RewriteRegions
 from conformance.cases import case, index
 from formats.mindir.parse import data as mindir_data
 from formats.mindir.parse import graph_of, parse, plan_of
@@ -55,15 +58,22 @@ def given(body: str) -> onnx.ModelProto:
 
 def planned(proto: onnx.ModelProto, level: str) -> tuple[OnnxGraph, tuple[Pass, ...]]:
     plan, graph = ampgraph.plan(proto, level, target="cuda"), OnnxGraph(ir.from_proto(proto))
-    return graph, default_pipeline(plan, graph.dataflow(plan.dtype))
+    return graph, default_pipeline(*pipeline.followed(plan, graph))
+
+
+def again(step: Pass, graph: Graph) -> bool:
+    """Whether a second run changes nothing; a plan is carried out once, and names what is no longer there."""
+    try:
+        return step(graph) == Change(0)
+    except ampgraph.AmpError as error:
+        return isinstance(step, ApplyPlan) and error.code == "AMP402"
 
 
 def test_it_prints_itself() -> None:
     _, passes = planned(given(NORM), "O3")
-    assert repr(passes) == (
-        "(RewriteRegions(1 LayerNormalization (norm)), ApplyPlan(O3, float16, 2 casts), "
-        "FuseCasts(float16), VerifyTypes())"
-    )
+    assert repr(passes) == "(ApplyPlan(O3, float16, 2 casts), FuseCasts(float16), VerifyTypes())"
+    rewrites = ampgraph.plan(given(NORM), "O3", target="cuda").rewrites
+    assert repr(RewriteRegions(tuple(rewrites))) == "RewriteRegions(1 LayerNormalization (norm))"
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
@@ -74,7 +84,7 @@ def test_a_second_run_of_each_pass_changes_nothing(body: str, level: str) -> Non
     for step in passes:
         run((step,), graph, check=True)
         revision, before = graph.revision, data(ir.to_proto(graph.model))
-        assert step(graph) == Change(0)
+        assert again(step, graph)
         assert graph.revision == revision and data(ir.to_proto(graph.model)) == before
     assert data(ir.to_proto(graph.model)) == data(
         ampgraph.convert(given(BODIES[body]), level, target="cuda", metadata=False)
@@ -87,7 +97,7 @@ def test_a_second_run_changes_nothing_in_mindir(level: str) -> None:
     for step in default_pipeline(plan, graph.dataflow(plan.dtype)):
         run((step,), graph, check=True)
         before = mindir_data(graph.file.model)
-        assert step(graph) == Change(0) and mindir_data(graph.file.model) == before
+        assert again(step, graph) and mindir_data(graph.file.model) == before
     assert len(graph.file.model.graph.node) > 0 and not plan.changes_nothing
 
 
@@ -99,7 +109,7 @@ def test_passes_over_some_of_the_backend_suite() -> None:
         graph, passes = planned(case(name).proto(), "O3")
         for step in passes:
             changes += run((step,), graph, check=True)[0].count
-            assert step(graph) == Change(0), (name, step)
+            assert again(step, graph), (name, step)
     assert changes > 60
 
 

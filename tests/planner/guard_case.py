@@ -36,7 +36,7 @@ def rows(*values: float) -> np.ndarray:
     return np.array([values], F)
 
 
-WEIGHT = "guard_weights"
+WEIGHT = "weight"
 
 
 X4 = {"x": rows(0.0, 0.0, 1e-3, 2.0)}

@@ -85,7 +85,7 @@ MASKS = [
 EPS = [
     Case(
         f"eps before {name}",
-        "_eps",
+        "eps",
         f"g (float[1,4] x, float[1,4] v) => (float[1,4] y) {{ a = Add (v, eps)  {body} }}",
         {**X4, "v": rows(0, 0, 1e-9, 1)},
         {"eps": F(1e-12), "one": F(1), "minus": F(-0.5)},
@@ -104,7 +104,7 @@ EPS = [
 EPS += [
     Case(
         "log(x + 1e-9)",
-        "_eps",
+        "eps",
         "g (float[1,4] x) => (float[1,4] y) { a = Add (x, eps)  y = Log (a) }",
         X4,
         {"eps": F(1e-9)},
@@ -112,7 +112,7 @@ EPS += [
     ),
     Case(
         "x / max(|x|, eps)",
-        "_eps",
+        "eps",
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Max (n, eps)  y = Div (x, m) }",
         X4,
         {"eps": F(1e-12)},
@@ -120,7 +120,7 @@ EPS += [
     ),
     Case(
         "x / clip(|x|, eps)",
-        "_eps",
+        "eps",
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Clip (n, eps)  y = Div (x, m) }",
         X4,
         {"eps": F(1e-12)},
@@ -128,7 +128,7 @@ EPS += [
     ),
     Case(
         "x / clip(|x|, eps), the bound an attribute",
-        "_eps",
+        "eps",
         "g (float[1,4] x) => (float[1,4] y) { n = Abs (x)  m = Clip <min = 1e-12> (n)  y = Div (x, m) }",
         X4,
         opset=10,
@@ -136,7 +136,7 @@ EPS += [
     ),
     Case(
         "l2 normalisation",
-        "_eps",
+        "eps",
         """g (float[1,4] x) => (float[1,4] y) { n = ReduceL2 <axes = [1]> (x)  m = Max (n, eps)  e = Expand (m, shape)
             y = Div (x, e) }""",
         {"x": np.zeros((1, 4), F)},
@@ -146,7 +146,7 @@ EPS += [
     ),
     Case(
         "x / (y + eps) with y = 0",
-        "_eps",
+        "eps",
         "g (float[1,4] x, float[1,4] v) => (float[1,4] y) { a = Add (v, eps)  b = Div (x, a)  y = Mul (b, small) }",
         {"x": rows(0.5, 1, 2, 3), "v": rows(0, 0, 0, 1)},
         {"eps": F(1e-6), "small": F(1e-4)},
@@ -157,7 +157,7 @@ EPS += [
 SUMS = [
     Case(
         "Exp into ReduceSum without its maximum",
-        "_exp_sum",
+        "exp-sum",
         "g (float[1,4] x) => (float[1,4] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Div (e, s) }",
         {"x": rows(12, 11, 1, 0)},
         {"axes": np.array([1])},
@@ -165,7 +165,7 @@ SUMS = [
     ),
     Case(
         "log-sum-exp",
-        "_exp_sum",
+        "exp-sum",
         "g (float[1,4] x) => (float[1,1] y) { e = Exp (x)  s = ReduceSum (e, axes)  y = Log (s) }",
         {"x": rows(12, 11, 1, 0)},
         {"axes": np.array([1])},
@@ -173,7 +173,7 @@ SUMS = [
     ),
     Case(
         "70,000 ones",
-        "_long_sum",
+        "long-sum",
         "g (float[1,70000] x) => (float[1,1] y) { y = ReduceSum (x, axes) }",
         {"x": np.ones((1, 70000), F)},
         {"axes": np.array([1])},
@@ -181,7 +181,7 @@ SUMS = [
     ),
     Case(
         "a count of 300, exactly",
-        "_long_sum",
+        "long-sum",
         "g (float[1,301] x) => (float[1,1] y) { y = ReduceSum (x, axes) }",
         {"x": np.ones((1, 301), F)},
         {"axes": np.array([1])},
@@ -191,7 +191,7 @@ SUMS = [
     ),
     Case(
         "a square and its root",
-        "_square",
+        "pow",
         "g (float[1,4] x) => (float[1,4] y) { s = Pow (x, two)  y = Sqrt (s) }",
         {"x": rows(300, 400, 1, 2)},
         {"two": F(2)},
@@ -199,7 +199,7 @@ SUMS = [
     ),
     Case(
         "a running count, exactly",
-        "_prefix_sum",
+        "cumsum",
         "g (float[1,5000] x) => (float[1,5000] y) { y = CumSum (x, axis) }",
         {"x": np.ones((1, 5000), F)},
         {"axis": np.array(1)},
@@ -212,7 +212,7 @@ LARGE = {"x": rows(300, 400, 1, 2)}
 SQUARES = [
     Case(
         f"a square by {name}",
-        "_square",
+        "pow",
         f"g (float[1,4] x) => (float[1,?] y) {{ {body} }}",
         LARGE,
         {"two": F(2), "small": F(1e-3), "axes": np.array([1]), "matrix": np.eye(4, dtype=F), "row": np.ones((1, 4), F)},
@@ -237,7 +237,7 @@ FREQUENCIES = (1 / 10000 ** (np.arange(0, 8, 2) / 8)).astype(F)
 ANGLES = [
     Case(
         "rotary angles by MatMul",
-        "_positions",
+        "positions",
         """g (int64[1,8192] p) => (float[1,8192,8] y) { i = Unsqueeze (p, one)  f = Cast <to = 1> (i)
             a = MatMul (freq, f)  t = Transpose <perm = [0, 2, 1]> (a)  d = Concat <axis = -1> (t, t)  y = Cos (d) }""",
         POSITIONS,
@@ -248,7 +248,7 @@ ANGLES = [
     ),
     Case(
         "sinusoidal angles by Mul",
-        "_positions",
+        "positions",
         """g (int64[1,8192] p) => (float[8192,4] y) { f = Cast <to = 1> (p)  r = Reshape (f, column)
             a = Mul (r, freq)  y = Sin (a) }""",
         POSITIONS,
@@ -259,7 +259,7 @@ ANGLES = [
 ]
 
 PROBABILITIES = [
-    Case(name, "_probability", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", {"x": rows(*x)}, stored,
+    Case(name, "probability", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}", {"x": rows(*x)}, stored,
          notes=("probability",), dtypes=dtypes)
     for name, body, x, stored, dtypes in (
         ("log(softmax(x))", "p = Softmax (x)  y = Log (p)", (0, -9, -20, -25), {}, ("float16",)),
@@ -275,7 +275,7 @@ PROBABILITIES = [
 
 ROUND = "b (int64 i, bool c, float[1,4] h) => (bool d, float[1,4] k) { d = Identity (c)  s = Sigmoid (h)"
 RECURRENCES = [
-    Case(name, "guard_recurrences", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}",
+    Case(name, "recurrence", f"g (float[1,4] x) => (float[1,4] y) {{ {body} }}",
          {"x": rows(100, 80, 50, 40)},
          {"n": np.array(1000), "small": F(0.01), "z": F(0.9996), "rounds": np.zeros((1000, 1), F)},
          notes=("recurrence",), dtypes=BOTH)

@@ -31,7 +31,7 @@ SCALE = {
 IN_OUT = "(float[8,16] x) => (float[8,?] y)"
 
 RAW = [
-    Case(f"an input {name}", "guard_raw", f"g {IN_OUT} {{ {body} }}", feeds, SCALE, notes=("raw",))
+    Case(f"an input {name}", "raw", f"g {IN_OUT} {{ {body} }}", feeds, SCALE, notes=("raw",))
     for name, body, feeds in (
         ("less its mean, over its deviation", "d = Sub (x, mu)  z = Div (d, sd)  y = MatMul (z, w)", TABLE),
         ("scaled and shifted", "d = Mul (x, s)  z = Add (d, t)  y = MatMul (z, w)", TABLE),
@@ -68,7 +68,7 @@ RAW = [
 RAW.append(
     Case(
         "an input in float64",
-        "guard_raw",
+        "raw",
         """g (double[8,16] x) => (float[8,16] y) { f = Cast <to = 1> (x)  d = Sub (f, mu)  z = Div (d, sd)
             y = MatMul (z, w) }""",
         {"x": TABLE["x"].astype(np.float64)},
@@ -105,7 +105,7 @@ POOL = "<kernel_shape = [4]>"
 MOMENTS = f"{HIDDEN}  i = Reshape (h, wide)"
 SQUARED = "s = Mul (x, x)  n = ReduceSum <keepdims = 1> (s, axis)"
 DIFFERENCES = [
-    Case(f"{name}", "_difference", f"g {IN_OUT} {{ {body} }}", feeds, WINDOW, notes=("cancelling",))
+    Case(f"{name}", "cancelling", f"g {IN_OUT} {{ {body} }}", feeds, WINDOW, notes=("cancelling",))
     for name, body, feeds in (
         (
             "a variance by pools",
@@ -173,7 +173,7 @@ FREQUENCIES = {
     "w": SCALE["w"],
 }
 FEATURES = [
-    Case(f"angles of {name}", "_positions", f"g {IN_OUT} {{ {body} }}", feeds, FREQUENCIES, notes=("positions",))
+    Case(f"angles of {name}", "positions", f"g {IN_OUT} {{ {body} }}", feeds, FREQUENCIES, notes=("positions",))
     for name, body, feeds in (
         (
             "an input's projection",
@@ -204,7 +204,7 @@ AWAY = {"x": np.tile(NUMBERS, (5, 1)), "m": np.array([[1000] + 39 * [1]])}
 OFFSETS = [
     Case(
         f"scores with {name}",
-        "_offset",
+        "positions",
         f"g {SCORES} {{ q = MatMul (x, w)  t = Transpose <perm = [1, 0]> (x)  s = MatMul (q, t)  {body} }}",
         AWAY,
         {"axis": np.array(1), "slope": F(0.75), "w": SCALE["w"], "far": np.arange(40, dtype=F)[None] + F(1000)},
@@ -223,7 +223,7 @@ OFFSETS = [
 SMALL = [
     Case(
         f"a factor of a millionth {name}",
-        "_shrunk",
+        "tiny",
         f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
         {"x": NUMBERS},
         {"w": SCALE["w"], "millionth": F(1e-6), "million": F(1e6), "thousandth": F(1e-3), "thousand": F(1e3)},
@@ -245,7 +245,7 @@ TWINS = {"x": NUMBERS, "z": NUMBERS + F(0.1) * np.random.default_rng(12).standar
 DIFFERENCES += [
     Case(
         f"one less a cosine {name}",
-        "_difference",
+        "cancelling",
         f"""g (float[8,16] x, float[8,16] z) => (float[8,?] y) {{ a = MatMul (x, w)  b = MatMul (z, w)  p = Mul (a, b)
             d = ReduceSum <keepdims = 1> (p, second)  {body}  y = MatMul (u, row) }}""",
         TWINS,
@@ -273,7 +273,7 @@ COVARIANCES = np.eye(16, dtype=F) + F(0.5)
 DIFFERENCES.append(
     Case(
         "a number less a quadratic form",
-        "_difference",
+        "cancelling",
         """g (float[8,16] x) => (float[8] y) { k = Sigmoid (x)  m = MatMul (k, inverse)  q = Mul (m, k)
             s = ReduceSum <keepdims = 0> (q, second)  y = Sub (prior, s) }""",
         {"x": NUMBERS * F(0.02) + F(2)},
@@ -284,7 +284,7 @@ DIFFERENCES.append(
 PRODUCTS = [
     Case(
         "a product of all elements",
-        "_long_product",
+        "pow",
         "g (float[8,16] x) => (float[8,16] y) { h = MatMul (x, w)  p = ReduceProd <axes = [1]> (h)  l = Log (p)"
         "  s = Mul (h, l)  y = MatMul (s, w) }",
         {"x": np.abs(NUMBERS) * F(8)},
@@ -295,7 +295,7 @@ PRODUCTS = [
 PRODUCTS += [
     Case(
         f"a divisive norm {name}",
-        "_square",
+        "pow",
         f"g {IN_OUT} {{ h = MatMul (x, w)  {body}  y = MatMul (z, w) }}",
         {"x": NUMBERS * F(300)},
         {"w": SCALE["w"], "gains": np.eye(16, dtype=F) + F(0.1), "ones": SCALE["ones"], "half": F(-0.5)},

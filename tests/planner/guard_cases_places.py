@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.guard_case import ALL, BOTH, POSITIONS, WEIGHT, X4, Case, F, rows
 
-INDEX = "guard_indices"
+INDEX = "index"
 
 
 INDICES = [
@@ -133,7 +133,7 @@ BORDERS = [
     ),
     Case(
         "angles from a branch",
-        "_positions",
+        "positions",
         """g (int64[1,8192] p, bool c) => (float[1,8192] y) { f = Cast <to = 1> (p)  h = If (c) <
                 then_branch = t () => (float[1,8192] q) { q = Mul (f, slow) },
                 else_branch = e () => (float[1,8192] r) { r = Identity (f) }

@@ -74,7 +74,7 @@ def test_weights_that_are_all_ones(out: str, past: bool, monkeypatch: pytest.Mon
     source = attention(OUT[out], past=past)
     assert [wrong(source, level, past) for level in LEVELS] == [""] * len(LEVELS)
     assert all("what its features have in common, infinitely" in said(source, level)[0].text for level in LEVELS)
-    without("guard_common_parts", monkeypatch)
+    without(monkeypatch, "common")
     assert wrong(source, "O3", past) != ""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,46 +99,3 @@ def test_decisions_that_were_taken_stay(flow: Dataflow) -> None:
     before = ledger.take()
     ledger.decide(0, HIGH, CUT, WHY)
     assert before.side(0) == FREE and ledger.take().side(0) == HIGH
-
-
-ORDER = """
-from ampgraph.planner.facts.facts import Facts
-from ampgraph.planner.decisions import Ledger
-from ampgraph.planner.guards.accuracy import guard_accuracy
-from ampgraph.planner.guards.streams import guard_streams
-from ampgraph.planner.guards.weights import guard_weights
-from ampgraph.planner.guards.tail import release_branches, release_tail
-from ampgraph.planner.overrides import read_overrides
-from ampgraph.planner.regions import Regions
-from ampgraph.planner.stages import Guarded, Held, Listed, Loose, Steady, Tied
-
-
-def steps(context: Facts, regions: Regions, tied: Tied, listed: Listed, held: Held, steady: Steady) -> None:
-    {call}
-"""
-RIGHT = (
-    "read_overrides(context, regions, tied)",
-    "guard_accuracy(context, regions, listed)",
-    "guard_streams(context, regions, held)",
-    "guard_weights(context, steady)",
-)
-WRONG = (
-    "guard_accuracy(context, regions, tied)",
-    "guard_accuracy(context, regions, Ledger(context.flow).take())",
-    "guard_streams(context, regions, listed)",
-    "guard_weights(context, held)",
-    "release_tail(context, regions, steady)",
-    "release_branches(context, steady)",
-)
-
-
-@pytest.mark.slow
-def test_types_reject_steps_out_of_order(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
-    files = [tmp_path / f"case{number}.py" for number in range(len(RIGHT + WRONG))]
-    for file, call in zip(files, RIGHT + WRONG, strict=True):
-        file.write_text(ORDER.format(call=call))
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, files)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    faulty = {line.partition(":")[0] for line in done.stdout.splitlines() if "incompatible type" in line}
-    assert {Path(name).name for name in faulty} == {file.name for file in files[len(RIGHT) :]}, done.stdout

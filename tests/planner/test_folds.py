@@ -120,7 +120,7 @@ def test_a_branch_and_the_plan_as_a_file() -> None:
         y = Conv (z, last) }"""
     given = parse(text, {"w": W, "b": B, "last": LAST})
     plan = ampgraph.plan(given)
-    assert [(one.kind, one.name) for one in plan.rewrites] == [("Conv", "bias")]
+    assert [(one.writes, one.name) for one in plan.rewrites] == [("Conv", "bias")]
     result = ampgraph.convert(given)
     assert (
         ampgraph.convert(given, plan=Plan.from_json(plan.to_json())).SerializeToString() == result.SerializeToString()

@@ -55,7 +55,7 @@ def test_with_the_guard(case: Case, level: str, dtype: str) -> None:
 @pytest.mark.parametrize(("case", "level", "dtype"), flatten("without"))
 def test_without_the_guard(case: Case, level: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(case.notes) <= topics(ampgraph.plan(model_of_case(case), level, dtype=dtype))
-    without(case.guard, monkeypatch)
+    without(monkeypatch, case.guard)
     reference, result = float32_and_low(model_of_case(case), case.feeds, level, dtype=dtype)
     assert agree(case, reference, result) != ""
 
@@ -132,7 +132,7 @@ def test_long_means(kind: str, attributes: str, monkeypatch: pytest.MonkeyPatch)
     model = parse(f"g (float[1,2,64,64] x) => (float[1,2,1,1] y) {{ r = Relu (x)  y = {kind} {attributes} (r) }}")
     assert dtype_of(converted(model, "O2"), kind) == "f32"
     assert dtype_of(converted(model, "O3"), kind) == "f16"
-    without("_long_sum", monkeypatch)
+    without(monkeypatch, "long-sum")
     assert dtype_of(converted(model, "O2"), kind) == "f16"
 
 
@@ -153,7 +153,7 @@ def test_at_o3_an_accuracy_guard_warns_and_holds_nothing(case: Case, monkeypatch
     told = topics(ampgraph.plan(model, "O3"))
     assert any(topic.endswith("(not held)") for topic in told)
     guarded = decisions(converted(model, "O3"))
-    without(case.guard, monkeypatch)
+    without(monkeypatch, case.guard)
     assert decisions(converted(model, "O3")) == guarded
 
 

@@ -46,7 +46,7 @@ def test_a_stream_that_norms_read_in_float32_stays_float32(monkeypatch: pytest.M
     held = converted(model, target=WIDE)
     assert additions(held) == ["f32"] * 8
     want = run_strict(model, feeds)["y"]
-    without("guard_streams", monkeypatch)
+    without(monkeypatch, "stream")
     lowered = converted(model, target=WIDE)
     assert additions(lowered) == ["f16"] * 8
     assert casts(held) <= casts(lowered)
@@ -104,7 +104,7 @@ def test_a_result_is_widened_before_the_last_arithmetic(level: str, monkeypatch:
     assert decisions(result) == "Cast>f16 MatMul:f16 Cast>f32 Exp:f32 Sigmoid:f32 Mul:f32"
     rules = {d.kind: d.why.rule for d in ampgraph.plan(model, level).decisions}
     assert rules["Sigmoid"] == "tail"
-    without("release_tail", monkeypatch)
+    without(monkeypatch, "tail")
     assert casts(converted(model, level)) >= casts(result)
 
 

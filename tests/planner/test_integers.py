@@ -107,7 +107,7 @@ def test_an_int8_network_stays_as_it_is(opset: int, level: str, tmp_path: Path) 
 
 def test_without_the_guard_the_islands_are_cast_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = QuantizedCnn(17).model
-    without("guard_integers", monkeypatch)
+    without(monkeypatch, "quantized")
     result = ampgraph.convert(model, "O2")
     assert casts(result) > 4
     assert fused(result, tmp_path)["QLinearConv"] == 0
@@ -179,7 +179,7 @@ def test_sums_of_integers_are_float32_until_they_are_scaled(level: str, dtype: s
 
 
 def test_without_the_guard_sums_of_integers_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    without("guard_integers", monkeypatch)
+    without(monkeypatch, "integer-sum")
     _, result = float32_and_low(parse(INTEGERS, INTEGER_WEIGHTS), POSITIVE, "O2")
     assert not np.isfinite(result["y"]).all()
 

@@ -19,7 +19,7 @@ from ampgraph.planner.policies import registry
 from ampgraph.planner.policies.begun import begin
 from ampgraph.planner.policies.forward import ForwardTypes, Typed
 from ampgraph.planner.policies.registry import Policy
-from ampgraph.report.explanations import explanation_lines
+from ampgraph.report.explain import explanation_lines
 from ampgraph.report.text import list_lines
 from onnx_text import parse
 

@@ -11,10 +11,10 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.formats import adapters
 from ampgraph.planner.classify import classify
 from ampgraph.planner.facts.facts import Facts
-from ampgraph.planner.facts.measured import Passing
-from ampgraph.planner.guards.cancelling import Cancelling
-from ampgraph.planner.regions import tie_regions
+from ampgraph.planner.regions import find_tied
 from ampgraph.planner.resolve import resolve
+from ampgraph.planner.rules.cancelling import Cancelling
+from ampgraph.planner.rules.rule import Sight
 from planner.graphs import random_models
 
 OPSET = helper.make_opsetid("", 17)
@@ -63,8 +63,8 @@ def test_no_mask_stands_where_no_softmax_may_read_it(model: ModelProto) -> None:
 @settings(max_examples=40)
 def test_no_variance_stands_where_nothing_is_multiplied(model: ModelProto) -> None:
     facts = facts_of(model)
-    regions = tie_regions(facts, classify(facts), Passing({}))
-    short, long = Cancelling(facts, regions, facts.squares), Cancelling(facts, regions, facts.squares)
+    sight = Sight(facts, find_tied(facts, classify(facts)))
+    short, long = Cancelling(sight), Cancelling(sight)
     long.__dict__["_multiplied"] = {value.id for value in facts.flow.values}
     for op in facts.flow.ops:
         assert [one.id for one in short.behind(op)] == [one.id for one in long.behind(op)]

@@ -130,7 +130,7 @@ def test_without_the_guard_its_floor_is_that_of_the_low_type(
 ) -> None:
     assert "spectrum" in topics(ampgraph.plan(model, "O2"))
     assert "spectrum (not held)" in topics(ampgraph.plan(model, "O3"))
-    without("_spectrum", monkeypatch)
+    without(monkeypatch, "spectrum")
     reference, low = float32_and_low(model, feeds(model), "O2")
     assert difference(reference["y"], low["y"])
 

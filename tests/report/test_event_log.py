@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.report.event_log import EventLog, check_events
-from ampgraph.report.step_log import StepLog
+from ampgraph.report.step_log import EventLog, StepLog, check_events
 from ampgraph.training.step.step_result import StepResult
 
 
@@ -43,7 +42,7 @@ def test_tensorboard_reads_every_step(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampgraph.report.event_log._tensorboard", lambda: None)
+    monkeypatch.setattr("ampgraph.report.step_log._tensorboard", lambda: None)
     (tmp_path / "file").write_text("")
     check_events(tmp_path / "new" / "folder")
     for place in (tmp_path / "file", tmp_path / "file" / "folder"):

@@ -12,7 +12,7 @@ from ampgraph.oplists.levels import load_level
 from ampgraph.oplists.mindspore_lists import load_mindspore_rules
 from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.rows import list_rows
-from ampgraph.planner.policies.mindspore_rows import mindspore_rows
+from ampgraph.planner.policies.mindspore import mindspore_rows
 from ampgraph.report.listing import listed
 
 

@@ -14,8 +14,7 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.report.inspect import see
-from ampgraph.report.picture.drawing import draw
-from ampgraph.report.picture.folders import WIDTH, folded
+from ampgraph.report.picture.drawing import WIDTH, draw, folded
 from ampgraph.report.picture.page import Page
 from onnx_text import parse
 

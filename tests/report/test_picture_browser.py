@@ -9,8 +9,7 @@ import pytest
 import ampgraph
 from ampgraph.core.json_types import JsonObject
 from ampgraph.report.inspect import see
-from ampgraph.report.picture.drawing import Box, Drawing, Edge, draw
-from ampgraph.report.picture.folders import WIDTH, folded
+from ampgraph.report.picture.drawing import WIDTH, Box, Drawing, Edge, draw, folded
 from ampgraph.report.picture.page import Bar, Page
 from report.browser import COUNT, looked_at, needs_browser
 

@@ -13,7 +13,7 @@ from ampgraph.report.fusions import Fusions, TargetGraph
 from ampgraph.report.inspect import see
 from ampgraph.report.picture.drawing import Drawing, draw
 from ampgraph.report.picture.page import Page
-from ampgraph.report.picture.target import on_target
+from ampgraph.report.picture.pages import on_target
 from ampgraph.runtime.optimized import read_optimized
 from onnx_text import parse
 from report.browser import COUNT, looked_at, needs_browser

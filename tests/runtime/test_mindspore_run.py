@@ -168,7 +168,7 @@ def test_feeds_that_fit_come_in_the_order_of_the_file() -> None:
         ({"n": np.zeros(1, np.int64)}, "'n' takes int64 [] but the array fed has shape [1]"),
         ({"any": np.zeros(1)}, "'any' takes float16 of any shape"),
         ({"x": object()}, "object was fed"),
-        ({"x": [[1.0], [2.0, 3.0]]}, "is no array"),
+        ({"x": [[1.0], [2.0, 3.0]]}, "is not an array"),
     ],
 )
 def test_feeds_that_do_not_fit_are_told(change: dict[str, Any], told: str) -> None:

@@ -106,7 +106,7 @@ UNFIT = [
     ({"n": np.array(2.0)}, "'n' takes int64 [] but float64 was fed"),
     ({"x": X.tolist()}, "float64 was fed"),
     ({"x": "text"}, "'x' takes float32 [batch, 3] but <U4 was fed"),
-    ({"x": [[1.0, 2.0, 3.0], [1.0]]}, "is no array"),
+    ({"x": [[1.0, 2.0, 3.0], [1.0]]}, "is not an array"),
     ({"x": None, "scale": None}, "no value for input 'x'"),
 ]
 
@@ -195,7 +195,7 @@ def test_formats_have_devices_of_their_own(tmp_path: Path) -> None:
         opened(model(), "ascend")
     with pytest.raises(AmpError, match="AMP321.*MindIR models do not run on 'tensorrt'\nhint: auto, cpu, ascend"):
         opened(MODELS / "digits_cnn.mindir", "tensorrt")
-    with pytest.raises(AmpError, match="AMP323.*strict.*not on cuda\nhint: leave one"):
+    with pytest.raises(AmpError, match="AMP323.*strict.*not on cuda\nhint: omit one"):
         opened(model(), "cuda", strict=True)
 
 

@@ -63,7 +63,7 @@ def test_a_norm_in_simple_operators_keeps_float32_and_so_do_its_gradients(level)
 
 def test_branches_meet_in_float32_for_no_more_casts(monkeypatch):
     found = build("O2")
-    without("release_branches", monkeypatch)
+    without(monkeypatch, "branches")
     before = build("O2")
     assert types(before, "x1")["x1"] == ir.DataType.FLOAT16  # the list's verdict
     assert {types(found, name)[name] for name in ("x1", "x2")} == {ir.DataType.FLOAT}

@@ -8,9 +8,8 @@ from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import UseKey
 from ...core.names import FreshNames
 from . import view
-from .abstracts import retype_abstracts
 from .body import Body
-from .casts import MindirCasts
+from .casts import MindirCasts, retype_abstracts
 from .view import OperandPlace
 from .weights import MindirFile, round_tensor
 
@@ -95,8 +94,18 @@ class MindirEditor:
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
-    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
+    def weight(
+        self,
+        value: Value,
+        store: str,
+        dtype: str,
+        uses: Iterable[UseKey],
+        floor: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
         """Changes a stored tensor: ``low`` replaces it, ``both`` adds a low constant, ``float32`` only floors."""
+        if factor != 1.0:
+            raise NotImplementedError("no plan for MindIR multiplies a stored tensor")
         self._edited = True
         if store == "both":
             self._add_constant(value, dtype, uses, floor)
@@ -106,8 +115,9 @@ class MindirEditor:
         elif floor is not None:
             round_tensor(self.file, value.native, FLOAT32, floor)
 
-    def round_together(self, op: Op, dtype: str) -> None:
+    def round_together(self, op: Op, dtype: str) -> bool:
         """Parameters of a norm stay float32 beside low data in this format."""
+        return False
 
     def _add_constant(self, value: Value, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
         """A constant has one name in all graphs, so its copy stands where it stands."""

@@ -19,9 +19,9 @@ from ...core.errors import AmpError
 from ...core.graph import Progress
 from ..checks import model_files
 from . import schema
-from .kinds import EXPORT_AGAIN, foreign, looks_like
 from .schema import Message
 from .weights import (
+    CIPHERS,
     MindirFile,
     check_tensors,
     data_files,
@@ -33,6 +33,63 @@ from .weights import (
     tensors,
     write_padded,
 )
+
+EXPORT_AGAIN = "export it again, or compare its size with the original"
+
+
+def foreign(data: memoryview, where: str) -> AmpError:
+    """What to say of a file that is no MindIR model."""
+    start, hint = bytes(data[:64]), "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
+    if not start:
+        return AmpError("AMP102", "is empty", where=where, hint=EXPORT_AGAIN)
+    if start[:4] in CIPHERS:
+        hint = "export it without enc_key; mindspore.load(..., dec_key=...) reads an encrypted one"
+        return AmpError("AMP102", f"is encrypted ({CIPHERS[start[:4]]})", where=where, hint=hint)
+    if start.startswith(b"version https://git-lfs"):
+        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint="run git lfs pull")
+    if start.startswith(b"PK\3\4"):
+        return AmpError("AMP102", "is a zip archive, not a MindIR model", where=where, hint=hint)
+    kind = looks_like(data)
+    if kind == "ONNX":
+        return AmpError("AMP102", "is an ONNX model, not MindIR", where=where, hint="give it a name that ends in .onnx")
+    if kind == "MindIR":
+        return AmpError("AMP102", "is a MindIR model that is cut short or damaged", where=where, hint=EXPORT_AGAIN)
+    if kind:
+        hint = "mindspore.export(..., file_format='MINDIR') writes the graph; a checkpoint holds weights alone"
+        return AmpError("AMP102", "holds no MindIR graph", where=where, hint=hint)
+    problem = "is not a MindIR model: encrypted, cut short, or another format"
+    return AmpError("AMP102", problem, where=where, hint="decrypt it, or export it again")
+
+
+def looks_like(data: memoryview) -> str:
+    """`ONNX`, `MindIR`, `protobuf` or nothing, by the fields at the top of a file, which may be cut short."""
+    position, seen = 0, set()
+    for _ in range(1000):  # far more than either format has before its graph
+        tag, position = _varint(data, position)
+        seen.add((tag >> 3, tag & 7))
+        if (1, 0) in seen and (7, 2) in seen:  # ir_version is a number there
+            return "ONNX"
+        if (1, 2) in seen and (7, 2) in seen:
+            return "MindIR"
+        size, after = _varint(data, position)
+        skip = {0: after, 1: position + 8, 2: after + size, 5: position + 4}.get(tag & 7, -1)
+        if tag < 8 or position < 0 or skip < position:
+            return ""
+        if skip >= len(data):
+            return "protobuf" if skip == len(data) else ""
+        position = skip
+    return ""
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A number and the position behind it; position -1 where there is none."""
+    value = 0
+    for index, byte in enumerate(data[position : position + 10] if position >= 0 else b""):
+        value |= (byte & 127) << 7 * index
+        if byte < 128:
+            return value, position + index + 1
+    return 0, -1
+
 
 __all__ = ["MindirFile", "copy_unchanged", "data_files", "elements", "is_mindir", "load", "round_tensor", "save"]
 
@@ -102,7 +159,7 @@ def _check_model(model: Message, where: str) -> None:
         hint = "export it on a little-endian machine"
         raise AmpError("AMP102", "holds big-endian data", where=where, hint=hint)
     if not _is_text(model):
-        raise AmpError("AMP102", "holds names that are no text: it is damaged", where=where, hint=EXPORT_AGAIN)
+        raise AmpError("AMP102", "holds names that are not text: it is damaged", where=where, hint=EXPORT_AGAIN)
     if not model.mind_ir_version and _lacks_primitives(model):  # the version stands behind the primitives
         raise AmpError("AMP102", "is cut short: it ends before its primitives", where=where, hint=EXPORT_AGAIN)
 
@@ -188,7 +245,7 @@ def _refuse_overwriting(path: Path, sources: list[Path]) -> None:
         raise AmpError("AMP105", "is a directory", where=str(path), hint="name a file in it with -o")
     if os.fsencode(path.name) != path.name.encode(errors="replace"):  # the model names its data files
         hint = "choose another name with -o"
-        raise AmpError("AMP105", "the file name is no text", where=ascii(str(path)), hint=hint)
+        raise AmpError("AMP105", "the file name is not text", where=ascii(str(path)), hint=hint)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -60,7 +60,7 @@ def _refuse_without_cast(values: OnnxValues, low: str) -> None:
     for unit in flow.units:
         version = where[unit.id]
         if version < since and low in unit.admits and not (unit.fixed or unit.fixed_low):
-            unit.fixed = f"opset {version} has no Cast to {low}; opset {since} does"
+            unit.freed_at, unit.fixed = since, f"opset {version} has no Cast to {low}; opset {since} does"
 
 
 class _OnnxReader:

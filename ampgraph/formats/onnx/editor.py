@@ -9,18 +9,12 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
-from ...oplists.traits import has
 from . import norm_tensors
 from .casts import Casts, copy_layer
-from .clip_bounds import write_bounds
-from .factors import round_factor
-from .folds import fold
-from .given_casts import drop_casts
 from .handles import Handles
 from .named_types import name_type
 from .placing import Placing
 from .readers import Readers
-from .row_masks import shift_rows
 from .slots import FOLLOWS_INPUT
 from .stored import change_weight, drop_constant
 from .types import DTYPES, attributes_of, with_element
@@ -87,18 +81,25 @@ class OnnxEditor:
         low = self._casts.of(value, dtype)
         self._readers.give(self._casts.new(value, low, FLOAT32), uses)
 
-    def weight(self, value: Value, store: str, dtype: str, uses: Iterable[UseKey], floor: float | None) -> None:
-        """Changes a stored tensor: ``low`` makes it ``dtype``, ``both`` adds a copy in it, ``float32`` only floors."""
+    def weight(
+        self,
+        value: Value,
+        store: str,
+        dtype: str,
+        uses: Iterable[UseKey],
+        floor: float | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Changes a stored tensor. See `Editor.weight`."""
         self._edited = True
-        copy = change_weight(self.handles, value, store, dtype, floor)
+        copy = change_weight(self.handles, value, store, dtype, floor, factor)
         if copy is not None:
             self._readers.give(copy, uses)
 
-    def round_together(self, op: Op, dtype: str) -> None:
-        """Rounds stored operands again, so that their errors cancel. See `Editor.round_together`."""
+    def round_together(self, op: Op, dtype: str) -> bool:
+        """Rounds the parameters of a norm again, so that their errors cancel. See `Editor.round_together`."""
         self._edited = True
-        rounding = round_factor if has(op.role, "scalings") else norm_tensors.round_together
-        rounding(self.handles.node(op), dtype)
+        return norm_tensors.round_together(self.handles.node(op), dtype)
 
     def give(self, value: Value, uses: Iterable[UseKey]) -> None:
         """``value`` is read at the given uses, in the place of what was read there."""
@@ -121,12 +122,15 @@ class OnnxEditor:
         self,
         kind: str,
         inputs: Sequence[Value | None],
-        dtypes: Sequence[str],
+        dtypes: Sequence[str | Value],
         attributes: Mapping[str, Attribute] | None = None,
         *,
         scope: int = NONE,
-        behind: Op | None = None,
+        behind: Op | Value | None = None,
         name: str = "",
+        node: str = "",
+        of: Op | None = None,
+        shaped: bool = False,
     ) -> list[Value]:
         """Puts an operator behind all that it reads, and behind ``behind``; its results. See `NodeEditor.add`."""
         self._edited = True
@@ -134,14 +138,29 @@ class OnnxEditor:
         reads = [None if value is None else self.handles.value(value) for value in inputs]
         domain, _, op_type = kind.rpartition("::")
         name = name or f"{next((value.name for value in inputs if value is not None), 'made')}_{op_type}"
-        node = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
-        node.name = self.handles.fresh(f"{name}_node")
+        new = ir.Node(domain, op_type, reads, attributes_of(attributes or {}), num_outputs=len(dtypes))
+        new.name = self.handles.fresh(node or f"{name}_node")
+        if of is not None:
+            new.metadata_props.update(self.handles.node(of).metadata_props)
         makers = [producer for value in reads if value is not None and (producer := value.producer()) is not None]
-        makers += [self.handles.node(behind)] if behind is not None else []
-        self._placing.behind(scope, self._placing.last(scope, makers), node)
-        for result, dtype in zip(node.outputs, dtypes, strict=True):
-            result.name, result.type = self.handles.fresh(name), ir.TensorType(DTYPES[dtype]) if dtype else None
-        return [self.handles.handle(value, scope, dtype) for value, dtype in zip(node.outputs, dtypes, strict=True)]
+        self._placing.behind(scope, self._placing.last(scope, [*makers, *self._maker(behind)]), new)
+        results = []
+        for result, dtype in zip(new.outputs, dtypes, strict=True):
+            result.name = self.handles.fresh(name)
+            if isinstance(dtype, Value):
+                like, dtype = self.handles.value(dtype), dtype.dtype
+                result.type, result.shape = like.type, like.shape if shaped else None
+            else:
+                result.type = ir.TensorType(DTYPES[dtype]) if dtype else None
+            results.append(self.handles.handle(result, scope, dtype))
+        return results
+
+    def _maker(self, of: Op | Value | None) -> list[ir.Node]:
+        """The node that an operator or a maker of a value is."""
+        if isinstance(of, Value):
+            made = self.handles.value(of).producer()
+            return [] if made is None else [made]
+        return [] if of is None else [self.handles.node(of)]
 
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
@@ -156,25 +175,13 @@ class OnnxEditor:
         new.name = self.handles.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
-        result.type, result.shape = old.type, old.shape
         graph.insert_after(last, new)
-        old.replace_all_uses_with(result, replace_graph_outputs=True)
-        old.name, result.name = None, old.name
+        self.handles.stand_in(old, result)
         gone = [self.handles.node(op) for op in reversed(ops)]
         inner = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(inner):
             drop_constant(native)
-
-    def write_anew(self, name: str, scope: str, nodes: Sequence[int]) -> bool:
-        """Writes one Clip, or a product with the operators behind it, anew. See `NodeEditor.write_anew`."""
-        self._edited = True
-        found = [self.handles.node(op) for index in nodes if (op := self.handles.op(scope, index)) is not None]
-        if name == "cast":
-            return drop_casts(found)
-        if name == "mask":
-            return shift_rows(found, self.handles.fresh, self.flow.opset)
-        return write_bounds(found, self.handles.fresh) if name == "clip" else fold(found, self.handles.fresh)
 
     def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
         """Sets attributes of an operator."""

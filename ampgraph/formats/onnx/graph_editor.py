@@ -11,8 +11,10 @@ from ...core.dataflow import Dataflow, Op, Value
 from .descriptions import CAST, describe
 from .editor import OnnxEditor
 from .states import States
+from .stored import drop_constant, put
 from .types import dtype_name
 from .variants import Variants
+from .weights import stored_tensor
 
 
 class OnnxGraphEditor(OnnxEditor):
@@ -34,6 +36,62 @@ class OnnxGraphEditor(OnnxEditor):
         node.resize_outputs(len(node.outputs) + 1)
         node.outputs[-1].name = self.handles.fresh(name)
         return self.handles.handle(node.outputs[-1], op.scope, results[0].dtype)
+
+    # -- stored tensors and places ----------------------------------------------------------------------------------
+
+    def constant(self, numbers: Array, name: str, behind: Op | Value) -> Value:
+        """A constant behind an operator or value. See `NodeEditor.constant`."""
+        self._edited = True
+        name = self.handles.fresh(name)
+        made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(numbers, name=name))], num_outputs=1)
+        made.name, made.outputs[0].name = self.handles.fresh(f"{name}_node"), name
+        (anchor,) = self._maker(behind)
+        assert anchor.graph is not None
+        self._placing.behind(behind.scope, anchor, made)
+        return self._stored(made.outputs[0], numbers, behind.scope)
+
+    def store(self, numbers: Array, name: str, scope: int) -> Value:
+        """A new initializer of a scope's graph. See `NodeEditor.store`."""
+        self._edited = True
+        name = self.handles.fresh(name)
+        native = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
+        graph = self.handles.graph(scope)
+        assert isinstance(graph, ir.Graph)  # a function has none
+        stored = self._stored(native, numbers, scope)
+        graph.register_initializer(native)
+        return stored
+
+    def _stored(self, native: ir.Value, numbers: Array, scope: int) -> Value:
+        kind = ir.DataType.from_numpy(numbers.dtype)
+        native.type, native.shape = ir.TensorType(kind), ir.Shape(numbers.shape)
+        return self.handles.handle(native, scope, dtype_name(kind))
+
+    def put(self, value: Value, numbers: Array) -> None:
+        """A stored tensor holds other numbers, of their type."""
+        self._edited = True
+        native = self.handles.value(value)
+        tensor = stored_tensor(native)
+        put(native, ir.tensor(numbers, name=(tensor.name if tensor is not None else "") or native.name))
+        native.type = ir.TensorType(ir.DataType.from_numpy(numbers.dtype))
+
+    def stand_in(self, value: Value, old: Value) -> None:
+        """``value`` is read wherever ``old`` was, under its name."""
+        self._edited = True
+        self.handles.stand_in(self.handles.value(old), self.handles.value(value))
+
+    def move(self, op: Op, behind: Op) -> None:
+        """Puts an operator right behind another one of its scope."""
+        self._edited = True
+        node, graph = self.handles.node(op), self.handles.graph(op.scope)
+        graph.remove(node)
+        graph.insert_after(self.handles.node(behind), node)
+
+    def drop(self, value: Value) -> None:
+        """Takes a stored tensor away that nothing reads any more."""
+        self._edited = True
+        drop_constant(self.handles.value(value))
+
+    # -- metadata and state -----------------------------------------------------------------------------------------
 
     def describe(self, reasons: Iterable[tuple[Op, str, str]], about: Mapping[str, str]) -> None:
         """Type and reason of operators and of new Casts, and what is said of the model, into the metadata."""

@@ -23,6 +23,7 @@ class Handles:
         self._ops = {(op.scope, op.index): op for op in flow.ops}
         self._made = 0
         self._types: dict[ir.Value, str] = {}  # what was retyped or made by the editor
+        self._instead: dict[ir.Value, ir.Value] = {}  # values that nobody reads now -> what is read in their place
 
     def edits(self, scope: int) -> bool:
         """Whether edits of a scope are made through it."""
@@ -30,7 +31,20 @@ class Handles:
 
     def value(self, value: Value) -> ir.Value:
         native: ir.Value = value.native
-        return self._variants.value(value.scope, native) if self._variants.copied else native
+        native = self._variants.value(value.scope, native) if self._variants.copied else native
+        while native in self._instead:
+            native = self._instead[native]
+        return native
+
+    def stand_in(self, old: ir.Value, new: ir.Value) -> None:
+        """Readers of one value read another one, which has its name, type and shape from now on."""
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.type, new.shape, new.name, old.name = old.type, old.shape, old.name, None
+        self.gone(old, new)
+
+    def gone(self, old: ir.Value, new: ir.Value) -> None:
+        """Whoever asks for a value that nothing makes any more gets another one."""
+        self._instead[old] = new
 
     def node(self, op: Op) -> ir.Node:
         native: ir.Node = op.native

@@ -84,14 +84,15 @@ class NormTensor(RoundedTensor):
         yield self.whole()
 
 
-def round_together(node: ir.Node, dtype: str) -> None:
-    """Rounds the stored parameters of a norm together where all of them were rounded, and nothing else reads them."""
+def round_together(node: ir.Node, dtype: str) -> bool:
+    """Rounds the stored parameters of a norm together; False where it has no four that were rounded."""
     values = [value for value in node.inputs[1:5] if value is not None]
     tensors = [stored_tensor(value) for value in values]
     plain = [tensor for tensor in tensors if isinstance(tensor, RoundedTensor) and tensor.low == LOW_TYPES[dtype]]
-    if len(plain) != 4 or len(set(values)) != 4 or any(len(value.uses()) != 1 for value in values):
-        return
+    if len(plain) != 4:
+        return False
     given = node.attributes.get("epsilon")
     parameters = NormParameters([t.source for t in plain], 1e-5 if given is None else given.as_float(), dtype)
     for place, (value, tensor) in enumerate(zip(values, plain, strict=True)):
         put(value, NormTensor(tensor, parameters, place, dtype))
+    return True

@@ -22,7 +22,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
         raise AmpError(
             "AMP307",
             "a model with functions of its own cannot be moved to another opset",
-            hint="leave --opset away, or inline the functions first (onnx.inliner)",
+            hint="omit --opset, or inline the functions first (onnx.inliner)",
         )
     before = graph.model.opset_imports.get("", graph.model.opset_imports.get("ai.onnx", newest))
     folder = next((t.base_dir for t in onnx_io.external_tensors(graph.model)), None)
@@ -32,7 +32,7 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
         raise AmpError(
             "AMP307",
             f"cannot be moved to opset {opset}: {first_line(error)}",
-            hint="leave --opset away, or export the model at that opset",
+            hint="omit --opset, or export the model at that opset",
         ) from error
     moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
     remember(moved, repairs_of(graph.model))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.arrays import Array
-from .factors import MOST
+from ...core.low_types import MOST_LOST
 from .weights import dims, flat, size
 
 STEPS = {ir.DataType.FLOAT16: (2.0**-10, 2.0**-24), ir.DataType.BFLOAT16: (2.0**-7, 2.0**-133)}
@@ -48,5 +48,5 @@ def _apart(given: Array, numbers: Array, low: ir.DataType) -> float:
     factor = float(given @ numbers) / square if square > 0 and given.size > 1 else 1.0
     with np.errstate(invalid="ignore"):
         step = np.abs(given) * relative + least
-        same = abs(factor - 1) <= MOST and bool(np.all(np.abs(numbers - factor * given) <= step))
+        same = abs(factor - 1) <= MOST_LOST and bool(np.all(np.abs(numbers - factor * given) <= step))
         return float(np.abs(numbers - given).max(initial=0)) if same else math.inf

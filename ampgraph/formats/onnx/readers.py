@@ -27,7 +27,10 @@ class Readers:
         for use in uses:
             scope, op, position = self._handles.at(use)
             if op is not None:
-                self._handles.node(op).replace_input_with(position, result)
+                node = self._handles.node(op)
+                if position >= len(node.inputs):
+                    node.resize_inputs(position + 1)
+                node.replace_input_with(position, result)
             else:
                 self._give_output(scope, position, result)
 
@@ -86,6 +89,7 @@ class Readers:
             else:
                 self._describe(source, target)
         target.replace_all_uses_with(source, replace_graph_outputs=True)
+        self._handles.gone(target, source)
         graph.remove(op, safe=True)
         return True
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from ...core.dataflow import FLOAT32, Value
 from .handles import Handles
 from .types import DTYPES
-from .weights import RoundedTensor, stored_tensor
+from .weights import RoundedTensor, ScaledTensor, stored_tensor
 
 
-def put(native: ir.Value, tensor: RoundedTensor) -> None:
+def put(native: ir.Value, tensor: ir.TensorProtocol) -> None:
     """Puts a tensor behind an initializer or a Constant."""
     node = native.producer()
     if node is None:
@@ -21,10 +21,9 @@ def put(native: ir.Value, tensor: RoundedTensor) -> None:
         node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def store(native: ir.Value, source: ir.TensorProtocol, dtype: str, floor: float | None) -> None:
-    """The tensor behind an initializer or a Constant becomes ``dtype``."""
-    put(native, RoundedTensor(source, dtype, floor))
-    native.type = ir.TensorType(DTYPES[dtype])
+def rounded(source: ir.TensorProtocol, dtype: str, floor: float | None, factor: float) -> RoundedTensor:
+    """A tensor in ``dtype``, times a factor."""
+    return RoundedTensor(source, dtype, floor) if factor == 1.0 else ScaledTensor(source, dtype, factor)
 
 
 def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str) -> ir.Value:
@@ -45,7 +44,9 @@ def store_copy(handles: Handles, value: Value, tensor: RoundedTensor, dtype: str
     return copy
 
 
-def change_weight(handles: Handles, value: Value, mode: str, dtype: str, floor: float | None) -> ir.Value | None:
+def change_weight(
+    handles: Handles, value: Value, mode: str, dtype: str, floor: float | None, factor: float
+) -> ir.Value | None:
     """Does what `Editor.weight` says; the copy that ``both`` makes for some readers."""
     native = handles.value(value)
     source, filler = stored_tensor(native), native.producer()
@@ -55,9 +56,11 @@ def change_weight(handles: Handles, value: Value, mode: str, dtype: str, floor: 
         filler.attributes["value"] = ir.AttrTensor("value", RoundedTensor(ir.tensor(number), kind))
         return None
     assert source is not None
-    copy = store_copy(handles, value, RoundedTensor(source, dtype, floor), dtype) if mode == "both" else None
+    copy = store_copy(handles, value, rounded(source, dtype, floor, factor), dtype) if mode == "both" else None
     if copy is None or floor is not None:
-        store(native, source, dtype if mode == "low" else FLOAT32, floor)
+        kind = dtype if mode == "low" else FLOAT32
+        put(native, rounded(source, kind, floor, factor if mode == "low" else 1.0))
+        native.type = ir.TensorType(DTYPES[kind])
     return copy
 
 

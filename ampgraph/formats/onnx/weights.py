@@ -182,6 +182,20 @@ class RoundedTensor(ir.LazyTensor):
         rounder.round(part, place)
 
 
+class ScaledTensor(RoundedTensor):
+    """A float32 tensor times a factor near one, rounded once. What is finite when rounded plainly stays finite."""
+
+    def __init__(self, source: ir.TensorProtocol, dtype: str, factor: float) -> None:
+        super().__init__(source, dtype)
+        self.factor = factor
+
+    def _round_into(self, part: Array, place: Array, rounder: Rounder) -> None:
+        super()._round_into(part, place, rounder)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = (part.astype(np.float64) * self.factor).astype(self.low)
+        np.copyto(place, scaled, where=np.isfinite(scaled))
+
+
 def tensor_chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     """The raw little-endian bytes of a tensor, in pieces, each of which holds until the next one is asked for."""
     if isinstance(tensor, RoundedTensor):

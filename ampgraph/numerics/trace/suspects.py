@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from ...core.arrays import Array
 from ...core.graph import LOW
 from ...core.json_types import JsonObject
 from ...core.node_names import pattern_for
+from ...core.repairs import fp32_options
 from ...core.sites import Site
 from ...oplists.traits import has
 from .magnified import AMPLIFIES, FLOOR
@@ -42,7 +42,7 @@ class TracedValue:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node, what it reads and makes, why it is named, and options of `convert` to try, the first one naming itself.
+    """A node, what it reads and makes, why it is named, and what to try as ``fp32``, the first pattern naming itself.
 
     ``inside``: the function calls and If nodes around it, from the outside in; ``hints`` are other ways."""
 
@@ -54,22 +54,17 @@ class Suspect:
     reads: tuple[TracedValue, ...]
     makes: tuple[TracedValue, ...]
     why: str
-    suggestion: tuple[str, ...]
+    patterns: tuple[str, ...]
     hints: tuple[str, ...] = ()
 
     @property
-    def patterns(self) -> tuple[str, ...]:
-        """What is suggested, as `fp32` takes it."""
-        return tuple(shlex.split(text)[1] for text in self.suggestion)
+    def suggestion(self) -> tuple[str, ...]:
+        """What to try, as options of `convert`."""
+        return fp32_options(self.patterns)
 
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
-        return asdict(self)
-
-
-def option(pattern: str) -> str:
-    """The option of `convert` that holds what a pattern names."""
-    return f"--fp32 {shlex.quote(pattern)}"
+        return {**asdict(self), "suggestion": self.suggestion}
 
 
 class Inquest:
@@ -252,7 +247,7 @@ class Inquest:
         patterns = dict.fromkeys(pattern for j in nodes for pattern in self.patterns(j))
         return Suspect(
             label, site.kind, site.layer, inside, dtype, self._operands(site.inputs), self._operands(site.outputs), why,
-            tuple(map(option, patterns)), hints,
+            tuple(patterns), hints,
         )  # fmt: skip
 
     def patterns(self, i: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ...core.dataflow import Dataflow, Op
 from ...core.low_types import LowType, low_type
 from ...oplists.operators import Listing
 from ...oplists.traits import Traits
+from ..joints import Joint, find_joints
 from ..options import Options
 from .bounds import Bounds
 from .extents import Extents
@@ -93,6 +94,11 @@ class Facts:
                     add(op.inputs)
             self._before[ops] = found
         return self._before[ops]
+
+    @cached_property
+    def joints(self) -> list[Joint]:
+        """Pairs of operators that the target would make one kernel of in float32."""
+        return find_joints(self.flow, self.options)
 
     # -- values -------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from ..facts.facts import Facts
 from ..options import Options
 from ..overrides import read_overrides
 from ..regions import Regions
-from ..stages import Settled, Tied
 
 PARITY = "parity"
 """The topic of notes that say where a result is not what the framework does."""
@@ -43,7 +42,7 @@ class Begun:
     ) -> DecidedModel:
         """The decided model. ``types``: what the framework's rule says, as verdicts of rank LIST; ``refused``: units
         that it would make low and that are held in float32, with why it would."""
-        settled = Settled(self.ledger.take(types))
+        settled = self.ledger.take(types)
         added = [*self._changed(framework), *self._refused(framework, refused), *notes]
         flow = self.flow
         numbers = frozenset(value.id for value in flow.values if value.weight and self._is_number(value))
@@ -96,7 +95,7 @@ def begin(flow: Dataflow, options: Options, kernels: bool = True) -> Begun:
         if isinstance(tie, Tie):
             flow.merge(tie.units)
     ledger = Ledger(flow)
-    held = Tied(ledger.take(valid))
+    held = ledger.take(valid)
     wishes = read_overrides(facts, Regions(), held)
     given = ledger.take(wishes)
     return Begun(flow, options, ledger, given)

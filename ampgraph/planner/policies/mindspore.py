@@ -2,25 +2,166 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+
 from ...core.dataflow import Dataflow
+from ...core.errors import AmpError, nearest
+from ...oplists.files import data_folder, plain, read_file
 from ...oplists.framework_lists import OWN
+from ...oplists.levels import Level
+from ...oplists.mindspore_lists import load_mindspore_rules
+from ...oplists.mindspore_schemas import Operator
+from ...oplists.operators import OpLists
+from ...oplists.rows import ListRow, mindspore_roles
 from ..decided import DecidedModel
 from ..decisions import Ledger
 from ..options import Options
-from ..stages import Settled
 from .forward import Typed
-from .mindspore_mixlist import by_operator
 from .mindspore_notes import notes
-from .mindspore_rows import mindspore_rows
 from .mindspore_rules import LEVELS
-from .registry import Policy, register
+from .registry import Answer, ByOperator, Policy, register
+
+WIDEST = "widest"
+"""What ``promote`` does: the widest type of the operands."""
+
+_RULES = {
+    "O0": (),
+    "O1": (
+        ("O1.white_cells", "cell", "white", "low", "makes"),
+        ("O1.helper_cells", "cell", "black", "float32", "what functions beside its class compute is not rewritten"),
+        ("O1.white_operators", "operator", "white", "low", "its result is float32 again"),
+        (
+            "O1.python_operators",
+            "operator",
+            "black",
+            "float32",
+            "not rewritten where `construct` writes it as a Python operator",
+        ),
+    ),
+    "O2": (("O2.black_cells", "cell", "black", "float32", "rounds what enters and leaves; makes"),),
+    "O3": (),
+    "auto": (
+        ("follow.cells", "cell", "promote", "input's", "its scale and shift take the type of its input first"),
+        ("auto.white", "operator", "white", "low", "computes low wherever it stands"),
+        ("auto.black", "operator", "black", "float32", "computes in float32 wherever it stands"),
+        ("auto.promote", "operator", "promote", WIDEST, "takes the widest type of its operands"),
+    ),
+}
+_ELSE = {
+    "O0": ("float32", "nothing changes at O0"),
+    "O1": ("float32", "neither a white operator nor in a white cell"),
+    "O2": ("low", "not in a black cell"),
+    "O3": ("low", "nothing is kept in float32"),
+    "auto": ("follows", "takes the types that come, float32 where they differ"),
+}
+
+
+def mindspore_rows(lists: OpLists, level: Level, wanted: str = "") -> list[ListRow]:
+    """MindSpore's own rules at a level, cells first, or those for a name or glob.
+
+    An operator without a rule of its own comes with the cells whose rule speaks of it. Raises AmpError AMP309 for a
+    name that is neither an operator nor a cell of MindSpore's.
+    """
+    rows = _rule_rows(level.name)
+    if not wanted:
+        rest = "everything else" if rows else "everything"
+        return [*rows, _rule_row(rest, "operator", "", *_ELSE[level.name])]
+    known = {
+        "cell": {row.operator for name in _RULES for row in _rule_rows(name) if row.sort == "cell"},
+        "operator": set(mindspore_roles()),
+    }
+    matched = [row for row in rows if _means(wanted, row.operator)]
+    for sort, names in known.items():
+        ruled = {row.operator for row in matched if row.sort == sort}
+        for name in sorted(name for name in names - ruled if _means(wanted, name)):
+            if sort == "operator":
+                matched += [row for row in rows if row not in matched and name in _made(level.name, row.operator)]
+            matched.append(_rule_row(name, sort, "", *_ELSE[level.name]))
+    if not matched:
+        raise AmpError(
+            "AMP309", f"MindSpore has no operator or cell '{wanted}'", hint=_other_names(wanted, known["cell"])
+        )
+    return matched
+
+
+def _means(wanted: str, name: str) -> bool:
+    return name.lower() == wanted.lower() or fnmatch.fnmatchcase(name, wanted)
+
+
+def _rule_row(name: str, sort: str, cls: str, at_level: str, reason: str, source: str = "") -> ListRow:
+    return ListRow(name, cls, at_level, reason, source, {}, (), {}, sort=sort)
+
+
+def _rule_rows(level: str) -> list[ListRow]:
+    """Every rule of a level, with the line that says it."""
+    file = read_file(data_folder() / "mindspore.toml")
+    rows = []
+    for place, sort, cls, at_level, reason in _RULES[level]:
+        table, _, key = place.partition(".")
+        entries: Mapping[str, list[str]] | list[str] = file.data[table][key]
+        for name in entries:
+            made = f" {', '.join(entries[name])}" if isinstance(entries, dict) else ""
+            source = file.where(place, name) if made else file.where(table, key)
+            rows.append(_rule_row(name, sort, cls, at_level, reason + made, source))
+    return rows
+
+
+def _made(level: str, cell: str) -> Iterable[str]:
+    """The operators that a cell makes, where a level's rules go by cells."""
+    data = read_file(data_folder() / "mindspore.toml").data
+    made: dict[str, Mapping[str, list[str]]] = {"O1": data["O1"]["white_cells"], "O2": data["O2"]["black_cells"]}
+    return made.get(level, {}).get(cell, ())
+
+
+def _other_names(wanted: str, cells: Iterable[str]) -> str:
+    """MindSpore's names for a standard operator, or whatever is near."""
+    own = mindspore_roles()
+    names = [name for name, kind in own.items() if kind.lower() == plain(wanted).lower()]
+    if names:
+        return f"MindSpore's names for it: {', '.join(names)}"
+    return nearest(wanted, [*own, *cells]) or "names are MindSpore's, such as Conv2D or Dense"
+
+
+def by_operator(lists: OpLists, level: Level) -> ByOperator:
+    """What becomes of each operator. Raises AmpError AMP303 where MindSpore goes by cell."""
+    rules = load_mindspore_rules()
+    named = rules.white_operators | rules.auto_white | rules.auto_black
+    at = _at(lists, level)
+    return lambda operator: Answer(at(operator), operator.name in named)
+
+
+def _at(lists: OpLists, level: Level) -> Callable[[Operator], str]:
+    rules = load_mindspore_rules()
+    if level.name in ("O2", "O3"):
+        raise AmpError(
+            "AMP303",
+            f"level {level.name} of policy 'mindspore' goes by cells, which a list of operators cannot say",
+            hint=f"convert the file itself with --policy mindspore --level {level.name}, or export level auto or O1",
+        )
+    if level.name == "auto":
+        return lambda op: "low" if op.name in rules.auto_white else "float32" if op.name in rules.auto_black else "cut"
+    if level.name != "O1":
+        return lambda op: "float32"
+    in_cells = frozenset().union(*rules.white_cells.values())
+
+    def verdict(operator: Operator) -> str:
+        if operator.name in rules.white_operators:
+            return "low"
+        if operator.name in in_cells:  # low in a white cell, float32 elsewhere: no list can say that
+            return "cut"
+        listing = lists.of(operator.kind)
+        exact = listing is not None and listing.cls == "neutral"  # the same numbers in either type, so no casts for it
+        return "cut" if exact else "float32"
+
+    return verdict
 
 
 def decide(flow: Dataflow, options: Options) -> DecidedModel:
     """Every unit as MindSpore would type it, and what it rounds and widens again."""
     rules = LEVELS[options.level.name](flow, options)
     rules.settle()
-    settled = Settled(Ledger(flow).take(Typed(rules)))
+    settled = Ledger(flow).take(Typed(rules))
     return DecidedModel(flow, options, settled, roundings=rules.roundings(), notes=notes(rules))
 
 

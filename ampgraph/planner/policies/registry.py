@@ -116,8 +116,9 @@ class Policy:
         if self.fixed and (recipe.fp32 or recipe.low or recipe.lists):
             word = "--fp32" if recipe.fp32 else "--low" if recipe.low else "--lists"
             raise AmpError("AMP305", f"{word} {self.fixed}", hint=f"leave --policy {self.name} away")
-        if recipe.fp32_stream and not self.ours:
-            message = f"--fp32-stream is none of {self.framework}'s rules"
+        word = "--fp32-stream" if recipe.fp32_stream else "--rule" if recipe.rule else ""
+        if word and not self.ours:
+            message = f"{word} is none of {self.framework}'s rules"
             raise AmpError("AMP305", message, hint=f"leave --policy {self.name} away")
 
 

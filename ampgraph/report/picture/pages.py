@@ -3,26 +3,69 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.annotations import reasons_in
 from ...core.dataflow import FLOAT32
 from ...core.graph import DescribedGraph, Stored
+from ...core.json_types import Json, JsonObject
 from ...core.node_names import literal
 from ...planner.policies.registry import names
+from ..fusions import Fusions
 from ..inspect import Inspection, Seen
 from ..lines import plural
 from ..summary import ORDINARY, Chosen, Summary
 from ..text import inspection_lines, no_guard, summary_lines
 from ..tuning import Tuning, tuning_lines
 from ..verification import Verification, verification_lines
-from .drawing import Drawing, Reasons, draw, parted
+from .drawing import INPUT, OUTPUT, Box, Drawing, Reasons, draw, parted
 from .page import Bar, Page
-from .target import on_target
 
 if TYPE_CHECKING:
     from ...core.json_types import JsonObject
+
+
+def on_target(found: Fusions | None, drawing: Drawing) -> JsonObject | None:
+    """What the page says of a target; None where nobody asked.
+
+    ``main``: where most nodes run; ``elsewhere``: provider -> nodes; ``kernels``: [operator, provider, nodes] of those
+    that compute several nodes, or one by another operator; ``gone``: nodes that none computes, since they were folded.
+    """
+    if found is None:
+        return None
+    if found.after is None:
+        return {"title": f"on {found.device}: cannot be told: {found.note}", "kernels": []}
+    numbers = {box.makes: number for number, box in enumerate(drawing.nodes) if box.makes}
+    runs: dict[int, str] = {}
+    kernels: list[Json] = []
+    for node in found.nodes:
+        members = [numbers[name] for name in node.computes if name in numbers]
+        runs |= dict.fromkeys(members, node.provider)
+        if len(members) > 1 or [drawing.nodes[number].kind for number in members] not in ([], [node.kind]):
+            kernels.append([node.kind, node.provider, [*sorted(members)]])
+    counts = Counter(runs.values()).most_common(1)
+    main = counts[0][0] if counts else ""
+    elsewhere: dict[str, list[Json]] = {}
+    for number, provider in sorted(runs.items()):
+        if provider != main:
+            elsewhere.setdefault(provider, []).append(number)
+    places: JsonObject = {}
+    places.update(elsewhere)
+    return {
+        "title": f"on {found.device}, as {found.runtime} {found.how} it; nothing was run",
+        "main": main,
+        "elsewhere": places,
+        "kernels": kernels,
+        "gone": [number for number, box in enumerate(drawing.nodes) if _counts(box) and number not in runs],
+    }
+
+
+def _counts(box: Box) -> bool:
+    """Whether a node of the picture is one that a runtime would be seen to run."""
+    return bool(box.makes) and box.kind not in (INPUT, OUTPUT)
+
 
 ERROR = "error in the sample that was looked at"
 SHARE = "part of the squared error"

@@ -246,7 +246,7 @@ def convert(model: Any, level: str = "O2", dtype: str = "float16", io: Any = "ke
 def followed(model: Any, plan: Plan) -> Any:
     """A model converted by a plan that is given."""
     graph = graph_of(model)
-    pipeline.applied(graph, plan, pipeline.followed(plan, graph), given=True)
+    pipeline.applied(graph, *pipeline.followed(plan, graph), given=True)
     return graph.file.model
 
 

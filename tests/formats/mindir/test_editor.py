@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.core.plan import Rewrite
 from ampgraph.formats.mindir import view
+from ampgraph.rules.rewrites.norm import Norm
 from formats.mindir.checker import faults, interface
 from formats.mindir.parse import convert, data, dump, followed, graph_of, parse, plan_of
 
@@ -215,6 +215,6 @@ def test_stored_numbers_are_rounded() -> None:
 def test_a_plan_with_rewrites_that_somebody_added_is_told() -> None:
     model = parse("main(x: f32[4,4])\na = MatMul(x, x, false, false)\nreturn a")
     plan = plan_of(model)
-    plan.rewrites.append(Rewrite("", "LayerNormalization", (0,), ("main:x",), -1, 1e-5))
+    plan.rewrites.append(Norm("norm", "", (0,), "LayerNormalization", "main:x", "", "", -1, 1e-5))
     with pytest.raises(AmpError, match="AMP40"):
         followed(model, plan)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ampgraph.core.errors import AmpError
 from ampgraph.formats.mindir import io as mindir_io
-from ampgraph.formats.mindir import kinds, schema
+from ampgraph.formats.mindir import schema
 from ampgraph.formats.mindir import weights as mindir_weights
 from formats.mindir import build as mindir_build
 from formats.mindir.build import Build, write, write_split
@@ -232,13 +232,13 @@ def test_a_view_that_outlives_the_reading_does_no_harm(tmp_path, monkeypatch):
     """An exception's frames, say, may hold a piece of the mapped file: closing the map under them would fail."""
     path, kept = tmp_path / "cut.mindir", []
     path.write_bytes(DIGITS.with_name("digits_cnn.mindir").read_bytes()[:1000])
-    looks_like = kinds.looks_like
+    looks_like = mindir_io.looks_like
 
     def looks(data):
         kept.append(data[:10])
         return looks_like(data)
 
-    monkeypatch.setattr(kinds, "looks_like", looks)
+    monkeypatch.setattr(mindir_io, "looks_like", looks)
     with pytest.raises(AmpError, match="AMP102"):
         mindir_io.load(path)
     assert kept

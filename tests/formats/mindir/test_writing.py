@@ -113,7 +113,7 @@ def test_places_that_cannot_be_written(split, tmp_path):
     assert "does not exist" in refused("AMP105", mindir_io.save, file, tmp_path / "none" / "out.mindir")
     assert "directory" in refused("AMP105", mindir_io.save, file, tmp_path)
     refused("AMP105", mindir_io.save, file, tmp_path / ("x" * 300))
-    assert "no text" in refused("AMP105", mindir_io.save, file, tmp_path / os.fsdecode(b"\xff.mindir"))
+    assert "not text" in refused("AMP105", mindir_io.save, file, tmp_path / os.fsdecode(b"\xff.mindir"))
     (tmp_path / "out_variables").write_text("a file")
     refused("AMP105", mindir_io.save, file, tmp_path / "out.mindir")
     (tmp_path / "away").mkdir()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, numpy_helper
 
-from ampgraph.formats.onnx import norm_tensors
 from ampgraph.formats.onnx.norm_tensors import NormParameters
 from ampgraph.formats.onnx.weights import LOW_TYPES
+from ampgraph.planner import assemble
 from onnx_text import parse
 from planner.support import casts, converted, decisions, dtype_of, float32_and_low
 
@@ -119,7 +119,7 @@ def test_the_shift_of_far_means_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     together = error()
     assert together < 3e-4
-    monkeypatch.setattr(norm_tensors, "round_together", lambda node, dtype: None)
+    monkeypatch.setattr(assemble, "rounded_together", lambda *given: [])
     assert error() > 5 * together
 
 

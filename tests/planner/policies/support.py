@@ -34,7 +34,7 @@ def resolved(kernels: bool, fields: dict[str, Any]) -> Options:
 def decided_model(model: onnx.ModelProto, kernels: bool = True, **fields: Any) -> DecidedModel:
     """A model as a policy decides it."""
     options = resolved(kernels, fields)
-    flow, _ = pipeline.prepare(adapters.load(model)[0], options, frozenset())
+    flow, _ = pipeline.rewritten(adapters.load(model)[0], options, frozenset())
     return decide(flow, options)
 
 

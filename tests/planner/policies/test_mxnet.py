@@ -10,7 +10,7 @@ import pytest
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.core.plan import Plan
-from ampgraph.report.explanations import explanation_lines
+from ampgraph.report.explain import explanation_lines
 from onnx_text import parse
 from oracles import mxnet_forms, onnx_graphs
 from share import share

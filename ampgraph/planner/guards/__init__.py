@@ -1,1 +1,0 @@
-"""What keeps a slot in float32."""

@@ -1,0 +1,124 @@
+"""The rules in their order: what is decided of a model before the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..core.errors import AmpError, nearest
+from ..oplists.rewrites import WITHOUT
+from .classify import classify
+from .costs import CutTask
+from .decisions import Decisions, Ledger
+from .facts.facts import Facts
+from .overrides import read_overrides
+from .regions import Regions, find_tied
+from .rules.cancelling import small_difference
+from .rules.coarse_masks import coarse_masks
+from .rules.common_parts import common_part
+from .rules.constants import folded_constants
+from .rules.index import index_arithmetic
+from .rules.integers import integer_sums, quantized
+from .rules.near_zero import shrunk, small_epsilon
+from .rules.positions import positions
+from .rules.powers import power
+from .rules.probabilities import small_probability
+from .rules.ranges import hazards, measured_overflows
+from .rules.raw import raw_inputs
+from .rules.recurrences import recurrences
+from .rules.releases import branches, joined_kernels, tail, unserved
+from .rules.rule import Findings, Rule, Sight, look_at_all, warned
+from .rules.slots import SLOT_RULES
+from .rules.spectra import small_powers
+from .rules.streams import residual_streams, wide_streams
+from .rules.sums import long_sum, prefix_sum, sum_of_exponentials
+from .rules.weights import unstorable_weights
+
+LOOKS = (
+    small_epsilon,
+    sum_of_exponentials,
+    long_sum,
+    power,
+    shrunk,
+    small_powers,
+    small_probability,
+    small_difference,
+    positions,
+    prefix_sum,
+)
+"""Accuracy, one operator after the other."""
+ORDER: tuple[tuple[Rule, ...], ...] = (
+    (index_arithmetic,),
+    (*LOOKS, integer_sums, quantized, raw_inputs, folded_constants, common_part, wide_streams),
+    (residual_streams, recurrences),
+    (unstorable_weights,),
+    (measured_overflows,),
+    (hazards,),
+    (tail,),
+    (branches, unserved, joined_kernels),
+)
+"""Behind lists, regions and the user's patterns: rules of one step see the same decisions, those of all before them."""
+REPORTS: tuple[Rule, ...] = (coarse_masks, unstorable_weights, measured_overflows)
+"""What is said once everything is decided."""
+RULES: tuple[Rule, ...] = (*SLOT_RULES, *(rule for step in ORDER for rule in step), coarse_masks)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that is decided before the cut, and what the cut and the reports need to know."""
+
+    facts: Facts
+    ledger: Ledger
+    judged: Decisions
+    regions: Regions
+    found: Findings
+
+    @property
+    def task(self) -> CutTask:
+        """What the cut is asked."""
+        found, sets = self.found, (self.found.counted, self.regions.fused, self.found.joined)
+        return CutTask(self.facts.flow, self.facts.options, self.judged, found.worth, *sets)
+
+
+def judge(facts: Facts) -> Judgement:
+    """All that lists, regions, patterns and rules decide; what they leave free is the cut's."""
+    ledger, classes = Ledger(facts.flow), classify(facts)
+    regions = find_tied(facts, classes)
+    decided = ledger.take(classes, regions)
+    decided = ledger.take(read_overrides(facts, regions, decided))
+    sight, found = Sight(facts, regions), Findings()
+    for step in ORDER:
+        now = findings_of([rule for rule in step if rule.name not in facts.options.off], sight, decided)
+        decided, found = ledger.take(now), found | now
+    return Judgement(facts, ledger, decided, regions, found)
+
+
+def findings_of(rules: Iterable[Rule], sight: Sight, decided: Decisions) -> Findings:
+    """What rules of one step find, as far as the level has them act: it holds, is only said, or is not looked for."""
+    guards, found = sight.facts.options.level.accuracy_guards, Findings()
+    acting = [rule for rule in rules if rule.at(guards)]
+    looking = [rule for rule in acting if rule.look is not None]
+    for rule in acting:
+        if rule.run is not None:
+            own = rule.run(sight, decided)
+        elif rule is looking[0]:
+            own = look_at_all(looking, sight)
+        else:
+            continue
+        found |= warned(own, decided) if rule.levels == "warned" and guards == "warn" else own
+    return found
+
+
+def check_rules(words: Iterable[str]) -> None:
+    """Raises AmpError AMP301 for a word that switches no rule off."""
+    names = {rule.name: rule for rule in RULES}
+    for word in words:
+        name = word.removeprefix(WITHOUT)
+        if name not in names:
+            hint = nearest(name, list(names)) or "`ampgraph lists --rules` names them all"
+            raise AmpError("AMP301", f"unknown rule '{name}'", hint=hint)
+        if name == word:
+            raise AmpError("AMP301", f"rule '{name}' acts anyway", hint=f"--rule {WITHOUT}{name} switches it off")
+        if names[name].validity:
+            hint = "a rule of validity holds always: without it the result is wrong, or does not load"
+            raise AmpError("AMP301", f"rule '{name}' cannot be switched off", hint=hint)

@@ -1,0 +1,95 @@
+"""Arithmetic on constants and known sizes stays float32 where the runtime folds it in float32, not in the low type.
+
+ONNX Runtime folds constants by the CPU's kernels, of which there are few in low types: low, such nodes run in every
+inference. Small ones only: what is folded in float32 is stored in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.plan import Why
+from ..decisions import ACCURACY, Decisions, Hold
+from ..facts.facts import Facts
+from ..regions import Regions
+from .rule import Findings, Ruling, Sight, runs
+
+LARGE = 1 << 18  # elements
+PRODUCT = 1 << 20  # elements of what a product reads, which runs no more
+
+
+@runs(
+    "constant",
+    trigger="small arithmetic on constants and known sizes alone, which the runtime folds in float32 alone",
+    action="float32 for it, so that what is folded is stored",
+    levels="careful",
+)
+def folded_constants(sight: Sight, decided: Decisions) -> Findings:
+    if sight.facts.options.kernels.fallback is None:
+        return Findings()
+    text = "of constants alone: folded in float32 when the model is loaded, and not in the low type"
+    why = Why("constant", text)
+    ops = _unfolded(sight.facts, sight.regions)
+    return Findings([Ruling([Hold(tuple(op.slots.values()), ACCURACY, why)]) for op in ops])
+
+
+def _unfolded(facts: Facts, regions: Regions) -> Iterator[Op]:
+    flow, known = facts.flow, {NONE, *facts.stored}
+    holders, fixed = {scope.op for scope in flow.scopes}, _has_fixed_inputs(flow)
+    shapes, absent = facts.traits.operators("shapes"), {NONE}
+    read: list[Op] = []
+    for op in flow.ops:
+        if op.role in shapes and _tells_known_shape(facts, op, fixed):
+            known.update(op.outputs)
+        elif not known.issuperset(op.inputs) or absent.issuperset(op.inputs):
+            continue
+        elif op.id not in holders and not facts.traits.has(op.role, "random"):
+            known.update(op.outputs)
+            read.append(op)
+    known.remove(NONE)
+    for op in read:
+        limit = LARGE if regions.classes[op.id] != "white" or _is_read_beside(flow, op, known) else PRODUCT
+        small = all(_size(facts, value, fixed) <= limit for value in (*op.inputs, *op.outputs) if value != NONE)
+        if small and op.slots and not _is_folded_low(facts, op):
+            yield op
+
+
+def _is_read_beside(flow: Dataflow, op: Op, known: Set[int]) -> bool:
+    """Whether what is no constant reads a stored tensor too, so that the file would have to hold it in both types."""
+    uses = (use for v in op.inputs if v != NONE and flow.values[v].weight for use in flow.uses[v])
+    return any(use.op == NONE or not known >= set(flow.ops[use.op].outputs[:1]) for use in uses)
+
+
+def _has_fixed_inputs(flow: Dataflow) -> bool:
+    """Whether the file says every size of its inputs: the runtime then knows sizes that shape inference lost."""
+    shapes = [flow.shape(value) for value in flow.scopes[0].inputs]
+    return all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes)
+
+
+def _tells_known_shape(facts: Facts, op: Op, fixed: bool) -> bool:
+    """Whether an operator gives sizes of which the last, that a head's scale is computed from, is in the file, or any
+    where those of the inputs are (``fixed``).
+
+    Where others are not, and the runtime cannot fold what is computed of them, that takes a Cast of one number more."""
+    if not op.inputs or op.inputs[0] == NONE:
+        return False
+    if fixed:
+        return True
+    shape = facts.flow.shape(op.inputs[0])
+    return shape is not None and all(isinstance(size, int) for size in shape[-1:])
+
+
+def _is_folded_low(facts: Facts, op: Op) -> bool:
+    """Whether the CPU has a kernel for the operator in the low type, in every slot."""
+    kernels, low = facts.options.kernels.fallback, facts.options.dtype
+    assert kernels is not None
+    return all(kernels.computes(op.kind, facts.flow.opset, slot.split("@")[0], low) for slot in op.slots)
+
+
+def _size(facts: Facts, value: int, fixed: bool) -> int:
+    """Elements; where a size is not known, more than any, or as if it were one where the runtime knows it."""
+    shape, count = facts.flow.shape(value), 1
+    for size in shape if shape is not None else (None,):
+        count *= size if isinstance(size, int) else 1 if fixed else LARGE + 1
+    return count

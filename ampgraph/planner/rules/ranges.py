@@ -1,0 +1,108 @@
+"""What was measured to pass the limit of the low type stays float32, whatever list or level say.
+
+Each value is judged by itself: its writer and its readers stay float32 in the slot that holds it, so that a product is
+low unless one of its own tensors passes the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...core.dataflow import FLOAT32, NONE, Use
+from ...core.plan import Note, Why
+from ..decisions import ACCURACY, RANGE, Decisions, Hold, Source, describe
+from ..facts.facts import Facts
+from .rule import Findings, Ruling, Sight, runs
+
+VANISHING_LIMIT = 0.5  # of the elements that are not zero: above it a low value is named
+
+
+def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
+    """Values beyond the limit, those that are low by a stronger right, and values that vanish."""
+    options, flow = facts.options, facts.flow
+    if options.ranges is None:
+        return
+    for value, text in sorted(facts.passing.items()):
+        yield Note("range", flow.values[value].name, text)
+        unit = flow.values[value].unit
+        why = settled.why(unit) if settled.is_low(unit) else None
+        if why is not None:
+            yield Note("overflow", flow.values[value].name, f"{text} but is low: {why.text}")
+    for value, held in facts.measured.ranges.items():
+        share = held.vanishing(options.dtype) if settled.is_low(flow.values[value].unit) else 0.0
+        if share > VANISHING_LIMIT:
+            message = f"{100 * share:.3g} % of its elements flush to zero in {options.dtype}"
+            yield Note("vanishing", flow.values[value].name, message)
+
+
+@runs(
+    "range",
+    trigger="a value that was measured to pass the limit of the low type, with a margin, or is coarse before a softmax",
+    action="float32 for its writer and its readers, in the slot that holds it",
+    levels="every",
+    report=report_ranges,
+)
+def measured_overflows(sight: Sight, decided: Decisions) -> Findings:
+    flow = sight.facts.flow
+    found, sources = [], []
+    for value, text in sorted(sight.facts.passing.items()):
+        item, why = flow.values[value], Why("range", text)
+        units = dict.fromkeys(u for u in (item.unit, *(use.unit for use in flow.uses[value])) if u != NONE)
+        found.append(Ruling([Hold(tuple(units), RANGE, why)]))
+        writer = flow.writer(value)
+        if writer is not None and item.unit != NONE and decided.would_be_high(item.unit, RANGE):
+            sources.append(Source(writer.id, why, True))
+    return Findings(found, sources)
+
+
+@runs(
+    "hazard",
+    trigger="an operator that reads what a guard held, or what passes the limit",
+    action="float32 for gray ones up to the next product, norm or bounded function; behind what passes the limit, "
+    "for all but products",
+    levels="every",
+)
+def hazards(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    flow, bounded = facts.flow, facts.traits.operators("bounded")
+    seen: set[tuple[int, bool]] = set()
+    holds: list[Hold] = []
+    for source in decided.sources:
+        if flow.ops[source.op].role in bounded:
+            continue
+        work = [source.op]
+        why = _why(facts, source)
+        rank = RANGE if source.of_range else ACCURACY
+        while work:
+            op = work.pop()
+            if (op, source.of_range) in seen:
+                continue
+            seen.add((op, source.of_range))
+            for use in _reads(facts, op):
+                reader = flow.ops[use.op]
+                cls = sight.regions.classes[reader.id]
+                ends = reader.role in bounded or cls in ("white", "kept", "")
+                if cls != "white" if source.of_range else not ends and cls in ("gray", "black"):
+                    holds.append(Hold(tuple(reader.slots.values()), rank, why))
+                if not ends:
+                    work.append(reader.id)
+    return Findings([Ruling(holds)])
+
+
+def _why(facts: Facts, source: Source) -> Why:
+    origin = describe(facts.flow, facts.flow.ops[source.op])
+    return Why("hazard", f"reads what '{origin}' made in float32 ({source.why.text})")
+
+
+def _reads(facts: Facts, op: int) -> Iterable[Use]:
+    """Who reads the values that carry on from an operator, into and out of bodies as well; those that are low in the
+    file too, which a cast back makes float32 again."""
+    flow, low = facts.flow, facts.options.dtype
+    for value in flow.ops[op].outputs:
+        if flow.values[value].dtype not in (FLOAT32, low):
+            continue
+        for copy in facts.borders.copies(value):
+            if flow.values[copy].dtype == low:
+                yield from (use for use in flow.uses[copy] if use.op != NONE)
+            elif flow.values[copy].unit != NONE:
+                yield from (use for use in flow.uses[copy] if use.op != NONE and (use.unit != NONE or use.given_cast))

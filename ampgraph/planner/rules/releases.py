@@ -1,0 +1,176 @@
+"""What a list makes low, and the cut may leave float32: where that costs no Cast, or breaks no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from ...core.dataflow import NONE, Op
+from ...core.plan import Why
+from ..decisions import FREE, HIGH, LIST, LOW, REGION, VALIDITY, Decisions, describe
+from ..facts.facts import Facts
+from ..joints import Joint
+from ..regions import Regions
+from ..scales import scaled_results
+from .rule import Findings, Sight, runs
+
+WORTH: Mapping[str, int] = {"gray": -1, "black": -1, "neutral": 0}
+"""What a byte less is worth in an operator behind the last product: -1 where it computes, 0 where it moves data."""
+
+
+@runs(
+    "tail",
+    trigger="arithmetic behind the last product, whose results are widened",
+    action="left to the cut, which prefers float32 where that takes no more Casts",
+    levels="careful",
+)
+def tail(sight: Sight, decided: Decisions) -> Findings:
+    """What leaves the graph in float32 is cast anyway: before the last arithmetic costs no more than after it, and
+    saves its rounding. A number that the kernel of the product in front takes is no arithmetic of its own."""
+    facts, regions, guarded = sight.facts, sight.regions, decided
+    read, made = _read_by_products(facts, regions, guarded), _made_by_products(facts, regions, guarded)
+    behind = {op for op in made - read if regions.classes[op] in WORTH}
+    behind -= scaled_results(facts, behind)
+    roots = {root for op in behind for root in guarded.units_of(facts.flow.ops[op])}
+    units = {unit for unit, root in enumerate(guarded.roots) if root in roots}
+    factors: dict[int, int] = {}  # by unit: -1 where all of it computes, 0 where some of it moves data, 1 elsewhere
+    for op in (op for op in facts.flow.ops if units and not units.isdisjoint(op.slots.values())):
+        own = WORTH[regions.classes[op.id]] if op.id in behind else 1
+        for root in roots & guarded.units_of(op):
+            factors[root] = max(factors.get(root, -1), own)
+    preferred = [root for root, factor in factors.items() if factor < 0 and _may_be_free(guarded, root)]
+    moves = {root: factor for root, factor in factors.items() if factor == 0 and guarded.sides[root] == FREE}
+    why = Why("tail", "no product reads its result")
+    where_wide = Why("tail", "no product reads its result: widened for the output before it, not after it")
+    return Findings(
+        released={root: why for root in preferred if guarded.sides[root] == LOW},
+        worth={**dict.fromkeys(preferred, -1), **moves},
+        wide=dict.fromkeys(preferred, where_wide),
+    )
+
+
+@runs(
+    "branches",
+    trigger="additions of branches in a training step, and of the gradients that meet in them",
+    action="left to the cut, which prefers float32 where that takes no more Casts",
+    levels="careful",
+)
+def branches(sight: Sight, decided: Decisions) -> Findings:
+    """The residual stream and the gradients that meet in it are rounded for their products only, as by autocast."""
+    why = Why("branches", "adds branches, in float32 where that takes no more Casts")
+    roots = {root for op in sight.facts.flow.ops if op.adds_branches for root in decided.units_of(op)}
+    preferred = [root for root in sorted(roots) if _may_be_free(decided, root)]
+    return Findings(
+        released={root: why for root in preferred if decided.sides[root] == LOW},
+        worth=dict.fromkeys(preferred, -1),  # a byte more counts as one less: not enough to pay for a Cast
+        wide=dict.fromkeys(preferred, why),
+    )
+
+
+@runs(
+    "unserved",
+    trigger="what a list makes low behind products for which the target has no low kernel alone",
+    action="left to the cut: Casts may be all that low types add",
+    levels="careful",
+)
+def unserved(sight: Sight, decided: Decisions) -> Findings:
+    """A list makes arithmetic low since the products around it are: what comes from one that is not is cast for it."""
+    facts = sight.facts
+    held = _held_by_kernels(decided)
+    white = (op for op in map(facts.flow.ops.__getitem__, sorted(sight.regions.white)) if op.slots)
+    products = {op.id: not held.isdisjoint(op.slots.values()) for op in white}
+    if not any(products.values()):
+        return Findings()
+    made = _made_by(facts, products)
+    why = Why("unserved", "no product before it has a kernel in the low type")
+    found: dict[int, bool] = {}  # by unit: whether that holds for all of it
+    for op in facts.flow.ops:
+        for root in decided.units_of(op):
+            found[root] = found.get(root, True) and op.id not in products and made.get(op.id, False)
+    free = [root for root, holds in found.items() if holds and decided.is_low(root) and _may_be_free(decided, root)]
+    return Findings(released=dict.fromkeys(free, why))
+
+
+@runs(
+    "joined",
+    trigger="a kernel that the target makes of two operators while both have one type, beside one that is held",
+    action="what a list makes low there, no product, is left to the cut, which counts what the kernel saves",
+    levels="careful",
+)
+def joined_kernels(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    released: dict[int, Why] = {}
+    wide: dict[int, Why] = {}
+    priced: set[int] = set()
+    for joint in facts.joints:
+        units = joint.units(facts.flow)
+        held = [decided.is_high(unit) for unit in units]
+        if any(held) or facts.options.dtype in joint.join.low:
+            priced.update(joint.values)
+        if held.count(True) == 1:
+            root, why = decided.find(units[held.index(False)]), _joint_why(facts, joint, held[0])
+            wide[root] = why
+            if decided.sides[root] == LOW and _may_be_free(decided, root):
+                released[root] = why
+    fixed = _roots_of_products(facts, sight.regions, decided) if released else set[int]()
+    released = {root: why for root, why in released.items() if root not in fixed}
+    return Findings(released=released, wide=wide, joined=frozenset(priced))
+
+
+def _may_be_free(decisions: Decisions, root: int) -> bool:
+    """Whether a unit is free, or low by nothing stronger than a list or a region."""
+    side = decisions.sides[root]
+    return side == FREE or (side == LOW and decisions.ranks[root] in (LIST, REGION))
+
+
+def _made_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> set[int]:
+    """Operators that see what some low product computed."""
+    flow, found, values = facts.flow, set[int](), set[int]()
+    add, white = facts.borders.copies_into(values), regions.white
+    for op in flow.ops:
+        if not values.isdisjoint(op.inputs) or (op.id in white and _may_be_low(guarded, op)):
+            found.add(op.id)
+            add(op.outputs)
+    return found
+
+
+def _read_by_products(facts: Facts, regions: Regions, guarded: Decisions) -> Set[int]:
+    """Operators with a product of any type behind them, or whose results leave a body, or the graph in the low type."""
+    flow = facts.flow
+    left = {value for scope in flow.scopes for value in scope.outputs}
+    ends = {v for v in left if any(use.op == NONE and guarded.is_low(use.unit) for use in flow.uses[v])}
+    writers = {flow.values[value].producer for value in ends | facts.borders.after.keys()} - {NONE}
+    return facts.with_all_before(regions.white | writers)
+
+
+def _may_be_low(guarded: Decisions, op: Op) -> bool:
+    """Whether an operator is low, by decision or in the file."""
+    return not op.slots or any(guarded.is_low(unit) for unit in op.slots.values())
+
+
+def _held_by_kernels(decisions: Decisions) -> set[int]:
+    """Units that schema or kernels keep in float32."""
+    sides, ranks = decisions.sides, decisions.ranks
+    return {unit for unit, root in enumerate(decisions.roots) if sides[root] == HIGH and ranks[root] == VALIDITY}
+
+
+def _made_by(facts: Facts, products: Mapping[int, bool]) -> dict[int, bool]:
+    """By operator with a product before it, whether all the nearest are ``products`` that are noted so."""
+    found, values = dict[int, bool](), dict[int, bool]()
+    for op in facts.flow.ops:
+        near = [values[v] for v in op.inputs if v in values]
+        if near:
+            found[op.id] = all(near)
+        seen = products[op.id] if op.id in products else found.get(op.id)
+        for value in op.outputs if seen is not None else ():
+            for copy in facts.borders.copies(value):
+                values[copy] = values.get(copy, True) and bool(seen)
+    return found
+
+
+def _joint_why(facts: Facts, joint: Joint, first: bool) -> Why:
+    name, target = describe(facts.flow, joint.first if first else joint.then), facts.options.target
+    return Why("joined", f"with '{name}', which is float32: both are one kernel on {target}, {joint.join.makes}")
+
+
+def _roots_of_products(facts: Facts, regions: Regions, decisions: Decisions) -> set[int]:
+    return {root for op in regions.white for root in decisions.units_of(facts.flow.ops[op])}

@@ -1,0 +1,191 @@
+"""Powers whose small ones count: before a logarithm, or below a quotient.
+
+A transform adds large numbers up to small ones, so that its inputs' rounding is a floor under every power, far above
+the floor that the model sets itself (log(p + 1e-10)). A logarithm makes small powers as large as the others, and that
+floor with them; what divides by a power does the same. Float32 must then begin where the powers come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from types import MappingProxyType
+
+from ...core.dataflow import NONE, Op
+from .rule import Sight, Spoilt, looks
+
+FLOOR = MappingProxyType({"float16": 1e-3, "bfloat16": 6e-2})
+"""Powers below this are made of the roundings of large ones: 32 steps of the type at 1, squared."""
+NARROW = 4  # elements: a sum of so few squares, as of a real and an imaginary part, is a power; one of many is a norm
+
+
+@looks(
+    "spectrum",
+    "logarithms",
+    "divides",
+    "powers",
+    trigger="powers of a transform before a logarithm or below a quotient, with no floor that is high enough",
+    action="float32 from the product that they come from",
+)
+def small_powers(sight: Sight, op: Op) -> Spoilt:
+    """The logarithm of a power, or what is divided by one: small powers count as much as large ones."""
+    facts, traits = sight.facts, sight.facts.traits
+    exponents = [facts.flow.scalar(op.inputs[place]) for place in traits.positions(op.role, "powers")]
+    if any(n is None or n >= 0 for n in exponents):
+        return None
+    divides = traits.has(op.role, "divides")
+    value = op.inputs[traits.positions(op.role, "divides")[0]] if divides else op.inputs[0]
+    divides |= bool(exponents)
+    found = sight.of(Spectra).behind(op, value, narrow=divides)
+    if found is None:
+        return None
+    ops, floor = found
+    under = f"a floor of {floor:g} under them" if floor else "no floor under them"
+    verb = "divides by powers" if divides else "magnifies small powers"
+    return f"{op.kind} {verb}, with {under}: {facts.options.dtype} rounds large ones by more", ops
+
+
+class Spectra:
+    """Looks for powers in a model: where they are made, what sums and scales them, and what they are made of."""
+
+    def __init__(self, sight: Sight) -> None:
+        self.facts, self.regions = facts, _ = sight.facts, sight.regions
+        self.squares = {op for op in facts.squares if self._may_be_spectral(op)}
+        self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
+
+    def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:
+        """All that must be float32 for the powers in a value that ``sink`` reads, with the model's own floor under
+        them; None where there are none, or the floor is high enough. ``narrow``: for powers of single coefficients of
+        the model's own input alone."""
+        found = self._climb(value, narrow)
+        if found is None:
+            return None
+        between, squares, floor = found
+        origins = self._origins(squares, narrow)
+        if narrow and not any(op.id in self._raw and self._is_product(op) for op in origins):
+            return None
+        return [sink, *between, *squares, *origins], floor
+
+    def _climb(self, value: int, narrow: bool) -> tuple[list[Op], list[Op], float] | None:
+        """From a sink up to the squares whose floor is too low: what lies between, the squares, the lowest floor."""
+        between: dict[int, Op] = {}
+        squares: dict[int, Op] = {}
+        floors: dict[int, float] = {}
+        lowest, work = float("inf"), [(value, 0.0)]
+        while work:
+            value, floor = work.pop()
+            for origin in self.borders.origins(value):
+                op = self.flow.writer(origin)
+                if op is None or origin not in self._powers or floors.get(origin, float("inf")) <= floor:
+                    continue
+                floors[origin] = floor
+                if op.id in self.squares:
+                    if not (narrow and self._is_wide(op)) and floor < FLOOR[self.facts.options.dtype]:
+                        squares[op.id], lowest = op, min(lowest, floor)
+                elif not (narrow and self._is_wide(op)):
+                    between[op.id] = op
+                    below = self._floor_before(op, floor)
+                    work += [(v, below) for v in op.inputs if v != NONE]
+        return (list(between.values()), list(squares.values()), lowest) if squares else None
+
+    def _floor_before(self, op: Op, floor: float) -> float:
+        """The floor under what an operator reads that makes ``floor`` under what it writes, with its own."""
+        numbers = [n for v in op.inputs if v != NONE and (n := self.flow.scalar(v)) is not None]
+        number = abs(numbers[0]) if numbers else None
+        traits = self.traits
+        if traits.has(op.role, "roots"):
+            return floor**2
+        if number is None:
+            lowest = self.flow.number(op, "min") if traits.has(op.role, "adds_epsilon") else None
+            return max(floor, float(lowest or 0))
+        if traits.has(op.role, "powers"):
+            return floor ** (1 / number) if number else floor
+        if traits.has(op.role, "scalings"):
+            return floor if not number else floor * number if traits.has(op.role, "divides") else floor / number
+        return max(floor, number) if traits.has(op.role, "adds_epsilon") else floor
+
+    def _origins(self, squares: list[Op], narrow: bool) -> list[Op]:
+        """What squares are made of: up to the first product, and on where nothing but sums and products of the model's
+        own inputs comes before it."""
+        found: dict[int, Op] = {}
+        work = [v for op in squares for v in op.inputs if v != NONE]
+        while work:
+            for value in self.borders.origins(work.pop()):
+                op = self.flow.writer(value)
+                if op is None or op.id in found or not self._may_be_spectral(op.id):
+                    continue
+                if narrow and self._adds_many(op):
+                    continue
+                constant = op.id in self._constant
+                if op.slots and (constant or self._may_sum(op)):
+                    found[op.id] = op
+                    if constant or op.id in self._raw or not self._is_product(op):
+                        work += [v for v in op.inputs if v != NONE]
+        return list(found.values())
+
+    def _is_product(self, op: Op) -> bool:
+        return self.traits.has(op.role, "transforms")
+
+    def _may_be_spectral(self, op: int) -> bool:
+        """Whether an operator is part of no norm."""
+        return self.regions.of_op.get(op, "Bias") == "Bias"
+
+    def _may_sum(self, op: Op) -> bool:
+        """Whether an operator is one that spectra are computed with."""
+        return self.traits.has(op.role, "spectral")
+
+    def _is_wide(self, op: Op) -> bool:
+        """Whether an operator adds up so many elements that no small one counts."""
+        return self._is_product(op) or self._adds_many(op)
+
+    def _adds_many(self, op: Op) -> bool:
+        sums = self.traits.has(op.role, "sums") or self.traits.has(op.role, "sums_squares")
+        return sums and self.facts.sizes.guessed(op) > NARROW
+
+    # -- seen forwards ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _powers(self) -> Collection[int]:
+        """Values that squares were summed, scaled and moved to."""
+        found = set[int]()
+        for op in self.flow.ops:
+            carries = any(v in found for v in op.inputs) and self._carries(op)
+            if op.id in self.squares or carries:
+                for value in op.outputs:
+                    found |= self.borders.copies(value)
+        return found
+
+    def _carries(self, op: Op) -> bool:
+        """Whether an operator makes powers of powers: a product does with stored numbers, without a bias."""
+        if not (self.traits.has(op.role, "spectral") and self._may_be_spectral(op.id)):
+            return False
+        return not self._is_product(op) or (len(op.inputs) == 2 and any(self._is_constant(v) for v in op.inputs))
+
+    @cached_property
+    def _constant(self) -> Collection[int]:
+        """Operators that see nothing but what the file holds."""
+        found = set[int]()
+        for op in self.flow.ops:
+            if all(v == NONE or self._is_stored(v, found) for v in op.inputs) and op.outputs:
+                found.add(op.id)
+        return found
+
+    def _is_stored(self, value: int, constant: Collection[int]) -> bool:
+        writer = self.flow.writer(value)
+        return self.flow.values[value].weight or (writer is not None and writer.id in constant)
+
+    def _is_constant(self, value: int) -> bool:
+        return self._is_stored(value, self._constant)
+
+    @cached_property
+    def _raw(self) -> Collection[int]:
+        """Operators that only sums and products separate from the model's inputs: a transform, and no network."""
+        found, bent = set[int](), set[int]()
+        for op in self.flow.ops:
+            plain = op.id in self._constant or not op.slots or self._may_sum(op)
+            if plain and not any(v in bent for v in op.inputs):
+                found.add(op.id)
+            else:
+                for value in op.outputs:
+                    bent |= self.borders.copies(value)
+        return found

@@ -1,0 +1,156 @@
+"""Validity guard: stored tensors that the low type cannot hold, and the masks that may be floored instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.dataflow import FLOAT32, NONE, Op, Value
+from ...core.plan import Note, Why
+from ..decisions import HIGH, VALIDITY, Decisions, Hold, Source, place
+from ..facts.extents import Extent
+from ..facts.facts import Facts
+from .rule import Findings, Ruling, Sight, runs
+
+FLUSHED_LIMIT = 0.5  # of the elements that are not zero: above it a tensor is not worth storing low
+NAMED_FROM = 0.01  # share that flushes to zero from which a tensor is named in the report
+WIDE = ("float64", "int64", "int32")  # types that a low type cannot hold
+QUICK = 1 << 16  # elements: a tensor up to here is read even if nobody reads it low
+
+
+def report_flushing(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:
+    """Weights that are read low although a part of them becomes zero, the worst first."""
+    flow = facts.flow
+    for value, share in sorted(found.flushing.items(), key=lambda item: (-item[1], item[0])):
+        if any(settled.is_low(use.unit) for use in flow.uses[value]):
+            message = f"{_percent(share)} of its elements flush to zero in {facts.options.dtype}"
+            yield Note("weight", flow.values[value].name, message)
+
+
+@runs(
+    "weight",
+    trigger="a stored tensor with elements beyond the range, or of which most would become zero",
+    action="float32 for its readers; a constant that only feeds a softmax becomes half the low minimum",
+    levels="every",
+    validity=True,
+    report=report_flushing,
+)
+def unstorable_weights(sight: Sight, decided: Decisions) -> Findings:
+    facts = sight.facts
+    options, reader, largest = facts.options, _Reader(facts, decided), facts.low.largest
+    multiplied = "floor" in options.rewrites
+    masks: list[int] = []
+    flushing: dict[int, float] = {}
+    for value, extent in reader.extents():
+        if extent.largest > largest:
+            if extent.below and reader.may_floor(value) and facts.masks.has(value.id, multiplied=multiplied):
+                masks.append(value.id)
+            else:
+                share = f"{_percent(extent.beyond)} of its elements"
+                reader.hold(value, f"reaches {extent.largest:.4g}, beyond {options.dtype} ({share})", hazard=True)
+        elif extent.flushed > FLUSHED_LIMIT:
+            message = f"{_percent(extent.flushed)} of its elements would flush to zero in {options.dtype}"
+            reader.hold(value, message, hazard=False)
+        elif extent.flushed > NAMED_FROM:
+            flushing[value.id] = extent.flushed
+    floor = -largest / 2 / facts.masks.most_added(masks)
+    floors = dict.fromkeys(masks, floor)
+    return Findings(reader.found, reader.sources, reader.notes, floors=floors, flushing=flushing)
+
+
+class _Reader:
+    """Reads the tensors that somebody reads low, and holds readers."""
+
+    def __init__(self, facts: Facts, decided: Decisions) -> None:
+        self.facts, self.decided = facts, decided
+        self.held: set[int] = set()  # units, by what represents them
+        self.found: list[Ruling] = []
+        self.sources: list[Source] = []
+        self.notes: list[Note] = []
+
+    def extents(self) -> Iterator[tuple[Value, Extent]]:
+        """Every stored or filled tensor of float32 that matters, with its extent; what is held meanwhile counts."""
+        flow = self.facts.flow
+        filled = {op.outputs[0]: self._fill(op) for op in flow.with_roles(self.facts.traits.operators("fills"))}
+        made = filled | self._converted()
+        for value in flow.values:
+            if value.dtype != FLOAT32:
+                continue
+            if value.weight:
+                if self._is_worth_reading(value):
+                    yield value, self.facts.extents.of(value)
+            elif value.id in made:
+                yield value, self._made(made[value.id])
+
+    def _is_worth_reading(self, value: Value) -> bool:
+        """Whether somebody may read a stored tensor low, or it is no work to look at it."""
+        flow = self.facts.flow
+        if self.facts.extents.is_plain(value) or flow.weights.size(value) <= QUICK:
+            return True
+        return not all(self._is_high(use.unit) for use in flow.uses[value.id] if use.unit != NONE)
+
+    def may_floor(self, value: Value) -> bool:
+        """Whether a tensor is stored, or filled with one number that the file holds."""
+        writer = self.facts.flow.writer(value.id)
+        fills = writer is not None and self.facts.traits.has(writer.role, "fills")
+        return value.weight or (fills and bool(self.facts.flow.opset) and "floor" in self.facts.options.rewrites)
+
+    def _is_high(self, unit: int) -> bool:
+        return self.decided.side(unit) == HIGH or self.decided.find(unit) in self.held
+
+    def _fill(self, op: Op) -> Array:
+        fill = self.facts.flow.attribute(op, "value")
+        return fill.reshape(-1)[:1] if isinstance(fill, np.ndarray) else np.zeros(1)
+
+    def _converted(self) -> dict[int, Array]:
+        """What is made float32 of small stored tensors of wider ranges: its numbers."""
+        flow, found = self.facts.flow, dict[int, Array]()
+        for op in flow.with_roles(self.facts.traits.operators("conversions")):
+            item = flow.values[op.inputs[0]] if op.inputs[0] != NONE else None
+            array = flow.weights.array(item) if item is not None and item.weight and item.dtype in WIDE else None
+            if array is not None:
+                found[op.outputs[0]] = array
+        return found
+
+    def _made(self, numbers: Array) -> Extent:
+        low, size = self.facts.low, np.abs(np.asarray(numbers, np.float64))
+        size = size[np.isfinite(size)]
+        beyond, flushed = size > low.largest, size[size > 0] < low.smallest_subnormal / 2
+        shares = (float(part.mean()) if part.size else 0.0 for part in (beyond, flushed))
+        below = bool(size.max(initial=0) > low.largest and (np.asarray(numbers)[np.isfinite(numbers)] < 0).all())
+        return Extent(float(size.max(initial=0)), below, *shares)
+
+    def hold(self, value: Value, text: str, hazard: bool) -> None:
+        """Keeps the readers (or the maker) of a tensor in float32, and names it."""
+        flow, why = self.facts.flow, Why("weight", f"'{value.name}' {text}")
+        units = [u.unit for u in flow.uses[value.id] if u.unit != NONE] if value.weight else [value.unit]
+        lowered = [u for u in units if not self._is_high(u)]
+        self.found.append(Ruling([Hold(tuple(units), VALIDITY, why)]))
+        self.held.update(map(self.decided.find, units))
+        owners = [flow.units[unit].op for unit in units if hazard]
+        self.sources += [Source(owner, why, True) for owner in owners if owner != NONE]
+        if lowered:
+            places = sorted({place(flow, u) for u in lowered})
+            self.notes.append(Note("weight", value.name, f"{text}: {', '.join(places[:3])} stays float32"))
+
+
+def floors_read_low(facts: Facts, floors: Mapping[int, float], settled: Decisions) -> dict[int, float]:
+    """The mask constants that have to be floored: those that somebody reads low on the way to their Softmax."""
+    values = facts.flow.values
+    made = {v for v in floors if not values[v].weight and settled.is_low(values[v].unit)}
+    return {v: floor for v, floor in floors.items() if v in made or facts.masks.reads_low(settled, v)}
+
+
+def report_floors(facts: Facts, floors: Mapping[int, float]) -> Iterator[Note]:
+    for value, floor in sorted(floors.items()):
+        text = f"elements below the {facts.options.dtype} minimum become {floor:g}: it only feeds Softmax"
+        if not facts.masks.has(value):
+            text += ", times zeros and ones; a row that it hides whole may follow its scores"
+        yield Note("mask", facts.flow.values[value].name, text)
+
+
+def _percent(share: float) -> str:
+    """Enough digits to tell a few elements of many from none."""
+    return f"{100 * share:.3g} %" if share >= 1e-5 else "less than 0.001 %"

@@ -1,0 +1,157 @@
+"""Where a model has residual streams."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..core.dataflow import NONE, Op
+from .decisions import Decisions
+from .facts.facts import Facts
+
+BRANCHES = 2  # additions: the sum of two branches at least
+ROUNDED = 3  # additions: the errors of n roundings add up to sqrt(n / 12) steps, half a step from here on
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What becomes of an addition's result: the next additions, the norms that read it, what moves it to them;
+    ``branches``: whether anything else reads it."""
+
+    additions: tuple[int, ...]
+    norms: tuple[int, ...]
+    moves: tuple[int, ...]
+    branches: bool
+
+
+@dataclass(frozen=True)
+class StreamFinder:
+    """Residual streams: additions that follow one another, directly or behind a norm, and that norms read."""
+
+    facts: Facts
+    of_op: Container[int]
+    classes: Sequence[str]
+
+    def of(self, follows: Mapping[int, Collection[int]], starts: Collection[int], shortest: int) -> list[list[int]]:
+        """The additions of each stream of so many at least, in the order of the model. ``follows``: by addition, those
+        that it follows; ``starts``: which of them a stream may begin with."""
+        first: dict[int, int] = {}
+        streams: dict[int, list[int]] = {}
+        for op in sorted(follows):
+            heads = {first[before] for before in follows[op] if before in first}
+            if heads or op in starts:
+                first[op] = head = min(heads, default=op)
+                for other in sorted(heads - {head}):
+                    first.update(dict.fromkeys(streams[other], head))
+                    streams[head] += streams.pop(other)
+                streams.setdefault(head, []).append(op)
+        return [sorted(one) for one in streams.values() if len(one) >= shortest]
+
+    # -- as the model has them ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def streams(self) -> list[list[int]]:
+        """All that norms read; a sum of branches that only a further addition reads is a branch itself."""
+        follows: dict[int, list[int]] = {op: [] for op in self.carried}
+        for op, carried in self.carried.items():
+            for reader in carried.additions:
+                follows[reader].append(op)
+        starts = {op for op, carried in self.carried.items() if carried.norms or carried.branches}
+        found = self.of(follows, starts, BRANCHES)
+        return [stream for stream in found if any(self.carried[op].norms for op in stream)]
+
+    @cached_property
+    def carried(self) -> Mapping[int, Carried]:
+        """By addition, what becomes of its result."""
+        return {op.id: self._carried(op) for op in self.facts.flow.ops if self._adds(op)}
+
+    def _adds(self, op: Op) -> bool:
+        """Whether an operator is an addition, with a norm or by itself, and none of a region's, of a bias or a norm."""
+        traits = self.facts.traits
+        if not op.slots or op.id in self.of_op:
+            return False
+        alone = traits.has(op.role, "additions") and self.classes[op.id] == "gray"
+        return alone or traits.has(op.role, "adds_and_normalizes")
+
+    def _carried(self, op: Op) -> Carried:
+        """Follows a result through what moves it, and through norms, to additions."""
+        additions: dict[int, None] = {}
+        norms = {op.id: None} if self.facts.traits.has(op.role, "adds_and_normalizes") else dict[int, None]()
+        moves: dict[int, None] = {}
+        work: list[tuple[int, tuple[int, ...], bool]] = [(value, (), False) for value in op.outputs]
+        seen: set[int] = set()
+        branches = False
+        while work:
+            value, path, normed = work.pop()
+            for reader in self._readers(value, seen):
+                if self._adds(reader):
+                    additions[reader.id] = None
+                    moves |= dict.fromkeys(path)
+                elif self.classes[reader.id] == "kept":
+                    norms |= {} if normed else {reader.id: None}
+                    moves |= dict.fromkeys(path)
+                    work += [(made, (), True) for made in reader.outputs]
+                elif self._is_move(reader):
+                    work += [(made, (*path, reader.id), normed) for made in reader.outputs]
+                else:
+                    branches = True
+        return Carried(tuple(additions), tuple(norms), tuple(moves), branches)
+
+    def _readers(self, value: int, seen: set[int]) -> Iterator[Op]:
+        """Who reads a float32 value, each of them once."""
+        for use in self.facts.flow.uses[value] if value != NONE else ():
+            if use.op != NONE and use.unit != NONE and use.op not in seen:
+                seen.add(use.op)
+                yield self.facts.flow.ops[use.op]
+
+    # -- whose readers are float32 already ----------------------------------------------------------------------------
+
+    def widened(self, decided: Decisions, fused: Container[int]) -> tuple[list[list[int]], Mapping[int, list[Op]]]:
+        """Streams that only float32 norms and their own additions read; with what moves the result of each addition to
+        its readers. ``fused``: operators that take their Casts along."""
+        flow, wide = self.facts.flow, dict[int, list[Op]]()
+        for op in reversed(flow.with_roles(self.facts.traits.operators("additions"))):  # readers first
+            computed = self._adds(op) and self.facts.stored.isdisjoint(op.inputs)
+            moves = self._moves_to_norms(op, wide, decided, fused) if computed else None
+            if moves is not None:
+                wide[op.id] = moves
+        follows = {op: [flow.values[self._source(v)].producer for v in flow.ops[op].inputs] for op in wide}
+        starts = {
+            op
+            for op in wide
+            for value in flow.ops[op].inputs
+            if any(use.op not in (NONE, op) and decided.is_high(use.unit) for use in flow.uses[value])
+        }
+        return self.of(follows, starts, ROUNDED), wide
+
+    def _moves_to_norms(
+        self, op: Op, wide: Mapping[int, list[Op]], decided: Decisions, fused: Container[int]
+    ) -> list[Op] | None:
+        """What moves a result to its readers, where these are float32 norms and additions of the stream; else None."""
+        flow, moves, normed, work = self.facts.flow, dict[int, Op](), False, list(op.outputs)
+        while work:
+            for use in flow.uses[work.pop()]:
+                if use.op == NONE:
+                    if decided.is_low(use.unit):
+                        return None  # an output that was asked for in the low type
+                elif use.op in fused:
+                    return None  # reads the low type as well, and computes in float32
+                elif decided.is_high(use.unit):
+                    normed |= self.classes[use.op] == "kept"
+                elif use.unit != NONE and use.op not in wide and use.op not in moves:
+                    reader = flow.ops[use.op]
+                    if flow.units[use.unit].border or decided.is_low(use.unit) or not self._is_move(reader):
+                        return None
+                    moves[reader.id] = reader
+                    work += reader.outputs
+        return list(moves.values()) if normed else None
+
+    def _source(self, value: int) -> int:
+        """A value before what moves it."""
+        while (op := self.facts.flow.writer(value)) is not None and op.inputs and self._is_move(op):
+            value = op.inputs[0]
+        return value
+
+    def _is_move(self, op: Op) -> bool:
+        return self.facts.traits.has(op.role, "nothing_in_inference") or self.classes[op.id] == "neutral"

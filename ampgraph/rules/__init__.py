@@ -1,0 +1,1 @@
+"""Rules: what is decided or rewritten, why, and how it is written, beside each other."""

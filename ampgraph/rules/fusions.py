@@ -1,0 +1,145 @@
+"""Which forms of a region a target's runtime makes one kernel of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.dataflow import NONE, Dataflow, Op
+from ..oplists.patterns import Region, find_regions
+from .known import Asked, Known, named
+
+AFFINE = 2  # operators behind a norm: its scale and its bias
+WIDE_NODES = 3  # a kernel in float32 and its two Casts
+
+
+def is_split(flow: Dataflow, options: Asked, region: Region) -> bool:
+    """Whether the target knows a region in float32 and not in the low type, where it is many kernels."""
+    form = options.kernels.fuses.get(region.kind)
+    return form is not None and options.dtype in form.float32_alone and is_closed(flow, region)
+
+
+def is_closed(flow: Dataflow, region: Region) -> bool:
+    """Whether a region has more nodes than a kernel between Casts, and nobody else reads what is inside it."""
+    if not region.complete:
+        return False
+    ids = {op.id for op in region.ops}
+    made = (v for op in region.ops if op is not region.result for v in op.outputs)
+    many = len([op for op in region.ops if op.slots]) > WIDE_NODES
+    return many and all(use.op in ids for v in made for use in flow.uses[v])
+
+
+def fused_when_wide(flow: Dataflow, options: Asked, region: Region) -> bool:
+    """Whether such a region is one kernel in float32 between Casts."""
+    return is_split(flow, options, region) and region.variant in options.kernels.fuses[region.kind].wide_variants
+
+
+def in_one_type(flow: Dataflow, options: Asked, region: Region) -> bool:
+    """Whether a runtime's operator for a region takes data and scale of one type alone."""
+    fusion = options.kernels.fusions.get(region.kind)
+    return fusion is not None and fusion.takes(flow.opset, options.dtype)
+
+
+def is_fused(flow: Dataflow, options: Asked, region: Region) -> bool:
+    """Whether the nodes are of the form that is taken, over the last axis, and nobody else reads what they make."""
+    fusion, traits = options.kernels.fusions.get(region.kind), options.lists.traits
+    if fusion is None or not in_one_type(flow, options, region):
+        return False
+    behind = [] if region.complete else affine_behind(flow, region.result, fusion.operators)
+    ops, result = (*region.ops, *behind), [region.result, *behind][-1]
+    inner = {op.kind for op in ops if not traits.has(op.role, "stays_in_place")}
+    if inner != fusion.operators or not (region.complete or behind):
+        return False
+    ids = {op.id for op in ops}
+    made = (v for op in ops if op is not result for v in op.outputs)
+    if any(use.op not in ids for v in made for use in flow.uses[v]):
+        return False
+    if region.open_axes:  # which the runtime may compute before it looks
+        return True
+    shape = flow.shape(region.source)
+    last = -1 if shape is None else len(shape) - 1
+    return len(region.axes) == 1 and region.axes[0] in (-1, last)
+
+
+def norm_axis(flow: Dataflow, region: Region) -> int | None:
+    """The one axis that every mean of a norm is over, counted from the end; None when there is no such axis."""
+    shape, axes = flow.shape(region.source), region.axes
+    if len(axes) != 1 or any(flow.attribute(op, "keepdims") == 0 for op in region.reduced):
+        return None
+    if axes[0] < 0:
+        return axes[0]
+    return None if shape is None else axes[0] - len(shape)
+
+
+def affine_behind(flow: Dataflow, result: Op, kinds: frozenset[str]) -> list[Op]:
+    """What scales and shifts a norm by vectors that are given or computed, taken as stored ones are."""
+    found: list[Op] = []
+    while len(found) < AFFINE and len(uses := flow.uses[(found or [result])[-1].outputs[0]]) == 1:
+        reader = flow.ops[uses[0].op] if uses[0].op != NONE else None
+        if reader is None or reader.kind not in kinds or reader.scope != result.scope:
+            break
+        shapes = [flow.shape(v) for i, v in enumerate(reader.inputs) if i != uses[0].index]
+        if any(shape is not None and len(shape) != 1 for shape in shapes):
+            break
+        found.append(reader)
+    return found
+
+
+def regions(flow: Dataflow) -> list[Region]:
+    """Every region of a model but for products with their bias, looked for once."""
+    if Region not in flow.memo:
+        flow.memo[Region] = list(find_regions(flow))
+    found: list[Region] = flow.memo[Region]
+    return found
+
+
+def fused_regions(known: Known) -> Iterator[Region]:
+    """The regions that the target fuses, but in functions and where the user speaks of one; none in a model without a
+    product that may be low."""
+    flow, options = known.flow, known.options
+    fuses = options.kernels.fuses
+    if not fuses or options.level.white == "float32" or not any(_is_product(options, op) for op in flow.ops):
+        return
+    spoken = named(known)
+    for region in regions(flow):
+        shared = flow.scopes[region.result.scope].kind == "function"
+        if region.kind in fuses and not shared and not any(op.id in spoken for op in region.ops):
+            yield region
+
+
+def whole(region: Region) -> tuple[Op, ...]:
+    """A region's operators by their places, the result's last."""
+    inner = (op for op in region.ops if op is not region.result)
+    return *sorted(inner, key=lambda op: op.index), region.result
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What stands in one region, in the scope of its result."""
+
+    known: Known
+    region: Region
+
+    def has(self, op: Op) -> bool:
+        """Whether an operator is one of these."""
+        return op.scope == self.region.result.scope and any(op.id == one.id for one in self.region.ops)
+
+    def multiplies(self, op: Op) -> bool:
+        """Whether it is a product of two."""
+        return self.has(op) and self.known.traits.has(op.role, "multiplies") and len(op.inputs) == 2
+
+    def is_sum(self, value: int) -> bool:
+        """Whether one of these adds up to a value."""
+        op = self.known.flow.writer(value) if value != NONE else None
+        return op is not None and self.has(op) and self.known.traits.has(op.role, "additions")
+
+    def only_for(self, value: int, reader: Op) -> Op | None:
+        """The writer of a value, for one reader alone."""
+        op = self.known.flow.writer(value) if value != NONE else None
+        alone = op is not None and self.has(op) and len(self.known.flow.uses[value]) == 1
+        return op if alone and op is not None and op.scope == reader.scope else None
+
+
+def _is_product(options: Asked, op: Op) -> bool:
+    listing = options.lists.of(op.role) if op.slots else None
+    return listing is not None and listing.cls == "white"

@@ -1,0 +1,104 @@
+"""What a rewrite is: where it applies, whether it pays, and how it is written, in one class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..core.dataflow import NONE, Dataflow, Op, Value
+from ..core.graph import NodeEditor
+from ..core.pass_ import foreign
+from ..core.rewrites import Rewrite
+from .known import IsLow, Known
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class RewriteRule(Rewrite):
+    """A rewrite with its finder. Subclasses are frozen dataclasses; their fields are all that a plan says of one."""
+
+    tried: ClassVar[bool] = False
+    """Whether it pays only where a trial plan makes something low."""
+
+    @classmethod
+    def find(cls, known: Known) -> Iterable[Self]:
+        """Where it could be done, whatever types will be; of names that are not asked for too."""
+        raise NotImplementedError
+
+    def supposes(self, known: Known) -> frozenset[str]:
+        """Operators for which a trial plan supposes a kernel in the low type."""
+        return frozenset()
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        """Whether it is worth it beside a trial plan."""
+        return True
+
+    # -- what finders share -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def place(cls, flow: Dataflow, *ops: Op) -> tuple[str, tuple[int, ...]]:
+        """Scope and nodes of operators, of which the last one makes the result."""
+        return flow.scopes[ops[-1].scope].path, tuple(op.index for op in ops)
+
+    def ops(self, flow: Dataflow) -> list[Op]:
+        """The operators in their order."""
+        return [flow.at(self.scope, index) for index in self.nodes]
+
+    # -- what writing shares ----------------------------------------------------------------------------------------
+
+    def edited(self, editor: NodeEditor) -> list[Op]:
+        """The operators that are to be written anew. Raises AmpError AMP402 where the model has none there."""
+        ops = [op for index in self.nodes if (op := editor.op(self.scope, index)) is not None]
+        if len(ops) < len(self.nodes):
+            raise foreign(f"rewrites nodes {list(self.nodes)} of scope '{self.scope}'")
+        return ops
+
+    def operands(self, editor: NodeEditor, flow: Dataflow) -> list[Value]:
+        """The values of `reads`, of the nodes' own operands. Raises AmpError AMP402 for one that they do not read."""
+        read = {flow.values[v].name: flow.values[v] for op in self.edited(editor) for v in op.inputs if v != NONE}
+        for name in self.reads:
+            if name not in read:
+                raise foreign(f"makes {self.writes} read '{name}'", "does not read there")
+        return [read[name] for name in self.reads]
+
+    def refuse(self, holds: bool) -> None:
+        """Raises AmpError AMP402 where the nodes are not what the plan takes them for."""
+        if not holds:
+            raise foreign(f"writes nodes {list(self.nodes)} of scope '{self.scope}' as {self.what}")
+
+
+@dataclass(frozen=True)
+class Idle(RewriteRule):
+    """Nodes that do nothing are taken away: what the first one reads, ``source``, is read instead."""
+
+    source: str
+
+    reading = ("source",)
+    tried = True
+
+    @property
+    def gone(self) -> tuple[int, ...]:
+        return self.nodes
+
+    @property
+    def result(self) -> str:
+        return self.source
+
+    @property
+    def said(self) -> str:
+        return f"reads what a {self.what} read, which did nothing and is taken away"
+
+
+def is_inside(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator's result is read, and crosses no border."""
+    if not op.inputs or op.inputs[0] == NONE or not op.outputs or in_function(flow, op):
+        return False
+    values, uses = (flow.values[op.inputs[0]], flow.values[op.outputs[0]]), flow.uses[op.outputs[0]]
+    return bool(uses) and not any(use.op == NONE for use in uses) and not any(value.container for value in values)
+
+
+def in_function(flow: Dataflow, op: Op) -> bool:
+    """Whether an operator stands in a function, whose calls share it."""
+    return flow.scopes[op.scope].kind == "function"

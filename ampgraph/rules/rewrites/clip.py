@@ -1,0 +1,101 @@
+"""A Clip without a kernel in the low type as Max and Min, which have one, where it would be low."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.dataflow import NONE, Dataflow, Op
+from ...core.graph import NodeEditor
+from ..known import IsLow, Known, named
+from ..rewrite import RewriteRule, in_function
+
+UNBOUND = 3.4e38  # beyond it a bound is none: the default of old Clips
+SINCE = 8  # Max and Min spread their operands from this opset on
+SIDES = (("Max", "min"), ("Min", "max"))
+"""What keeps a lower and an upper bound, and the attribute that an old Clip has it in."""
+
+
+@dataclass(frozen=True)
+class MaxAndMin(RewriteRule):
+    """``source``: what is clipped."""
+
+    source: str
+
+    names = ("clip",)
+    reading = ("source",)
+    writes = "Max and Min"
+    tried = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[MaxAndMin]:
+        flow = known.flow
+        for op in flow.with_roles(known.traits.operators("bounds")):
+            if _lacks_a_kernel(known, op) and _has_low_bounds(known, op) and op.id not in named(known):
+                yield cls("clip", *cls.place(flow, op), flow.values[op.inputs[0]].name)
+
+    def supposes(self, known: Known) -> frozenset[str]:
+        return frozenset(op.kind for op in self.ops(known.flow))
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        return all(is_low(unit) for op in self.ops(known.flow) for unit in op.slots.values())
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        (op,), (value,) = self.edited(editor), self.operands(editor, flow)
+        limits = bounds(flow, op)
+        self.refuse(len(op.outputs) == 1 and None not in limits)
+        old, behind = flow.values[op.outputs[0]], None
+        name = op.name or old.name or "Clip"
+        for place, ((kind, attribute), limit) in enumerate(zip(SIDES, limits, strict=True), 1):
+            if limit is None or abs(limit) >= UNBOUND:
+                continue
+            if len(op.inputs) > place:
+                bound = flow.values[op.inputs[place]]
+            else:
+                bound = editor.constant(np.array(limit, np.float32), f"{name}_{attribute}", behind or op)
+            (value,) = editor.add(
+                kind,
+                [value, bound],
+                [old],
+                behind=behind or op,
+                name=f"{old.name}_{kind}",
+                node=f"{name}_{kind}",
+                of=op,
+            )
+            behind = value
+        editor.stand_in(value, old)
+        editor.remove(op)
+        for given in op.inputs[1:]:
+            if given != NONE:
+                editor.drop(flow.values[given])
+
+
+def bounds(flow: Dataflow, op: Op) -> list[float | None]:
+    """The lower and the upper bound; None for one that is not known, infinite for one that is not there."""
+    if len(op.inputs) == 1:
+        given = [flow.number(op, name) for name in ("min", "max")]
+        return [side * float("inf") if n is None else float(n) for side, n in zip((-1, 1), given, strict=True)]
+    operands = [*op.inputs[1:], NONE][:2]
+    return [side * float("inf") if v == NONE else flow.scalar(v) for side, v in zip((-1, 1), operands, strict=True)]
+
+
+def _lacks_a_kernel(known: Known, op: Op) -> bool:
+    """Whether an operator has no low kernel, and those in its place have."""
+    flow, kernels, dtype = known.flow, known.options.kernels, known.options.dtype
+    if not op.slots or flow.opset < SINCE or in_function(flow, op):
+        return False
+    unit = flow.units[next(iter(op.slots.values()))]
+    if dtype not in unit.admits or kernels.admits(op.kind, flow.opset, unit.slot, dtype) is not False:
+        return False
+    return all(kernels.admits(kind, flow.opset, "T", dtype) for kind in known.traits.operators("extremes"))
+
+
+def _has_low_bounds(known: Known, op: Op) -> bool:
+    """Whether the bounds are known, numbers of the low type, and in order."""
+    limits = bounds(known.flow, op)
+    numbers = [bound for bound in limits if bound is not None]
+    bound = [n for n in numbers if abs(n) < UNBOUND]
+    in_range = all(abs(n) <= known.options.largest for n in bound)
+    return len(numbers) == len(limits) and bool(bound) and in_range and numbers == sorted(numbers)

@@ -1,0 +1,97 @@
+"""Numbers that follow from a size which the file says, in a shape of which it leaves others open: stored, since no
+runtime computes them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...core.graph import NodeEditor
+from ..known import Known, named
+from ..rewrite import RewriteRule, in_function
+
+STORED = (FLOAT32, "int64")
+"""Types of such numbers."""
+MOST = 2.0**53  # a plan holds numbers as JSON has them
+
+
+@dataclass(frozen=True)
+class StoredNumber(RewriteRule):
+    """A Constant of one ``number`` in as many ``dimensions`` in the place of the last node; the others are read by
+    nobody then."""
+
+    dimensions: int
+    number: float
+
+    names = ("number",)
+    writes = "Constant"
+    tried = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[StoredNumber]:
+        """Each node that makes a number from such sizes for others that do more.
+
+        A shape that the file gives whole is the runtime's to fold. What a pattern names stays, and what it reads.
+        """
+        flow = known.flow
+        made = _made(known, [op for op in flow.with_roles(known.traits.operators("shapes")) if _is_open(flow, op)])
+        numbers = {op: number for op in made if (number := _stored(flow, made, op)) is not None}
+        gone: dict[int, list[int]] = {op: [] for op in sorted(numbers)}
+        for op, owner in _owners(flow, made, numbers).items():
+            if op != owner:
+                gone[owner].append(op)
+        for op, others in gone.items():
+            ops = [*sorted(map(flow.ops.__getitem__, others), key=lambda one: one.index), flow.ops[op]]
+            dimensions = len(flow.shape(flow.ops[op].outputs[0]) or ())
+            yield cls("number", *cls.place(flow, *ops), dimensions, numbers[op])
+
+    @classmethod
+    def from_old(cls, name: str, scope: str, nodes: tuple[int, ...], row: Mapping[str, Any]) -> StoredNumber:
+        return cls(name, scope, nodes, row["axis"], row["epsilon"])
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        dtype = np.dtype(flow.values[self.edited(editor)[-1].outputs[0]].dtype)
+        number = np.full((1,) * self.dimensions, self.number, dtype)
+        editor.replace(self.scope, self.nodes, self.writes, (), {"value": number})
+
+
+def _is_open(flow: Dataflow, op: Op) -> bool:
+    shape = flow.shape(op.inputs[0]) if op.inputs and not in_function(flow, op) else None
+    sizes = [isinstance(size, int) for size in shape or ()]
+    return any(sizes) and not all(sizes)
+
+
+def _made(known: Known, work: list[Op]) -> dict[int, float | None]:
+    """Operators by which numbers follow from sizes, with the number that each makes, None for several or open ones."""
+    flow, made = known.flow, dict[int, float | None]()
+    for op in work:
+        new = len(op.outputs) == 1 and op.id not in named(known) and op.id not in made
+        if new and known.numbers.row(op.outputs[0]) is not None:
+            made[op.id] = known.numbers.number(op.outputs[0])
+            work += (flow.ops[use.op] for use in flow.uses[op.outputs[0]] if use.op != NONE)
+    return made
+
+
+def _stored(flow: Dataflow, made: Mapping[int, float | None], op: int) -> float | None:
+    """What is stored in the place of an operator: what somebody reads who makes no such number."""
+    number, value = made[op], flow.values[flow.ops[op].outputs[0]]
+    uses = flow.uses[value.id]
+    last = any(use.op not in made for use in uses) and not any(use.op == NONE for use in uses)
+    fits = number is not None and abs(number) < MOST and value.dtype in STORED
+    return number if last and fits and flow.shape(value.id) in ((), (1,)) else None
+
+
+def _owners(flow: Dataflow, made: Collection[int], numbers: Collection[int]) -> dict[int, int]:
+    """The operators that go, each with the last of the numbers that it is read for."""
+    owners: dict[int, int] = {}
+    for op in sorted(made, reverse=True):
+        uses = flow.uses[flow.ops[op].outputs[0]]
+        if op in numbers:
+            owners[op] = op
+        elif uses and all(use.op in owners and use.scope == flow.ops[op].scope for use in uses):
+            owners[op] = max(owners[use.op] for use in uses)
+    return owners

@@ -1,0 +1,194 @@
+"""Stored numbers that are rounded together, so that their errors cancel in what is computed of them.
+
+y = s * (W x + b). Rounded by itself the one number s scales a whole tensor by up to half a step of the low type, an
+error that no later sum averages out, unlike those of the many elements of W. What rounding takes from s is given to W
+and b before they are rounded; W (s * x) takes it in the same way.
+
+y = (x - mean) * scale / sqrt(var + eps) + bias. Rounded one by one, the four shift every channel by up to a step of
+the low type, in every layer in the same direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..core.dataflow import FLOAT32, NONE, Dataflow, Op, Use
+from ..core.low_types import MOST_LOST, numpy_type
+from ..core.plan import JointRounding, WeightEdit, Why
+from ..core.ranges import NEAR
+from ..oplists.traits import Trait, Traits
+
+PARAMETERS = range(1, 5)
+"""The operands of a norm with stored statistics beside its data: scale, bias, mean and variance."""
+Parts = dict[int, float]
+"""Stored values, and what each is multiplied with before it is rounded."""
+Read = tuple[int, int]
+"""An operator, and the place where it reads."""
+
+
+def rounded_together(flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit]) -> list[JointRounding]:
+    """What is rounded together of the stored tensors that become low: by scalings beside products, and by norms."""
+    low = LowStored(flow, traits, dtype, edits)
+    if not low.readers or not flow.opset:  # parameters of a norm stay float32 in MindIR
+        return []
+    found, shared = list[JointRounding](), set[int]()
+    factors, statistics = traits.operators("scalings"), traits.operators("stored_statistics")
+    for op in flow.with_roles(factors | statistics):
+        path = flow.scopes[op.scope].path
+        if op.role in factors:
+            number, parts = low.given_up(op, shared)
+            shared |= parts.keys()
+            shares = tuple((flow.scopes[(v := flow.values[i]).scope].path, v.name, by) for i, by in parts.items())
+            text = f"what rounding takes from {number:g} is given to the stored operands of the product beside it"
+            found += [JointRounding(path, op.index, Why("factor", text), shares)] if parts else []
+        elif len(op.outputs) == 1 and low.holds_parameters(op):
+            found.append(JointRounding(path, op.index, Why("statistics", "parameters of a norm: their errors cancel")))
+    return found
+
+
+class LowStored:
+    """The stored tensors of a model that are rounded, by the places that read them so.
+
+    ``edits`` None: as if every one were."""
+
+    def __init__(self, flow: Dataflow, traits: Traits, dtype: str, edits: Iterable[WeightEdit] | None = None) -> None:
+        self.flow, self.traits, self.dtype = flow, traits, dtype
+        self.readers = self._all() if edits is None else self._edited(edits)
+
+    def _all(self) -> dict[int, set[Read]]:
+        stored = (value.id for value in self.flow.values if value.weight and value.dtype == FLOAT32)
+        return {value: set(map(_read, self.flow.uses[value])) for value in stored}
+
+    def _edited(self, edits: Iterable[WeightEdit]) -> dict[int, set[Read]]:
+        low = {(edit.scope, edit.value): edit for edit in edits if edit.store != FLOAT32 and edit.floor is None}
+        names, found = {name for _, name in low}, dict[int, set[Read]]()
+        for value in self.flow.values if low else ():
+            edit = low.get((self.flow.scopes[value.scope].path, value.name)) if value.name in names else None
+            if edit is not None and value.weight:
+                uses = self.flow.uses[value.id]
+                copied = set(edit.uses) if edit.store == "both" else None
+                found[value.id] = {_read(use) for use in uses if copied is None or self.flow.place(use) in copied}
+        return found
+
+    def given_up(self, op: Op, shared: set[int]) -> tuple[float, Parts]:
+        """The number of a scaling, and who takes what rounding takes from it: a product before it, else behind it.
+
+        Nobody where the product's operands are not stored, are read elsewhere, or are low numbers already, nor where
+        the number is read elsewhere and rounding takes 2^-12 of it at most. ``shared``: what takes such a share."""
+        numbers = [self._number(op, place, shared) for place in range(len(op.inputs))]
+        place = next((k for k, number in enumerate(numbers) if number), None)
+        multiplies = self.traits.has(op.kind, "multiplies")
+        if len(op.inputs) != 2 or place is None or (place == 0 and not multiplies) or NONE in op.inputs:
+            return 0.0, {}
+        number = numbers[place]
+        low = float(np.float64(number).astype(numpy_type(self.dtype)))
+        lost = number / low if low else 0.0
+        lost = lost if multiplies or not lost else 1 / lost
+        if lost == 1 or abs(lost - 1) > MOST_LOST or (abs(lost - 1) <= NEAR and self._stored(op, place) is None):
+            return number, {}  # of what others read as well only what moves them far is worth other weights
+        return number, self.before(op.inputs[1 - place], lost) or self._behind(op.outputs[0], lost)
+
+    def holds_parameters(self, op: Op) -> bool:
+        """Whether the four parameters of a norm are rounded and read by it alone."""
+        values = [op.inputs[k] for k in PARAMETERS if k < len(op.inputs)]
+        return len(set(values)) == len(PARAMETERS) and all(
+            self.readers.get(value, ()) == {(op.id, place)} for place, value in enumerate(values, 1)
+        )
+
+    def before(self, value: int, factor: float = 1.0) -> Parts:
+        """The operands of the product that makes a value, biases added behind it among them; none where it is not made
+        so, or is read twice."""
+        flow, parts = self.flow, Parts()
+        while _is_private(flow, value) and (op := flow.writer(value)) is not None and "::" not in op.kind:
+            if self.traits.has(op.role, "reshapes"):
+                value = op.inputs[0]
+            elif self.traits.has(op.role, "additions") and (place := self._taken(op, parts, factor)) is not None:
+                value = op.inputs[1 - place]
+            else:
+                held = self._operands(op)
+                return {**parts, **dict.fromkeys(held, factor)} if held and self._is_inexact(held[0]) else {}
+        return {}
+
+    def _taken(self, op: Op, parts: Parts, factor: float) -> int | None:
+        """Where an addition reads what it adds: a stored tensor, which gets its part, or zeros."""
+        for place in range(len(op.inputs)):
+            if (bias := self._stored(op, place)) is not None:
+                parts[bias] = factor
+                return place
+        return next((place for place, value in enumerate(op.inputs) if self._is_zero(value)), None)
+
+    def _behind(self, value: int, factor: float) -> Parts:
+        """The first operands of the products that read a value, by way of at most moves and constants added; what is
+        added shrinks instead. None where anything else reads it."""
+        flow, parts = self.flow, Parts()
+        while _is_private(flow, value):
+            (use,) = flow.uses[value]
+            op = flow.ops[use.op]
+            bias = next((v for k in range(len(op.inputs)) if (v := self._stored(op, k)) is not None), None)
+            if self._is(op, "additions") and bias is not None:
+                parts[bias] = 1 / factor
+            elif not self._is(op, "reshapes") or use.index != 0:
+                break
+            value = op.outputs[0]
+        for use in flow.uses[value]:
+            held = self._operands(flow.ops[use.op]) if use.op != NONE and use.index == 0 else []
+            if not held or not self._is_inexact(held[0]):
+                return {}
+            parts[held[0]] = factor
+        return parts if flow.uses[value] else {}
+
+    def _is(self, op: Op, trait: Trait) -> bool:
+        return "::" not in op.kind and self.traits.has(op.kind, trait)
+
+    def _stored(self, op: Op, place: int, private: bool = True) -> int | None:
+        """The rounded value that an operand is, be it by way of identities. ``private``: and read here alone."""
+        flow, read, value = self.flow, (op.id, place), op.inputs[place]
+        while value != NONE:
+            if flow.values[value].weight:
+                readers = self.readers.get(value, set[Read]())
+                return value if read in readers and (not private or len(readers) == 1) else None
+            writer = flow.writer(value)
+            if writer is None or not self._is(writer, "nothing_in_inference"):
+                return None
+            if private and not _is_private(flow, value):
+                return None
+            read, value = (writer.id, 0), writer.inputs[0]
+        return None
+
+    def _number(self, op: Op, place: int, shared: set[int]) -> float:
+        """The number behind a stored factor, 0 where there is none; whoever else reads it."""
+        value = self._stored(op, place, private=False)
+        number = self.flow.scalar(value) if value is not None and value not in shared else None
+        return number if number is not None and np.isfinite(number) else 0.0
+
+    def _is_zero(self, value: int) -> bool:
+        """Whether a value is stored zeros, which are the same times anything, whoever else reads them."""
+        while value != NONE and (op := self.flow.writer(value)) is not None and self._is(op, "nothing_in_inference"):
+            value = op.inputs[0]
+        stored = value != NONE and self.flow.values[value].weight
+        array = self.flow.weights.array(self.flow.values[value]) if stored else None
+        return array is not None and not array.any()
+
+    def _operands(self, op: Op) -> list[int]:
+        """The stored operands in which a product is linear, all of them; none where one is something else."""
+        places = self.traits.positions(op.kind, "linear_in") if "::" not in op.kind else ()
+        found = [self._stored(op, k) for k in places if k < len(op.inputs) and op.inputs[k] != NONE]
+        return [] if None in found else [value for value in found if value is not None]
+
+    def _is_inexact(self, value: int) -> bool:
+        """Whether rounding changes a stored tensor: weights that were low numbers once stay what they are."""
+        low = numpy_type(self.dtype)
+        with np.errstate(over="ignore"):
+            parts = self.flow.weights.chunks(self.flow.values[value])
+            return any(not np.array_equal(part.astype(low).astype(np.float32), part) for part in parts)
+
+
+def _read(use: Use) -> Read:
+    return use.op, use.index
+
+
+def _is_private(flow: Dataflow, value: int) -> bool:
+    """Whether one operator alone reads a value."""
+    return value != NONE and len(flow.uses[value]) == 1 and flow.uses[value][0].op != NONE

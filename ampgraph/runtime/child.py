@@ -1,0 +1,93 @@
+"""A function run in a process of its own, which may crash, hang or want too much memory.
+
+What it is given goes through a pipe, what it answers through a file, a line of JSON each: whole lines count, so that a
+process that dies leaves what it had answered.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process answered, as JSON has it, and how it ended, in words; ``crashed``: by a signal."""
+
+    answers: list[Any]
+    said: str = ""
+    crashed: bool = False
+
+
+def in_child(function: Callable[[Any, Answer], None], argument: object, *, seconds: float, memory: int) -> Ended:
+    """Calls ``function(argument, answer)`` in another process, which imports it from its module.
+
+    ``argument`` is pickled; ``seconds``: when the process is killed; ``memory``: bytes that it may hold."""
+    with tempfile.TemporaryDirectory(prefix="ampgraph-") as folder:
+        answers = Path(folder, "answers.jsonl")
+        # in two parts: the second can be read once modules are found as here
+        sent = pickle.dumps([*map(str, sys.path)]) + pickle.dumps((function, argument, str(answers), memory))
+        said, crashed = _run([sys.executable, "-I", __file__], sent, seconds)
+        lines = answers.read_text(encoding="utf-8").splitlines(keepends=True) if answers.is_file() else []
+        return Ended([json.loads(line) for line in lines if line.endswith("\n")], said, crashed)
+
+
+def _run(words: list[str], sent: bytes, seconds: float) -> tuple[str, bool]:
+    """Runs a process to its end or to that of its time; how it ended, and whether it crashed."""
+    try:
+        child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )  # fmt: skip
+    except OSError as error:
+        return f"no process could be started: {error.strerror or error}", False
+    try:
+        _, said = child.communicate(sent, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"the run took more than {seconds:g} seconds", False
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    code = child.returncode
+    if code < 0:
+        return f"the run crashed: {signal.strsignal(-code) or f'signal {-code}'}", True
+    last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
+    return f"the run failed: {last or f'exit status {code}'}", False
+
+
+def serve() -> None:
+    """What the process does: it calls the function that it is given."""
+    sys.path[:] = pickle.load(sys.stdin.buffer)
+    function, argument, answers, memory = pickle.load(sys.stdin.buffer)
+    limit_memory(memory)
+    with open(answers, "w", encoding="utf-8") as file:
+
+        def answer(found: object) -> None:
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+
+        function(argument, answer)
+
+
+def limit_memory(size: int) -> None:
+    """Allocations beyond ``size`` bytes fail, where the system can do that."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    if sys.platform == "linux":  # elsewhere the limit counts nothing, or address space that is only reserved
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,67 @@
+"""op_lists/kernels/tensorrt.toml is what TensorRT says, a share of which is asked again; what a plan makes of it."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.oplists.files import own_file
+from onnx_text import parse
+from planner.support import casts, dtype_of
+from share import share
+from tensorrt.environment import ROOT
+
+sys.path.append(str(ROOT / "benchmarks" / "tensorrt"))
+kernel_table = pytest.importorskip("kernel_table")
+
+SECTIONS = ("float32_inside", "tied", "refused", "broken", "kernels")
+DATA = own_file("kernels/tensorrt.toml").data
+ALWAYS = ("Celu", "Erf", "GlobalLpPool", "RNN", "RandomUniformLike")
+LOW_NET = """g (float[1,1,8,8] x, float[1,8,8,2] grid) => (float[1,4,8,8] y) {
+    a = Conv (x, w)  s = GridSample (a, grid)  y = Conv (s, v) }"""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_share_of_the_table_is_what_tensorrt_says(trt_python: str) -> None:
+    """The whole: benchmarks/tensorrt/kernel_table.py --check."""
+    forms = kernel_table.all_forms()
+    chosen = sorted({*ALWAYS, *share(sorted(forms), 100)})
+    assert set(ALWAYS) <= set(forms) and len(chosen) < len(forms)
+    made = kernel_table.table({name: forms[name] for name in chosen}, trt_python, "")
+    for section in SECTIONS:
+        assert made[section] == {name: row for name, row in DATA[section].items() if name in chosen}
+
+
+def test_the_file_is_written_by_the_script() -> None:
+    version = "TensorRT for RTX 1.7.1.116"
+    made = {section: DATA[section] for section in SECTIONS}
+    assert kernel_table.render(made, version) == kernel_table.FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_coordinates_stay_float32_and_draw_the_data_along(level: str, dtype: str) -> None:
+    """GridSample takes one type, and float16 is coarser than a pixel of a large picture."""
+    weights = {"w": np.ones((4, 1, 1, 1), np.float32), "v": np.ones((4, 4, 1, 1), np.float32)}
+    made: ModelProto = ampgraph.convert(
+        parse(LOW_NET, weights, opset=22), level, dtype=dtype, target="tensorrt", check="off"
+    )
+    assert dtype_of(made, "GridSample") == "f32" and dtype_of(made, "Conv") != "f32" and casts(made) > 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "low"),
+    [("Mish", ["float16"]), ("HardSwish", ["float16"]), ("Softplus", ["float16", "bfloat16"])],
+)
+def test_what_is_refused_stays_float32_and_the_plan_has_its_words(operator: str, low: list[str]) -> None:
+    net = f"g (float[2,8] x) => (float[2,8] y) {{ y = {operator} (x) }}"
+    for dtype in ("float16", "bfloat16"):
+        plan = ampgraph.plan(parse(net, opset=22), "O3", dtype=dtype, target="tensorrt", io="low")
+        (decision,) = [one for one in plan.decisions if one.kind == operator and one.slot.startswith("T")]
+        assert (decision.dtype != "float32") == (dtype in low)
+        if dtype not in low:
+            assert decision.why.text.endswith(DATA["refused"][operator][dtype])
