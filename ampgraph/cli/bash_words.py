@@ -1,4 +1,4 @@
-"""Completion in bash, which ends words at ``:`` and ``=``: they are joined again, and it is told what stands behind."""
+"""Completion in bash, which ends words at ``:`` and ``=``: words are joined before completion, and split after."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def starting(words: Iterable[str], start: str) -> list[str]:
 
 
 def completes(option: str) -> Complete | None:
-    """The completion of an option or a field by its name; None where there is none but files."""
+    """The completion of an option or a field by its name; None where only files complete."""
     found: dict[str, Complete] = {
         "policy": lambda ctx, incomplete: starting(_policies(), incomplete),
         "target": lambda ctx, incomplete: starting(_targets(), incomplete),

@@ -138,13 +138,13 @@ def plain(text: str) -> str:
 
 
 def show(lines: list[str], to: IO[str] | None = None) -> None:
-    """Prints a report, on stdout if not told otherwise."""
+    """Prints a report, by default on stdout."""
     if not quiet():
         print("\n".join(plain(line) for line in lines), file=to)
 
 
 def show_json(data: object, to: IO[str] | None = None) -> None:
-    """Prints data as JSON, on stdout if not told otherwise."""
+    """Prints data as JSON, by default on stdout."""
     import json
 
     print(json.dumps(data, indent=2), file=to)

@@ -145,7 +145,7 @@ def tune(
 
 
 def _refuse_table(path: str, *sources: str | None) -> None:
-    """Raises AmpError AMP311 for a format that is none, AMP105 and AMP106 for a place that cannot be."""
+    """Raises AmpError AMP311 for an unknown format, AMP105 and AMP106 for a path that cannot be written."""
     if not path.endswith((".json", ".csv")):
         hint = "end its name in .json or .csv"
         raise AmpError("AMP311", f"--sensitivity {path}: unknown file format", hint=hint)

@@ -27,7 +27,7 @@ def about(plan: Plan, taken: Collection[str]) -> dict[str, str]:
 
 
 def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Reasons by the names of nodes, as a file before IR version 10 says them; what is no such table says nothing."""
+    """Reasons by the names of nodes, as a file before IR version 10 says them; anything but such a table is ignored."""
     try:
         table = json.loads(metadata.get(NODES, "{}"))
     except (ValueError, RecursionError):
@@ -40,7 +40,7 @@ def reasons_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def pinned_in(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The patterns of what earlier conversions held in float32; what is no list of texts says nothing."""
+    """The patterns of what earlier conversions held in float32; anything but a list of texts is ignored."""
     found: list[str] = []
     for key, text in metadata.items():
         if _PINNED.fullmatch(key):

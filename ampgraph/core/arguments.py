@@ -20,12 +20,12 @@ def of_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> Non
 
 
 def of_path(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for what is no path."""
+    """Raises AmpError AMP301 for anything but a path."""
     of_kind(name, value, (str, os.PathLike), "give the name of a file")
 
 
 def callables(name: str, value: object) -> None:
-    """Raises AmpError AMP301 for what is no sequence of functions."""
+    """Raises AmpError AMP301 for anything but a sequence of functions."""
     given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
     for one in given:
         if not callable(one) or one is value:

@@ -253,9 +253,6 @@ class Dataflow:
         """How a plan names a use: scope, index of the operator there or -1 for an output of the scope, position."""
         return self.scopes[use.scope].path, self.ops[use.op].index if use.op != NONE else -1, use.index
 
-    def op_units(self, op: Op) -> set[int]:
-        return {self.find(u) for u in op.slots.values()}
-
     @cached_property
     def _by_role(self) -> dict[str, list[Op]]:
         found: dict[str, list[Op]] = {}

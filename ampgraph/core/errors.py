@@ -9,7 +9,7 @@ _SOURCE = re.compile(r"/\S+/(\w+\.(?:cc|cpp|cu|h):\d+) ")  # where C++ says that
 
 
 class AmpError(Exception):
-    """A mistake in the input or in its use, told in one line with a hint.
+    """A mistake in the input or in its use, reported in one line with a hint.
 
     Codes: 1xx reading and writing files, 2xx the model, 3xx lists, patterns and options, 4xx plans, 5xx running,
     9xx a defect of ampgraph itself.
@@ -43,7 +43,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a caller gave a number, numpy's among them; a text or a truth value is none."""
+    """Whether a caller gave a number, numpy's included; texts and truth values are not numbers."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -180,7 +180,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan") -> Plan:
-        """Reads a plan back. Raises AmpError AMP401 for text that is no plan."""
+        """Reads a plan back. Raises AmpError AMP401 for any other text."""
         try:
             data = json.loads(text)
             number = data["ampgraph_plan"]

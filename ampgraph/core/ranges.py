@@ -176,7 +176,7 @@ class Ranges:
 
     @staticmethod
     def from_json(text: str, where: str = "ranges") -> Ranges:
-        """Reads ranges back. Raises AmpError AMP401 for text that is none."""
+        """Reads ranges back. Raises AmpError AMP401 for any other text."""
         try:
             data = json.loads(text)
             if data["ampgraph_ranges"] != FORMAT:

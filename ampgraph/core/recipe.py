@@ -238,7 +238,7 @@ class Recipe:
     def from_text(text: str) -> Recipe:
         """Reads a short text: levels and types by themselves, other fields as ``name=word``, the repeatable ones again.
 
-        Raises AmpError AMP301 for text that is none.
+        Raises AmpError AMP301 for any other text.
         """
         given: dict[str, Any] = {}
         for part in split(text):
@@ -267,7 +267,7 @@ class Recipe:
 
     @staticmethod
     def from_dict(data: Mapping[str, object], where: str = "recipe") -> Recipe:
-        """Reads plain data back. Raises AmpError AMP401 for what is none, and as `Recipe` for what makes no sense."""
+        """Reads plain data back. Raises AmpError AMP401 for any other data, and what `Recipe` raises for values."""
         if not isinstance(data, Mapping) or KEY not in data:
             hint = f'a recipe holds {{"{KEY}": {FORMAT}, ...}}'
             raise AmpError("AMP401", "is not an ampgraph recipe", where=where, hint=hint)
@@ -291,7 +291,7 @@ class Recipe:
 
     @staticmethod
     def from_json(text: str, where: str = "recipe") -> Recipe:
-        """Reads a recipe back. Raises AmpError AMP401 for text that is none, and as `Recipe`."""
+        """Reads a recipe back. Raises AmpError AMP401 for any other text, and what `Recipe` raises."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -309,7 +309,7 @@ OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fie
 def recipe_of(recipe: Recipe | str | None, given: Mapping[str, object], others: Iterable[str] = ()) -> Recipe:
     """A recipe, or one of its text, with fields replaced. ``others``: keywords that the caller takes beside fields.
 
-    Raises UnknownKeyword for a name that is no field.
+    Raises UnknownKeyword for an unknown field.
     """
     for name in given:
         if name not in OPTIONS and name != KEEP_IO:

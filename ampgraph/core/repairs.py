@@ -39,7 +39,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Mended:
-    """What became of a search: a repair, or ``none``, why there is none; ``tried``: how many conversions."""
+    """What became of a search: a repair, or in ``none`` why nothing repairs it; ``tried``: how many conversions."""
 
     repair: Repair | None
     none: str = ""

@@ -22,7 +22,7 @@ KEEP_IO = "keep_io_types"
 
 
 def level_word(value: object) -> str | None:
-    """``O2`` of O2, o2, "2" or 2, numpy's numbers too; None for what is no level."""
+    """``O2`` of O2, o2, "2" or 2, numpy's numbers too; None for anything else."""
     text = f"O{value}" if is_whole(value) or (isinstance(value, str) and value.isdecimal()) else str(value)
     return {name.lower(): name for name in LEVELS}.get(text.strip().lower())
 
@@ -46,7 +46,7 @@ def place_word(word: str) -> str:
 
 
 def device_word(device: str) -> str:
-    """The same of a device, of which any case will do; what is no text stays what it is."""
+    """The same for a device, in any case; anything but text is returned as it is."""
     return place_word(device.lower()) if isinstance(device, str) else device
 
 

@@ -49,7 +49,7 @@ class CheckVerdict:
         held: with `--repair`, what was put into float32 for it: a pattern of `--fp32`, or why, for each node.
         refused: why ONNX Runtime does not open the file as its users do, though it opens what it was made from; nothing
             was compared then.
-        on_cpu: what ONNX Runtime's CPU has no low kernels for, which is no fault at another target.
+        on_cpu: what ONNX Runtime's CPU has no low kernels for, which is not a fault on another target.
         reason: why nothing was checked, or could be compared.
         near: a low value that comes near the end of float16 on generated inputs, on how many; they are no real ones.
         vanishing: an output so small that float16 has none of it left, though the measure's floor calls that right.

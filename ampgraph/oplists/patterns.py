@@ -100,5 +100,5 @@ def bias_patterns() -> PatternSet:
 
 
 def load_patterns(*paths: Path) -> PatternSet:
-    """The patterns of files beside the shipped ones. Raises AmpError AMP301 for a file that is none of patterns."""
+    """The patterns of files beside the shipped ones. Raises AmpError AMP301 for any other file."""
     return PatternSet([pattern for path in paths for pattern in patterns_of(read_file(path))], conventions())

@@ -27,7 +27,7 @@ def classes() -> Mapping[str, str]:
 def chosen(words: Iterable[str]) -> frozenset[str]:
     """The rewrites that words ask for: a class, by default ``exact``, then names that are added or taken away.
 
-    Raises AmpError AMP301 for a word that is none."""
+    Raises AmpError AMP301 for an unknown word."""
     known = classes()
     level, added, taken = "exact", set[str](), set[str]()
     for word in words:

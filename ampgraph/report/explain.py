@@ -63,7 +63,7 @@ class Explanation(Shown):
     """The report of `explain`. ``rule``: a framework's own rule for the operator's class, with its source. ``taken``:
     the fusion that makes it part of the product before it. ``facts``: tensors of no decided type, with their type."""
 
-    LINES: ClassVar[str] = f"{__package__}.explanations.explanation_lines"
+    LINES: ClassVar[str] = f"{__name__}.explanation_lines"
 
     node: str
     kind: str

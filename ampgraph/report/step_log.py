@@ -1,4 +1,4 @@
-"""What every step of a training told: as comma-separated values and as the event files of TensorBoard."""
+"""What every step of a training reported: as comma-separated values and as the event files of TensorBoard."""
 
 from __future__ import annotations
 

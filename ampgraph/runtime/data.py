@@ -80,7 +80,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array
 
 
 def header(member: IO[bytes]) -> tuple[tuple[int, ...], DType, bool]:
-    """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for what is no .npy."""
+    """Shape, type, and whether the first axis runs fastest. Raises ValueError and others for any other file."""
     version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call, unused-ignore]
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format {version} is unknown")

@@ -92,7 +92,7 @@ def _admits(port: Port, shape: tuple[int, ...]) -> bool:
 def read_ports(path: str | os.PathLike[str]) -> tuple[MindirPorts, Any]:
     """What a file takes and gives, and its ModelProto.
 
-    Raises AmpError AMP1xx for the file, AMP502 for an input that is no tensor.
+    Raises AmpError AMP1xx for the file, AMP502 for an input that is not a tensor.
     """
     model = mindir_io.load(path).model
     prefix = f"{model.graph.name}:"

@@ -89,7 +89,7 @@ def fused_parts(
 
 
 def _to_who_computes(after: Sequence[onnx.NodeProto], found: list[tuple[str, ...]], kinds: dict[str, str]) -> None:
-    """Nodes that end in a move which the runtime put behind what it made of them belong to what it made, in place.
+    """Assigns nodes whose last one is a data move to the fused node in front of that move, in place.
 
     MatMul and Add on three axes are Reshape, Gemm and Reshape, of which the last has the name that the file knows.
     """

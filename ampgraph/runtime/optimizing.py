@@ -118,7 +118,7 @@ def _absent(told: dict[str, Any], provider: str) -> bool:
 
 
 def _ask(python: str, script: str, words: list[str]) -> tuple[dict[str, Any], str]:
-    """What the child told, and what the runtime logged."""
+    """What the child process answered, and what the runtime logged."""
     words = [python or sys.executable, "-I", script, *words]
     try:
         ended = subprocess.run(

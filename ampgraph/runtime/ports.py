@@ -14,7 +14,7 @@ from ..core.errors import AmpError, first_line, nearest
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its element type, ``""`` for what is no tensor, and its sizes: a name, or None for any.
+    """An input or output: its element type, ``""`` for anything but a tensor, and its sizes: a name, or None for any.
 
     ``ranked``: whether the file says how many sizes there are; ``shape`` is empty where it does not.
     """

@@ -13,7 +13,7 @@ from .schema import Message
 from .view import OperandPlace
 
 Types: TypeAlias = "str | int | list[Types] | None"
-"""Element type of a name: text, a list for a tuple, an index for an integer, or None for what is no tensor."""
+"""Element type of a name: text, a list for a tuple, an index for an integer, or None for anything but a tensor."""
 
 
 def retype_abstracts(flow: Dataflow, types: Mapping[int, str], known: dict[str, Message]) -> None:

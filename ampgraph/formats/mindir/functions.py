@@ -61,7 +61,7 @@ class Functions:
         for name in node.input[1:]:
             for item in view.flat(self._values.lookup(name)):
                 if not isinstance(item, Closure):
-                    self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between what is no function")
+                    self._refuse(f"{kind} '{view.shown(node.output[0])}' chooses between values that are not functions")
                 targets |= item.targets
         return Closure(frozenset(targets))
 

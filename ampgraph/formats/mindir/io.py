@@ -38,7 +38,7 @@ EXPORT_AGAIN = "export it again, or compare its size with the original"
 
 
 def foreign(data: memoryview, where: str) -> AmpError:
-    """What to say of a file that is no MindIR model."""
+    """What is wrong with a file that is not a MindIR model."""
     start, hint = bytes(data[:64]), "ampgraph reads MindIR files as mindspore.export writes them, and ONNX"
     if not start:
         return AmpError("AMP102", "is empty", where=where, hint=EXPORT_AGAIN)

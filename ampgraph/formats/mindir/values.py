@@ -13,7 +13,7 @@ from .schema import Message
 from .view import Closure, Item, MindirScope, OperandPlace, Written
 from .weights import MindirFile
 
-NUMBER = "number"  # the type of a constant that is no tensor
+NUMBER = "number"  # the type of a constant that is not a tensor
 NO_PLACE = "a tuple holds it where no cast can stand"
 SHARED = "its memory is written in place"
 
@@ -59,7 +59,7 @@ class MindirValues(FlowBuilder):
         return Closure(frozenset([(name, 0)])) if name in self._functions else None
 
     def constant(self, name: str) -> view.Plain:
-        """The Python value of a Constant that is no tensor; None for anything else."""
+        """The Python value of a Constant that is not a tensor; None for a tensor."""
         item = self.constants.get(name)
         value = self.flow.values[item] if isinstance(item, int) else None
         return view.number(value.native) if value is not None and value.dtype == NUMBER else None

@@ -21,7 +21,7 @@ OTHER = "it meets another type in the file, which MindSpore promotes"
 CALL = "call"  # the kind of a node that calls a function or a function value
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | None"
-"""A constant that is no tensor, as Python has it."""
+"""A constant that is not a tensor, as a Python value."""
 
 Item: TypeAlias = "int | tuple[Item, ...] | Closure | Written | None"
 """What a name stands for: a value's id, a tuple of items, a Closure, a Written, or None (a state, nothing)."""
@@ -121,7 +121,7 @@ def attribute(node: Message, name: str) -> Message | None:
 
 
 def elements(abstract: Message) -> Iterator[Message | None]:
-    """The Tensor messages of an abstract, tuples opened; None for what is no tensor."""
+    """The Tensor messages of an abstract, tuples flattened; None for anything but a tensor."""
     if abstract is None:
         yield None
     elif abstract.type in SEQUENCES:
@@ -164,7 +164,7 @@ def shape_of(tensor: Message) -> tuple[int | None, ...] | None:
 
 
 def number(item: Message | None) -> Plain:
-    """The Python value of a Constant that is no tensor: a number, a text, None, or a list of these."""
+    """The Python value of a Constant that is not a tensor: a number, a text, None, or a list of these."""
     if item is None or item.type == schema.NONE_TYPE:
         return None
     if item.type in SEQUENCES:

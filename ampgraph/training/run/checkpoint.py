@@ -60,7 +60,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 def _place(position: Position) -> JsonObject:
-    """As files hold it, without what older files do not have where it is what it was then."""
+    """Its fields as the file holds them: one that older files lack (`LATER`) is written only where it is not their value."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 

@@ -262,7 +262,7 @@ def test_names_that_repeat_are_told_apart() -> None:
         ("a = TupleGetItem(x, 0)", "", ""),
         ("a: f32[2] = call f(x, x)", "AMP203", "takes 1 operands and is given more"),
         ("t = MakeTuple(x, x)\n a: f32[2] = call f(t)", "AMP203", "has 2 elements"),
-        ("s = Switch(c, x, x)\n a: f32[2] = call s()", "AMP203", "chooses between what is no function"),
+        ("s = Switch(c, x, x)\n a: f32[2] = call s()", "AMP203", "chooses between values that are not functions"),
         ("t: (f32[2], f32[2]) = call f(x)\n a = TupleGetItem(t, 0)", "AMP203", "has no result 1"),
     ],
 )
