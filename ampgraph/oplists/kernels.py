@@ -142,6 +142,18 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """How a runtime knows an attention by a Softmax of which ``selects`` takes zero where ``tests`` finds NaN."""
+
+    tests: str
+    selects: str
+    low: frozenset[str]
+    """Low types in which it is one kernel only where all of that is low."""
+    refused: str
+    """What its builder says of all of that in float32 before a low product."""
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What a target's kernels admit and keep in float32 inside."""
 
@@ -165,6 +177,8 @@ class Kernels:
     wraps_since: int = 0
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Operator -> low type without a kernel -> in the runtime's words."""
+    attention: Mapping[str, Attention] = field(default_factory=dict, repr=False)
+    """By its Softmax."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
     fallback: Kernels | None = None
@@ -279,6 +293,10 @@ def _join(name: str, entry: Mapping[str, Any]) -> Join:
     return Join(name, entry["makes"], pairs, where, frozenset(entry["low"]))
 
 
+def _attention(tests: str, selects: str, low: Sequence[str], refused: str) -> Attention:
+    return Attention(tests, selects, frozenset(low), refused)
+
+
 @cache
 def _parse_entry(text: str) -> tuple[int, int | None, Mapping[str, frozenset[str]]]:
     """`13-21 T=float,float16 T1=float` as (13, 21, {...}); `13-` has no end."""
@@ -311,6 +329,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         wraps=frozenset(data.get("wraps", ())),
         wraps_since=data.get("wraps_since", 0),
         refused=MappingProxyType(data.get("refused", {})),
+        attention=MappingProxyType({kind: _attention(**row) for kind, row in data.get("attention", {}).items()}),
         raises_opset=frozenset(data.get("raises_opset", ())),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),

@@ -14,6 +14,7 @@ from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts
 from .gradients import tied_to_forward
+from .masked_rows import masked_rows
 from .opsets import freed_at
 from .options import Options
 from .rules.kernels import broken_kernels
@@ -72,7 +73,7 @@ def classify_validity(facts: Facts) -> Classes:
 
 def _first(facts: Facts) -> list[Tie | Hold]:
     """Ties of slots, and what holds an operator whatever anybody says."""
-    first: list[Tie | Hold] = []
+    first: list[Tie | Hold] = [tie for rows in masked_rows(facts) for tie in rows.ties]
     groups, broken = cache(partial(_groups, facts.options)), broken_kernels(facts)
     for op in facts.flow.ops:
         if op.follows != NONE:
@@ -89,11 +90,13 @@ def _first(facts: Facts) -> list[Tie | Hold]:
 
 def _verdicts(facts: Facts) -> list[Verdict]:
     flow, verdicts, unlike = facts.flow, [], _often_unlike(facts)
+    attends = {rows.softmax.id: rows.why for rows in masked_rows(facts) if facts.options.level.black == "float32"}
     known: dict[tuple[object, ...], Verdict] = {}
     for unit in flow.units:
         owner = flow.ops[unit.op] if unit.op != NONE else None
         kind = owner.kind if owner else ""
         like_gray = _like_gray(facts, owner) if owner is not None and owner.role in unlike else ""
+        like_gray = like_gray or (attends.get(owner.id, "") if owner is not None else "")
         follows = owner is not None and owner.follows != NONE
         key = (kind, unit.slot, unit.opset, unit.admits, unit.fixed, unit.fixed_low, unit.border, like_gray, follows)
         if key not in known:

@@ -25,35 +25,17 @@ class Asked(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
-    def largest(self) -> float:
-        """The largest finite number of the low type."""
-        ...
-
+    def largest(self) -> float: ...  # the largest finite number of the low type
     @property
-    def range_margin(self) -> float:
-        """A value passes the limit when it would overflow this many times over."""
-        ...
-
+    def range_margin(self) -> float: ...  # a value passes the limit when it would overflow this many times over
     @property
-    def fp32(self) -> tuple[str, ...]:
-        """Patterns of nodes that stay float32."""
-        ...
-
+    def fp32(self) -> tuple[str, ...]: ...  # patterns of nodes that stay float32
     @property
-    def pinned(self) -> tuple[str, ...]:
-        """The same of an earlier conversion."""
-        ...
-
+    def pinned(self) -> tuple[str, ...]: ...  # the same of an earlier conversion
     @property
-    def named(self) -> tuple[str, ...]:
-        """Patterns of nodes that somebody speaks of."""
-        ...
-
+    def named(self) -> tuple[str, ...]: ...  # patterns of nodes that somebody speaks of
     @property
-    def rewrites(self) -> frozenset[str]:
-        """Names of the rewrites that are asked for."""
-        ...
-
+    def rewrites(self) -> frozenset[str]: ...  # names of the rewrites that are asked for
     def touched(self, flow: Dataflow, patterns: tuple[str, ...]) -> set[int]:
         """The operators that some pattern of the user's names."""
         ...
@@ -95,24 +77,13 @@ class Known(Protocol):
     @property
     def options(self) -> Asked: ...
     @property
-    def traits(self) -> Traits:
-        """What operators are: as shipped, with the user's lists."""
-        ...
-
+    def traits(self) -> Traits: ...  # what operators are: as shipped, with the user's lists
     @property
-    def passing(self) -> Collection[int]:
-        """Values that were measured to leave the low range."""
-        ...
-
+    def passing(self) -> Collection[int]: ...  # values that were measured to leave the low range
     @property
-    def numbers(self) -> NumbersOfFile:
-        """Numbers that follow from the file alone."""
-        ...
-
+    def numbers(self) -> NumbersOfFile: ...  # numbers that follow from the file alone
     @property
-    def masks(self) -> AddedMasks:
-        """What is put upon scores before a Softmax."""
-        ...
+    def masks(self) -> AddedMasks: ...  # what is put upon scores before a Softmax
 
 
 IsLow = Callable[[int], bool]

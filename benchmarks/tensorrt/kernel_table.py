@@ -20,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
+import attention_forms  # noqa: E402
 import networkx as nx  # noqa: E402
 from engines import PYTHON  # noqa: E402
 from sweep import LOW, Form, Tried, all_forms, taken_forms, tried  # noqa: E402
@@ -41,8 +42,10 @@ COMMENT = """
 # [float32_inside]: its kernels cast their data on the way in and their result on the way out, in every form; what is
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with
-# this operand; `runs`: those with another value of the attribute. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an
-# operator that is not here no form is taken in float32: the schema decides.
+# this operand; `runs`: those with another value of the attribute. [attention]: a Softmax of which `selects` takes zero
+# where `tests` finds NaN; in the types of `low` one kernel only where all of it is low, and `refused` where all of it
+# is float32 before a low product. [kernels]: 'opsets TYPE VARIABLE=float types'. Of an operator that is not here no
+# form is taken in float32: the schema decides.
 """
 _MOVES = r"(?:Resh|Move|Tran|Repl|Conc|Slic)*"
 _INSIDE = re.compile(rf"{_MOVES}Cast.*[A-Z][a-z]+.*Cast")
@@ -62,7 +65,15 @@ def table(forms: Mapping[str, list[Form]], python: str, kept: str) -> dict[str, 
     by_operator: dict[str, list[Tried]] = {}
     for one in tried(good, python, kept):
         by_operator.setdefault(one.form.operator, []).append(one)
-    made: dict[str, dict[str, Any]] = {"float32_inside": {}, "tied": {}, "refused": {}, "broken": {}, "kernels": {}}
+    made: dict[str, dict[str, Any]] = {
+        "float32_inside": {},
+        "tied": {},
+        "refused": {},
+        "broken": {},
+        "attention": {},
+        "kernels": {},
+    }
+    made["attention"] = attention_forms.rows(python, kept)
     for operator, rows in sorted(by_operator.items()):
         uniform = [row for row in rows if row.uniform]
         row_of = {

@@ -44,7 +44,8 @@ def test_the_same_numbers_without_a_cast(model: ModelProto, level: str) -> None:
 
 def test_one_bound_is_one_node() -> None:
     assert "Min" not in kinds(converted(attributes(ATTRIBUTES["lower"])))
-    assert "Min" not in kinds(converted(attributes(ATTRIBUTES["unbound"])))
+    unbound = kinds(converted(attributes(ATTRIBUTES["unbound"])))
+    assert "Min" not in unbound and unbound.count("Constant") == 1, "what is no bound leaves no constant"
     assert "Max" not in kinds(converted(attributes(ATTRIBUTES["upper"])))
 
 

@@ -14,7 +14,7 @@ from planner.without import without
 
 WIDTH = 64
 NORM = "LayerNormalization (x{0}, scale, shift)"
-WIDE = "tensorrt"  # a target whose norms read float32
+WIDE = "cann"  # a target whose norms read float32
 
 
 def stream(blocks: int, end: str = "", before: str = "") -> ModelProto:

@@ -82,10 +82,10 @@ def test_a_pattern_is_stronger_than_the_list() -> None:
         g=W[0],
     )
     assert (
-        decisions(converted(norm, "O2", target="tensorrt"))
+        decisions(converted(norm, "O2", target="cann"))
         == "Cast>f16 MatMul:f16 Cast>f32 LayerNormalization:f32 Cast>f16 MatMul:f16 Cast>f32"
     )
-    assert decisions(converted(norm, "O2", target="tensorrt", low=["op:Layer*"])) == (
+    assert decisions(converted(norm, "O2", target="cann", low=["op:Layer*"])) == (
         "Cast>f16 MatMul:f16 LayerNormalization:f16 MatMul:f16 Cast>f32"
     )
 

@@ -190,7 +190,7 @@ def test_a_norm_of_a_norm(level: str) -> None:
 
 
 @each_norm
-@pytest.mark.parametrize(("level", "target"), [("O1", "cuda"), ("O2", "tensorrt")])
+@pytest.mark.parametrize(("level", "target"), [("O1", "cuda"), ("O2", "cann")])
 def test_norms_that_stay_float32_are_rewritten_where_they_would_not_load_alone(
     kind: str, body: str, level: str, target: str
 ) -> None:

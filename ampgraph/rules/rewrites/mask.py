@@ -13,7 +13,7 @@ from ...core.graph import Attribute, NodeEditor
 from ...oplists.traits import at
 from ..fusions import regions
 from ..known import IsLow, Known
-from ..rewrite import RewriteRule, in_function
+from ..rewrite import RewriteRule, in_function, is_read_low
 
 SOFTMAX_BY_ROWS = 13  # the opset from which a Softmax without an axis is one over the last
 AXES_ARE_READ = 18  # the opset from which ReduceMax reads its axes
@@ -47,8 +47,7 @@ class MaskByRows(RewriteRule):
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Where the mask is added low."""
-        (op,) = self.ops(known.flow)
-        return any(is_low(unit) for one in known.flow.readers(op.outputs[0]) for unit in one.slots.values())
+        return is_read_low(known, self.ops(known.flow)[0], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         (op,) = self.edited(editor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...core.dataflow import Dataflow
 from ...core.graph import NodeEditor
 from ..known import IsLow, Known, named
-from ..rewrite import RewriteRule, in_function
+from ..rewrite import RewriteRule, in_function, is_read_low
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class NumberFirst(RewriteRule):
 
     def pays(self, known: Known, is_low: IsLow) -> bool:
         """Where the mask is added low."""
-        (op,) = self.ops(known.flow)
-        return any(is_low(unit) for one in known.flow.readers(op.outputs[0]) for unit in one.slots.values())
+        return is_read_low(known, self.ops(known.flow)[0], is_low)
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
         for place, value in enumerate(self.operands(editor, flow)):

@@ -60,7 +60,7 @@ LATER = {"accumulate": 1, "last_batch": "drop"}
 
 
 def _place(position: Position) -> JsonObject:
-    """Its fields as the file holds them: one that older files lack is written only where it is not its value there."""
+    """Its fields as the file holds them; those that older files lack are written only where they are not at `LATER`."""
     return {name: value for name, value in asdict(position).items() if name not in LATER or value != LATER[name]}
 
 

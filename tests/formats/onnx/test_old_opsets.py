@@ -81,7 +81,7 @@ def casts_to(model: ModelProto, dtype: int) -> int:
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(old_models(), st.sampled_from([*LEVELS, "O0"]), st.sampled_from(["cuda", "tensorrt", "cpu"]))
+@given(old_models(), st.sampled_from([*LEVELS, "O0"]), st.sampled_from(["cuda", "cann", "cpu"]))
 def test_no_cast_to_bfloat16_before_opset_13(model: ModelProto, level: str, target: str) -> None:
     onnx.checker.check_model(model)
     result = ampgraph.convert(model, level, dtype="bfloat16", target=target)

@@ -1,0 +1,83 @@
+"""Written attention: which types around its Softmax TensorRT makes one kernel of, and which its builder dies of.
+
+Exporters write a Softmax whose rows may be wholly masked with a test for NaN behind it that selects zero.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+import numpy as np  # noqa: E402
+from engines import built  # noqa: E402
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper  # noqa: E402
+
+from ampgraph.runtime.tensorrt_rtx import BuildAnswer, BuildJob  # noqa: E402
+
+TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+SOFTMAX, TEST, SELECT = "Softmax", "IsNaN", "Where"
+SIZE = (2, 4, 64, 64)
+
+
+class Written:
+    """Nodes under way, with the type of each value: a Cast wherever two do not meet."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.types: dict[str, str] = {}
+
+    def add(self, kind: str, inputs: list[str], made: str, dtype: str, **attributes: object) -> str:
+        """An operator whose float operands have one type."""
+        given = [name if name not in self.types else self._cast(name, dtype) for name in inputs]
+        self.nodes.append(helper.make_node(kind, given, [made], **attributes))
+        self.types[made] = dtype
+        return made
+
+    def _cast(self, name: str, dtype: str) -> str:
+        made = name if self.types[name] == dtype else f"{name}_{dtype}"
+        if made not in self.types:
+            self.nodes.append(helper.make_node("Cast", [name], [made], to=TYPES[dtype]))
+            self.types[made] = dtype
+        return made
+
+
+def attention(low: str, softmax: str, test: str, select: str) -> ModelProto:
+    """Two low products around a Softmax of its own type, and behind it a test and a selection of theirs."""
+    written, inputs = Written(), ("q", "k", "v")
+    written.types = dict.fromkeys(inputs, low)
+    written.add("MatMul", ["q", "k"], "scores", low)
+    written.add(SOFTMAX, ["scores"], "weights", softmax, axis=-1)
+    written.add(TEST, ["weights"], "missing", test)
+    del written.types["missing"]  # of booleans
+    dtype = helper.tensor_dtype_to_np_dtype(TYPES[select])
+    written.add("Constant", [], "zero", select, value=numpy_helper.from_array(np.zeros((), dtype)))
+    written.add(SELECT, ["missing", "zero", "weights"], "kept", select)
+    written.add("MatMul", ["kept", "v"], "y", low)
+    values = [helper.make_tensor_value_info(name, TYPES[low], SIZE) for name in (*inputs, "y")]
+    graph = helper.make_graph(written.nodes, "attention", values[:-1], values[-1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def rows(python: str, kept: str) -> dict[str, dict[str, object]]:
+    """The row of the table: low types in which all of it is low or no attention is fused, and what the builder says of
+    all of it in float32 before a low product."""
+    wide, low_types = "float32", [name for name in TYPES if name != "float32"]
+    ways = {low: [(low, low, low), (wide, low, low), (wide, wide, wide)] for low in low_types}
+    jobs = [BuildJob(attention(low, *types)) for low in low_types for types in ways[low]]
+    answers = iter(built(jobs, python, kept))
+    needed, said = [], set[str]()
+    for low in low_types:
+        all_low, softmax_wide, all_wide = (next(answers) for _ in range(3))
+        if fused(all_low) and not fused(softmax_wide):
+            needed.append(low)
+        if not all_wide.ok:
+            said.update(re.findall(r"\b[A-Z]\w+Exception|dies of it", all_wide.why))
+    return {SOFTMAX: {"tests": TEST, "selects": SELECT, "low": needed, "refused": "; ".join(sorted(said))}}
+
+
+def fused(answer: BuildAnswer) -> bool:
+    """Whether an attention is one kernel."""
+    return answer.engine is not None and answer.engine.attentions > 0
