@@ -18,12 +18,14 @@ of the product's files, errors for all states by the model and what its plan doe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import hashlib
 import json
 import math
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -40,7 +42,7 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ablation_switches import Seen, Switch, all_off, recorded, switches, watch  # noqa: E402
+from ablation_switches import SETTINGS, Seen, Switch, all_off, recorded, switches, watch  # noqa: E402
 from zoo_right import TOLERANCE, frozen, p90  # noqa: E402
 
 import ampgraph  # noqa: E402
@@ -61,11 +63,13 @@ PHASES = (
 )
 """The order of work: sorts, and the ways in which they are tried."""
 COUNTED = ("exports", "steps")
+PARTS = ("plan", "run", "nodes")
 STEP: Mapping[str, Any] = {"loss": "cross_entropy", "optimizer": "adamw", "clip_norm": 1.0, "batch": 64}
-NOISE, SMALL = 1.25, 1e-3
+NOISE, SMALL = 1.5, 1e-5
 """Errors differ beyond noise where one is so many times the other, and is so large."""
 LARGE, FEW = 1 << 18, 3
 """Models of more bytes are run on so many samples."""
+PLAN_SECONDS = 10  # of CPU time for a plan: without a limit a search may never end
 SECONDS = 900  # for the strict runs of one model
 NOTHING = "(nothing)"
 
@@ -145,7 +149,7 @@ def product_key() -> str:
 
 def planned(way: Way, off: Sequence[Switch] = ()) -> dict[str, Any]:
     """What a plan does, and how much: a digest of all but its words; or why there is none."""
-    with all_off(off) as fields:
+    with all_off(off) as fields, limited(PLAN_SECONDS if off else 0):
         try:
             if way.model.group == "steps":
                 made = step(way, fields)
@@ -162,6 +166,22 @@ def planned(way: Way, off: Sequence[Switch] = ()) -> dict[str, Any]:
                 raise
             return {"refused": f"{type(error).__name__}: {str(error)[:80]}"}  # another part counts on what is off
     return {**what_it_does(plan), "words": digest(json.dumps([plan["notes"], plan["reasons"]]).encode())}
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError behind so much CPU time; 0 for none."""
+
+    def ended(*_: object) -> None:
+        raise TimeoutError(f"more than {seconds} s")
+
+    before = signal.signal(signal.SIGVTALRM, ended)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def what_it_does(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,6 +219,7 @@ class Run:
     errors: Kept
     nodes: Kept
     samples: int = 8
+    strict: bool = True
 
     def ways(self) -> Iterator[Way]:
         for model in self.models:
@@ -295,13 +316,20 @@ class Run:
             self.nodes.reread()
             told(f"{model.group} {model.name}: {len(jobs)} judged")
 
+    def to_run(self, model: Model, does: str) -> bool:
+        """Whether a strict run is wanted and not there yet."""
+        runs = self.strict and model.group != "steps" and model.path.suffix == ".onnx"
+        return runs and (model.key, does) not in self.errors.rows
+
     def unknown(self, model: Model, does: str, python: str) -> bool:
-        runs = model.group != "steps" and model.path.suffix == ".onnx" and (model.key, does) not in self.errors.rows
-        return runs or bool(python and model.group in COUNTED and (model.key, does) not in self.nodes.rows)
+        return self.to_run(model, does) or bool(
+            python and model.group in COUNTED and (model.key, does) not in self.nodes.rows
+        )
 
     def _judge_one(self, model: Model, jobs: Sequence[tuple[Way, str, Switch | None]], python: str) -> None:
         try:
-            judge = Judge(model, self.samples) if model.group != "steps" else None
+            wanted = any(self.to_run(model, does) for _, does, _ in jobs)
+            judge = Judge(model, self.samples) if wanted else None
         except ampgraph.AmpError as error:  # nothing runs it as it is, or no inputs can be made
             for _, does, _ in jobs:
                 self.errors.add((model.key, does), {"failed": f"as it is: {error.code}"})
@@ -314,7 +342,7 @@ class Run:
                 except Exception as error:  # what is switched off may be what writing counts on
                     self.errors.add((model.key, does), {"failed": f"{type(error).__name__}: {str(error)[:80]}"})
                     continue
-                if judge is not None and (model.key, does) not in self.errors.rows:
+                if judge is not None and self.to_run(model, does):
                     self.errors.add((model.key, does), judge.of(made))
                 if python and model.group in COUNTED and (model.key, does) not in self.nodes.rows:
                     self.nodes.add((model.key, does), counted(made, python))
@@ -412,21 +440,22 @@ class Effect:
     text: str
 
 
-EFFECTS = ("verdict", "refusal", "error", "CUDA nodes", "Casts", "low nodes", "other")
+EFFECTS = ("verdict", "refusal", "error", "nodes", "Casts", "low nodes", "other")
 """The weightiest first."""
 
 
 def effect(run: Run, way: Way, base: Mapping[str, Any], row: Mapping[str, Any]) -> Effect:
     """The weightiest difference between two plans of one model."""
     if "refused" in row or "refused" in base:
-        return Effect(way, "refusal", "refused" in row, str(row.get("refused") or base.get("refused")))
+        text = str(row.get("refused") or base.get("refused"))
+        return Effect(way, "refusal" if text.startswith("AMP") else "other", "refused" in row, text)
     before, after = (run.errors.rows.get((way.model.key, one["does"])) for one in (base, row))
     if before and after and (found := errors_differ(way, before, after)):
         return found
     old, new = (run.nodes.rows.get((way.model.key, one["does"])) for one in (base, row))
     if old and new and old["nodes"] != new["nodes"]:
-        return Effect(way, "CUDA nodes", new["nodes"] > old["nodes"], f"{old['nodes']} to {new['nodes']}")
-    for key, sort, sign in (("casts", "Casts", 1), ("low", "low nodes", -1)):
+        return Effect(way, "nodes", new["nodes"] > old["nodes"], f"{old['nodes']} to {new['nodes']}")
+    for key, sort, sign in (("nodes", "nodes", 1), ("casts", "Casts", 1), ("low", "low nodes", -1)):
         if base.get(key) != row.get(key):
             return Effect(way, sort, (row[key] - base[key]) * sign > 0, f"{base[key]} to {row[key]}")
     return Effect(way, "other", False, "")
@@ -452,6 +481,7 @@ class Earned:
     """All that is known of one thing."""
 
     switch: Switch
+    asked: int
     tried: int
     effects: Sequence[Effect]
 
@@ -466,7 +496,8 @@ class Earned:
             f"{counts[sort, True]} / {counts[sort, False]}" if counts[sort, True] or counts[sort, False] else ""
             for sort in EFFECTS[:-1]
         ]
-        return [self.switch.name, str(self.tried), str(len(self.effects) or ""), *told, self.needed_by()]
+        tried = str(self.tried) if self.tried == self.asked else f"{self.tried} of {self.asked}"
+        return [self.switch.name, tried, str(len(self.effects) or ""), *told, self.needed_by()]
 
     def needed_by(self) -> str:
         """The three models that need it most, or that would be better without it."""
@@ -477,18 +508,16 @@ class Earned:
 
 
 def earned(run: Run) -> list[Earned]:
-    """By thing, its effects in every way in which it was tried."""
+    """By thing, the plans that asked for it, those made without it, and what was another then."""
     found = []
+    bases = {way: run.plans.rows.get((way.model.key, way.level, way.dtype, NOTHING), {}) for way in run.ways()}
+    seen = {way: Seen.of(base["seen"]) for way, base in bases.items() if "does" in base}
     for switch in run.switches:
-        effects, tried = [], 0
-        for way in run.ways():
-            row, base = run.row(way, switch), run.plans.rows.get((way.model.key, way.level, way.dtype, NOTHING))
-            if row is None or base is None:
-                continue
-            tried += 1
-            if row.get("does") != base.get("does"):
-                effects.append(effect(run, way, base, row))
-        found.append(Earned(switch, tried, effects))
+        asked = [way for way, what in seen.items() if switch.matters(what)]
+        tried = {way: row for way in asked if (row := run.row(way, switch)) is not None}
+        others = {way: row for way, row in tried.items() if row.get("does") != bases[way]["does"]}
+        effects = [effect(run, way, bases[way], row) for way, row in others.items()]
+        found.append(Earned(switch, len(asked), len(tried), effects))
     return found
 
 
@@ -503,18 +532,24 @@ def page(run: Run, commit: str) -> str:
         lines += [f"| {' | '.join(one.cells())} |" for one in of_sort if one.effects]
         silent = [one for one in of_sort if not one.effects]
         lines += ["", f"Tried, and no plan is another without: {named(one for one in silent if one.tried)}."]
-        lines += ["", f"Asked for by no model: {named(one for one in silent if not one.tried)}."]
+        lines += ["", f"Not tried yet: {named(one for one in silent if one.asked and not one.tried)}."]
+        lines += ["", f"Asked for by no plan: {named(one for one in silent if not one.asked)}."]
     return "\n".join(lines) + "\n"
 
 
 def named(found: Iterable[Earned]) -> str:
-    names = [one.switch.name for one in found]
+    """How many there are, and their names; a threshold without its settings where these are all there."""
+    rows = [(one.switch.name, one.switch.sort == "threshold") for one in found]
+    settings = Counter(name.rpartition(" ")[0] for name, has_settings in rows if has_settings)
+    whole = {name for name, count in settings.items() if count == len(SETTINGS)}
+    names = list(dict.fromkeys(key if (key := name.rpartition(" ")[0]) in whole else name for name, _ in rows))
     return f"{len(names)} ({', '.join(names)})" if names else "none"
 
 
 def what_was_run(run: Run) -> str:
     """How many models of each set were planned and judged, and in how many ways."""
-    rows = ["| set | models | plans as they are | things tried | other plans | judged |", "|---|---|---|---|---|---|"]
+    head = ["set", "models", "with real inputs", "plans as they are", "things tried", "other plans", "run strictly"]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for group in dict.fromkeys(model.group for model in run.models):
         ways = [way for way in run.ways() if way.model.group == group]
         keys = {(way.model.key, way.level, way.dtype): way for way in ways}
@@ -523,11 +558,10 @@ def what_was_run(run: Run) -> str:
         other = {
             (*key, row["does"]) for key, row in tried if "does" in row and row["does"] != bases[tuple(key)].get("does")
         }
-        judged = sum((model, does) in run.errors.rows for model, _, _, does in other)
-        models = len({way.model for way in ways})
-        rows.append(
-            f"| {group} | {models} | {sum(map(bool, bases.values()))} | {len(tried)} | {len(other)} | {judged} |"
-        )
+        models = {way.model for way in ways}
+        counts = [len(models), sum(model.data is not None for model in models), sum(map(bool, bases.values()))]
+        counts += [len(tried), len(other), sum((model, does) in run.errors.rows for model, _, _, does in other)]
+        rows.append(f"| {group} | {' | '.join(map(str, counts))} |")
     return "\n".join(rows)
 
 
@@ -541,12 +575,18 @@ HEADS = {
 }
 INTRODUCTION = """# What each part of the planner earns
 
-Made by `benchmarks/ablation.py` at {commit}; its head says how. Each line is one thing switched off by itself.
-"Tried": plans that asked for it; "other plan": those that do something else without it. The columns after that count
-the weightiest difference of each such plan, worse / better without it: a verdict at 1e-2, a refusal, an error beyond
-noise (a quarter, and above 1e-3), nodes that CUDA would run, Casts, low nodes. Then the models that need it most, with
-a figure as it is and without it. Things of a sort are switched off together first, and by halves where another plan
-comes out: two that hide each other are seen, two that undo each other are not.
+Made by `benchmarks/ablation.py` at {commit}; its head says how.
+Each line is one thing switched off by itself. "Tried": of the plans that asked for it those that were made without it;
+"other plan": those that do something else then. The columns behind count the weightiest difference of each such plan,
+worse / better without the thing: a verdict at 1e-2, a refusal, an error beyond noise (half as much again, and above
+1e-5), nodes (of a training step, or those that CUDA would run), Casts, low nodes. Where a plan was not run strictly,
+Casts and low nodes are all that is known of it. Then the three models that need it most, with a figure as it is and
+without it.
+
+Things of a sort are switched off together first, and by halves where another plan comes out. Rows of traits are tried
+where their trait, or one that includes it, made another plan. Plans are those of O1, O2 and auto in float16 and of O2
+in bfloat16; traits beyond O2, and thresholds but at O2 in float16, come last and may be missing. What no plan asks for
+may be asked for by others: training, generated inputs, reports. Rules of validity are not switched off.
 
 {what}"""
 
@@ -626,7 +666,7 @@ def main() -> None:
     parser.add_argument("--models", default="*", help="names of models, with wildcards")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--cuda-python", default="", help="of benchmarks/cuda_placement, for nodes")
-    parser.add_argument("--parts", nargs="*", default=["plan", "judge"], choices=["plan", "judge"])
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--table", type=Path, help="write what is known as Markdown")
     parser.add_argument("--commit", default="a state without a name", help="what the table calls this state")
     args = parser.parse_args()
@@ -639,12 +679,12 @@ def main() -> None:
     results.mkdir(parents=True, exist_ok=True)
     chosen = [switch for switch in switches() if any(text in switch.key for text in args.only)]
     kept = [Kept(results / name) for name in (f"plans.{product_key()}.jsonl", "errors.jsonl", "nodes.jsonl")]
-    run = Run(results, models_of(args.folder, args.sets, args.models), chosen, *kept, args.samples)
+    run = Run(results, models_of(args.folder, args.sets, args.models), chosen, *kept, args.samples, "run" in args.parts)
     for sorts, ways in PHASES:
         if "plan" in args.parts:
             run.plan(sorts, ways)
-        if "judge" in args.parts:
-            run.judge(sorts, ways, args.cuda_python)
+        if {"run", "nodes"} & set(args.parts):
+            run.judge(sorts, ways, args.cuda_python if "nodes" in args.parts else "")
     if args.table:
         args.table.write_text(page(run, args.commit), encoding="utf-8")
 

@@ -40,9 +40,8 @@ SETTINGS: Mapping[str, Callable[[float], float]] = {
     "0": lambda number: 0,
     "/4": lambda number: number // 4 if isinstance(number, int) else number / 4,
     "x4": lambda number: number * 4,
-    "endless": lambda number: number * 2**40,
 }
-"""What a threshold is set to: 0 and endless switch it off, the others show how much hangs on its value."""
+"""What a threshold is set to: 0 switches it off, the others show how much hangs on its value."""
 
 
 @dataclass

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..core.dataflow import NONE, Dataflow, Op, Shape
+from ..core.walk import sole_reader
 from ..oplists.kernels import Join, Place
 from .options import Options
 
@@ -42,7 +43,7 @@ def find_joints(flow: Dataflow, options: Options) -> list[Joint]:
     found: list[Joint] = []
     for role, behind in ends.items():
         for op in flow.with_roles((role,)):
-            then = _reader(flow, op)
+            then = sole_reader(flow, op.outputs[0], op.scope)
             if then is not None and then.role in behind and (joint := _joint(flow, options, op, then, by_pair)):
                 found.append(joint)
     return sorted(found, key=lambda joint: joint.first.id)
@@ -60,20 +61,12 @@ def _joint(
     values = [op.outputs[0]]
     while then is not None and options.lists.traits.has(then.role, "nothing_in_inference") and then.slots:
         values.append(then.outputs[0])
-        then = _reader(flow, then)
+        then = sole_reader(flow, then.outputs[0], then.scope)
     join = by_pair.get((op.role, then.role)) if then is not None else None
     if join is None or then is None or not then.slots or not op.slots or len(op.outputs) != 1:
         return None
     joint = Joint(tuple(values), op, then, join)
     return joint if NONE not in joint.units(flow) and _WHERE[join.where](flow, options, joint) else None
-
-
-def _reader(flow: Dataflow, op: Op) -> Op | None:
-    """The one reader of what an operator makes first."""
-    uses = flow.uses[op.outputs[0]]
-    if len(uses) != 1 or uses[0].op == NONE or uses[0].scope != op.scope:
-        return None
-    return flow.ops[uses[0].op]
 
 
 def _beside(op: Op, value: int) -> Iterator[int]:

@@ -40,6 +40,8 @@ assert not [name for name in sys.modules if name.startswith("ampgraph.planner")]
 CHANNELS = """g (float[2,3,4,4] x) => (float[2,3,4,4] y) { h = Conv (x, w)
     mean = ReduceMean <axes = [1]> (h)  d = Sub (h, mean)  sq = Mul (d, d)  var = ReduceMean <axes = [1]> (sq)
     v1 = Add (var, e)  r = Sqrt (v1)  n = Div (d, r)  k = Mul (n, scale)  y = Conv (k, w) }"""
+TRANSPOSED = """g (float[b,3,8] x) => (float[3,b,8] y, float[b,3,8] z) {{
+    z = MatMul (x, w)  t = Transpose <perm = [1, 0, 2]> (x)  m = MatMul (t, w)  y = {} }}"""
 CLIP = """g (float[4,8] x) => (float[4,8] y) {
     a = MatMul (x, w)  c = Clip <min = -0.5, max = 6.0> (a)  y = MatMul (c, w) }"""
 NORMS = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
@@ -67,6 +69,8 @@ def rewritten() -> dict[str, onnx.ModelProto]:
         "number": parse(test_known_numbers.SCALED, test_known_numbers.SCALED_STORED, opset=17),
         "cast": test_given_casts.model(test_given_casts.BACK),
         "pad": test_given_pads.given(test_given_pads.BODIES[18], 18),
+        "transpose": parse(TRANSPOSED.format("Relu (m)"), w=(8, 8)),
+        "einsum": parse(TRANSPOSED.format("Add (m, t)"), w=(8, 8)),
         "together": parse(NORMS, statistics, opset=17),
     }
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import multiprocessing
-import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import TimeoutError, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from functools import cache
 
+from pebble import ProcessExpired, ProcessPool
+
+from conformance.cases import case
 from conformance.checks import Convert, Result, check
 from conformance.reference import is_cached, mark_crashed, reference
 from share import turn
@@ -25,11 +30,9 @@ class Outcome:
     results: list[Result]
 
 
+@cache
 def load_converter(spec: str) -> Convert:
     """`module:function` or `file.py:function`, called as `f(model, level=, dtype=, target=)`."""
-    import importlib
-    import importlib.util
-
     where, _, name = spec.rpartition(":")
     if where.endswith(".py"):
         found = importlib.util.spec_from_file_location("converter_under_test", where)
@@ -44,86 +47,38 @@ def load_converter(spec: str) -> Convert:
 
 def one(name: str, levels: tuple[str, ...], convert: Convert) -> Outcome:
     """A case in this process."""
-    from conformance.cases import case
-
     ref = reference(name)
     if ref.skipped or not levels:
         return Outcome(name, ref.skipped, [])
     return Outcome(name, "", list(check(case(name), ref, levels, convert)))
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What cases are converted with: ``count`` of the levels each, in turn (all in a full run), or all."""
-
-    levels: tuple[str, ...]
-    count: int = 0
-
-    def of(self, name: str) -> tuple[str, ...]:
-        return tuple(turn(name, self.levels, self.count)) if self.count else self.levels
-
-
-def _work(pipe: Connection, grid: Grid, spec: str) -> None:
+def _work(name: str, levels: tuple[str, ...], spec: str) -> Outcome:
     warnings.simplefilter("ignore")
-    convert = load_converter(spec) if grid.levels else None
-    pipe.send(None)
-    while (name := pipe.recv()) is not None:
-        levels = grid.of(name)
-        try:
-            pipe.send(one(name, levels, convert))  # type: ignore[arg-type]
-        except Exception as e:
-            failed = [Result(name, level, "harness", f"{type(e).__name__}: {e}"[:400]) for level in levels]
-            pipe.send(Outcome(name, "", failed))
-
-
-class _Worker:
-    def __init__(self, grid: Grid, spec: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, grid, spec), daemon=True)
-        self.process.start()
-        other.close()
-        self.case = ""
-        self.since = time.monotonic()
-
-    def give(self, name: str) -> None:
-        self.case, self.since = name, time.monotonic()
-        self.pipe.send(name)
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+    convert = load_converter(spec)
+    try:
+        return one(name, levels, convert)
+    except Exception as e:
+        failed = [Result(name, level, "harness", f"{type(e).__name__}: {e}"[:400]) for level in levels]
+        return Outcome(name, "", failed)
 
 
 def run_cases(names: list[str], levels: tuple[str, ...], spec: str, jobs: int = 1, count: int = 0) -> Iterator[Outcome]:
-    """Outcomes as they come; no levels means just the references, ``count`` so many of them for each case, in turn."""
-    todo, grid = list(reversed(names)), Grid(levels, count)
-    workers = [_Worker(grid, spec) for _ in range(min(jobs, len(names)))]
-    try:
-        while workers:
-            for pipe in wait([w.pipe for w in workers], timeout=1.0):
-                worker = next(w for w in workers if w.pipe is pipe)
-                outcome, died = _receive(worker, grid)
-                if outcome:
-                    yield outcome
-                workers = _next(workers, worker, todo, died, grid, spec)
-            for worker in [w for w in workers if w.case and time.monotonic() - w.since > TIMEOUT]:
-                yield _lost(worker.case, grid.of(worker.case), f"no answer in {TIMEOUT:.0f} s")
-                workers = _next(workers, worker, todo, True, grid, spec)
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
-def _receive(worker: _Worker, grid: Grid) -> tuple[Outcome | None, bool]:
-    try:
-        return worker.pipe.recv(), False
-    except (EOFError, OSError) as e:
-        worker.process.join(5)
-        if not worker.case:
-            raise RuntimeError("a worker died before its first case: does the converter load?") from e
-        return _lost(worker.case, grid.of(worker.case), f"the process died, exit code {worker.process.exitcode}"), True
+    """Outcomes as they come; no levels means just the references, ``count`` so many of them for each case, in turn.
+    Raises what loading the converter raises."""
+    chosen = {name: tuple(turn(name, levels, count)) if count else levels for name in names}
+    with ProcessPool(min(jobs, len(names)), context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.schedule(_work, (name, chosen[name], spec), timeout=TIMEOUT): name for name in names}
+        try:
+            for done in as_completed(running):
+                try:
+                    yield done.result()
+                except TimeoutError:
+                    yield _lost(running[done], chosen[running[done]], f"no answer in {TIMEOUT:.0f} s")
+                except ProcessExpired as e:
+                    yield _lost(running[done], chosen[running[done]], f"the process died, exit code {e.exitcode}")
+        finally:
+            pool.stop()
 
 
 def _lost(name: str, levels: tuple[str, ...], why: str) -> Outcome:
@@ -131,18 +86,3 @@ def _lost(name: str, levels: tuple[str, ...], why: str) -> Outcome:
         mark_crashed(name)
         return Outcome(name, why, [])
     return Outcome(name, "", [Result(name, level, "crash", why) for level in levels])
-
-
-def _next(workers: list[_Worker], worker: _Worker, todo: list[str], died: bool, grid: Grid, spec: str) -> list[_Worker]:
-    if died:
-        worker.stop()
-        workers = [w for w in workers if w is not worker]
-        if not todo:
-            return workers
-        worker = _Worker(grid, spec)
-        return [*workers, worker]
-    if todo:
-        worker.give(todo.pop())
-        return workers
-    worker.stop()
-    return [w for w in workers if w is not worker]

@@ -13,14 +13,13 @@ from ...oplists.operators import Listing
 from ...oplists.traits import Traits
 from ..joints import Joint, find_joints
 from ..options import Options
-from .bounds import Bounds
 from .extents import Extents
+from .intervals import Intervals
 from .masks import Masks
 from .measured import MeasuredRanges, Passing
 from .numbers import KnownNumbers
 from .sizes import OpenSizes
 from .squares import Squares
-from .whole import Whole
 
 OF_FILE = ("borders", "stored", "extents", "numbers", "sizes", "squares", "whole", "_before")
 """Facts that neither a level nor kernels change."""
@@ -118,9 +117,9 @@ class Facts:
         return KnownNumbers(self.flow, self.traits)
 
     @cached_property
-    def whole(self) -> Whole:
-        """Values that are whole numbers."""
-        return Whole(self.flow, self.traits)
+    def whole(self) -> Intervals:
+        """Values that are made of integers and truths."""
+        return Intervals(self.flow, self.traits, truths=True, depth=64, read=1 << 16)
 
     @cached_property
     def sizes(self) -> OpenSizes:
@@ -148,6 +147,8 @@ class Facts:
         return self.measured.passing()
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> Intervals:
         """How large values may become."""
-        return Bounds(self.flow, self.options, self.borders, self.measured)
+        margin = self.options.range_margin
+        measured = {value: held.absmax * margin for value, held in self.measured.ranges.items()}
+        return Intervals(self.flow, self.traits, self.borders.before, measured)

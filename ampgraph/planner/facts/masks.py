@@ -13,7 +13,7 @@ from ...core.walk import source, upstream
 from ...oplists.traits import Trait
 from ..decisions import Decisions
 from ..options import Options
-from .whole import TRUTHS, Whole
+from .intervals import TRUTHS, Intervals
 
 ALL = (FLOAT32, *LOW)
 ON_THE_WAY: tuple[Trait, ...] = ("mask_path", "scalings")
@@ -30,7 +30,7 @@ READ = 1 << 20  # elements: a larger stored mask is not read
 class Masks:
     """What is put upon scores before a Softmax."""
 
-    def __init__(self, flow: Dataflow, options: Options, whole: Whole) -> None:
+    def __init__(self, flow: Dataflow, options: Options, whole: Intervals) -> None:
         self.flow, self.options, self.traits, self.whole = flow, options, options.lists.traits, whole
 
     @cached_property
@@ -81,8 +81,8 @@ class Masks:
         hides into what is preferred, or pass the low type's range."""
         if not self.traits.has(op.role, "multiplies") or len(op.inputs) != 2:
             return False
-        span = self.whole.span(op.inputs[1 - place])
-        return span is not None and TRUTHS[0] <= span[0] and span[1] <= TRUTHS[1]
+        span = self.whole.of(op.inputs[1 - place])
+        return span.whole and TRUTHS.low <= span.low and span.high <= TRUTHS.high
 
     def _stays(self, op: Op, types: tuple[str, ...]) -> bool:
         """Whether an operator is no conversion to another type."""

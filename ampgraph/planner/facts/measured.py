@@ -14,6 +14,7 @@ from ...core.walk import upstream
 from ..options import Options
 from .masks import Masks
 
+VANISHING_LIMIT = 0.5  # of the elements that are not zero
 Passing = NewType("Passing", Mapping[int, str])
 """Values that pass the limit, each with the number in words."""
 
@@ -42,6 +43,11 @@ class MeasuredRanges:
     def ranges(self) -> Mapping[int, Range]:
         """By value."""
         return {} if self.options.ranges is None else measured(self.flow, self.options.ranges.values)
+
+    def vanishes(self, value: int) -> bool:
+        """Whether a value was measured to become mostly zero in the low type."""
+        held = self.ranges.get(value)
+        return held is not None and held.vanishing(self.low.name) > VANISHING_LIMIT
 
     def passing(self) -> Passing:
         """The values that pass the limit, without those that only feed a Softmax's mask."""

@@ -2,7 +2,7 @@
 
 Softmax of scores - 10,000 is that of the scores, and float32 keeps three digits of them there. float16 knows every
 eighth number, so that all places of such a row become alike. Rows of which something is seen lose nothing.
-Masks that are made of inputs alone are written less their largest number in each row, which mends it: `planner.shifts`.
+Masks that are made of inputs alone are written less their largest number in each row: `rules.rewrites.mask`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _epsilon(sight: Sight, op: Op) -> float:
 def shrunk(sight: Sight, op: Op) -> Spoilt:
     if sight.facts.stored.isdisjoint(op.inputs):
         return None
-    if sight.facts.options.dtype != "float16" or sight.facts.bounds.is_measured(op.outputs[0]):
+    if sight.facts.options.dtype != "float16" or op.outputs[0] in sight.facts.measured.ranges:
         return None
     if (factor := _shrinks(sight.facts, op)) is None:
         return None

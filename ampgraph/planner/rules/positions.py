@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dataflow import FLOAT32, NONE, Op
+from ...core.borders import Borders
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..facts.facts import Facts
-from ..facts.whole import from_integers
 from .raw import Raw, raw
 from .rule import Sight, Spoilt, looks
 
@@ -71,7 +71,7 @@ class Angles:
         for op in flow.ops:
             cls = self.regions.classes[op.id]
             raw = op.id in self.raw.products or (any(v in angles for v in op.inputs) and self._keeps_angles(op))
-            product = cls == "white" and not raw and not from_integers(self.facts.flow, self.facts.borders, op)
+            product = cls == "white" and not raw and not _from_integers(self.facts.flow, self.facts.borders, op)
             bent = not raw and any(v in angles for v in op.inputs)
             known = angles if raw else seen
             if raw or product or bent or cls == "kept" or any(v in seen for v in op.inputs):
@@ -134,3 +134,18 @@ def _reaches(array: np.ndarray[Any, Any], limit: float) -> bool:
     if array.dtype.kind != "f":
         return False
     return float(array[np.isfinite(array)].max(initial=0.0)) >= limit
+
+
+def _from_integers(flow: Dataflow, borders: Borders, op: Op, depth: int = 0) -> bool:
+    """Whether an operator sees only constants and integers made float: positions, not activations."""
+    if depth > 12:
+        return False
+    for source in op.inputs:
+        for value in borders.origins(source) if source != NONE else ():
+            item = flow.values[value]
+            if item.weight or item.dtype != FLOAT32 or value in borders.before:
+                continue
+            writer = flow.writer(value)
+            if writer is None or not _from_integers(flow, borders, writer, depth + 1):
+                return False
+    return True

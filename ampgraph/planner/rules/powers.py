@@ -24,7 +24,7 @@ def power(sight: Sight, op: Op) -> Spoilt:
     if facts.options.dtype != "float16":
         return None
     if traits.has(op.role, "multiplies_up"):
-        small = facts.bounds.of(op.inputs[0]) <= 1
+        small = facts.bounds.of(op.inputs[0]).size <= 1
         return None if small else (f"{op.kind} multiplies many elements: the result leaves float16 early", [op])
     if op.id in facts.squares:
         return _square(facts, op, facts.squares[op.id])
@@ -39,8 +39,8 @@ def power(sight: Sight, op: Op) -> Spoilt:
 
 def _square(facts: Facts, op: Op, value: int) -> Spoilt:
     count = facts.sizes.guessed(op) if facts.traits.has(op.role, "sums_squares") else 1
-    fits = count * facts.bounds.of(value) ** 2 <= facts.low.largest
-    if fits and not facts.bounds.vanishes(op.outputs[0]):
+    fits = count * facts.bounds.of(value).size ** 2 <= facts.low.largest
+    if fits and not facts.measured.vanishes(op.outputs[0]):
         return None
     text = f"{op.kind} adds up squares: they leave" if count > 1 else f"{op.kind} squares: the result leaves"
     return f"{text} float16 early (x**2 above 255.9)", [op, *_weighed_under_root(facts, op)]

@@ -12,9 +12,8 @@ from ...core.dataflow import FLOAT32, NONE, Use
 from ...core.plan import Note, Why
 from ..decisions import ACCURACY, RANGE, Decisions, Hold, Source, describe
 from ..facts.facts import Facts
+from ..facts.measured import VANISHING_LIMIT
 from .rule import Findings, Ruling, Sight, runs
-
-VANISHING_LIMIT = 0.5  # of the elements that are not zero: above it a low value is named
 
 
 def report_ranges(facts: Facts, found: Findings, settled: Decisions) -> Iterator[Note]:

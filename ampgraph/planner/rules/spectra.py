@@ -49,9 +49,10 @@ class Spectra:
     """Looks for powers in a model: where they are made, what sums and scales them, and what they are made of."""
 
     def __init__(self, sight: Sight) -> None:
-        self.facts, self.regions = facts, _ = sight.facts, sight.regions
-        self.squares = {op for op in facts.squares if self._may_be_spectral(op)}
+        facts = self.facts = sight.facts
+        self.regions = sight.regions
         self.flow, self.traits, self.borders = facts.flow, facts.traits, facts.borders
+        self.squares = {op for op in facts.squares if self._may_be_spectral(op)}
 
     def behind(self, sink: Op, value: int, narrow: bool) -> tuple[list[Op], float] | None:
         """All that must be float32 for the powers in a value that ``sink`` reads, with the model's own floor under

@@ -1,0 +1,184 @@
+"""A product behind a Transpose in a form that ONNX Runtime opens.
+
+Its CPU takes a Transpose that makes the first dimension the last but one past the Cast to float32 that follows, as if
+to take it into the product, and crashes where the other operand is one matrix: docs/upstream/transpose_cast_matmul.md.
+So the product comes first where the Transpose moves only dimensions that it spreads, else it is written as an Einsum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from ...core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ...core.graph import NodeEditor
+from ..known import IsLow, Known, named
+from ..rewrite import RewriteRule, in_function
+
+RANKS = range(3, len(ascii_lowercase) - 1)  # of what is transposed: with fewer it opens, more have no letters
+EINSUM_SINCE = 12
+
+
+@dataclass(frozen=True)
+class TransposeLast(RewriteRule):
+    """Nodes: a Transpose that reads ``source``, the product that alone reads it, and products and additions of a vector
+    that follow. The Transpose goes behind them all."""
+
+    source: str
+
+    names = ("transpose",)
+    reading = ("source",)
+    writes = "product and Transpose"
+    tried = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[TransposeLast]:
+        for found in _crashing(known):
+            if chain := _movable(known, found):
+                source = known.flow.values[chain[0].inputs[0]].name
+                yield cls("transpose", *cls.place(known.flow, *chain), source)
+
+    @property
+    def said(self) -> str:
+        return "stands in front of a Transpose that it stood behind, with which ONNX Runtime's CPU crashes"
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        return _is_low(self.ops(known.flow)[:1], is_low)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        transpose, *chain = self.edited(editor)
+        (value,) = self.operands(editor, flow)
+        perm = flow.integers(transpose, "perm")
+        self.refuse(perm is not None)
+        for before, op in zip([transpose, *chain], chain, strict=False):
+            read = [value if v == before.outputs[0] else flow.values[v] for v in op.inputs]
+            (value,) = editor.add(op.kind, read, [FLOAT32], scope=op.scope, name=flow.values[op.outputs[0]].name, of=op)
+        editor.give(value, [(self.scope, self.nodes[-1], 0)])
+        editor.replace(self.scope, self.nodes, transpose.kind, (value.name,), {"perm": perm or ()})
+
+
+@dataclass(frozen=True)
+class ProductByEinsum(RewriteRule):
+    """A product of ``left`` and ``right`` by ``equation``; ``transposes``: nodes before it that it would crash with."""
+
+    left: str
+    right: str
+    equation: str
+    transposes: tuple[int, ...]
+
+    names = ("einsum",)
+    reading = ("left", "right")
+    writes = "Einsum"
+    tried = True
+
+    @classmethod
+    def find(cls, known: Known) -> Iterator[ProductByEinsum]:
+        flow = known.flow
+        for found in _crashing(known) if flow.opset >= EINSUM_SINCE else ():
+            if not _movable(known, found) or "transpose" not in known.options.rewrites:
+                left, right = (flow.values[v].name for v in found.product.inputs)
+                nodes = tuple(op.index for op in found.transposes)
+                yield cls("einsum", *cls.place(flow, found.product), left, right, found.equation, nodes)
+
+    def pays(self, known: Known, is_low: IsLow) -> bool:
+        scope = self.ops(known.flow)[0].scope
+        return _is_low([op for op in known.flow.ops if op.scope == scope and op.index in self.transposes], is_low)
+
+    def write(self, editor: NodeEditor, flow: Dataflow) -> None:
+        self.edited(editor)
+        self.operands(editor, flow)
+        editor.replace(self.scope, self.nodes, "Einsum", self.reads, {"equation": self.equation})
+
+
+@dataclass(frozen=True)
+class _Crash:
+    """A product, ``place`` of the operand behind ``transposes``, nearest first, and how many dimensions both have."""
+
+    product: Op
+    place: int
+    transposes: tuple[Op, ...]
+    rank: int
+    other_rank: int
+
+    @property
+    def equation(self) -> str:
+        batch = ascii_lowercase[: self.rank - 2]
+        row, summed, column = (ascii_lowercase[self.rank - 2 + place] for place in range(3))
+        if self.place:
+            free = row * (self.other_rank - 1)
+            return f"{free}{summed},{batch}{summed}{column}->{batch}{free}{column}"
+        free = column * (self.other_rank - 1)
+        return f"{batch}{row}{summed},{summed}{free}->{batch}{row}{free}"
+
+
+def _crashing(known: Known) -> Iterator[_Crash]:
+    """Products that would crash if what is before them were low."""
+    flow, stay = known.flow, named(known)
+    for op in flow.with_roles(known.traits.operators("multiplies_matrices")):
+        if not op.slots or op.id in stay or in_function(flow, op) or len(op.inputs) != 2:
+            continue
+        for place, value in enumerate(op.inputs):
+            other = flow.shape(op.inputs[1 - place])
+            transposes = _transposes(known, value, op.scope) if other is not None and len(other) in (1, 2) else []
+            if transposes and other is not None:
+                rank = len(flow.integers(transposes[0], "perm") or ())
+                yield _Crash(op, place, tuple(transposes), rank, len(other))
+                break
+
+
+def _transposes(known: Known, value: int, scope: int) -> list[Op]:
+    """The Transposes, nearest first, that together make the first dimension of a value the last but one, or last."""
+    flow, found, order = known.flow, list[Op](), list[int]()
+    while value != NONE and (op := flow.writer(value)) is not None and op.scope == scope:
+        if known.traits.has(op.role, "permutes"):
+            perm = flow.integers(op, "perm") or []
+            if len(perm) not in RANKS or len(order or perm) != len(perm):
+                return []
+            order = [perm[axis] for axis in order] if order else perm
+            found.append(op)
+            if order in ([*range(1, len(order) - 1), 0, len(order) - 1], [*range(1, len(order)), 0]):
+                return found
+        elif not _passes(known, op):
+            return []
+        value = op.inputs[0]
+    return []
+
+
+def _passes(known: Known, op: Op) -> bool:
+    """Whether ONNX Runtime moves a Transpose past an operator, or takes the operator away."""
+    has = known.traits.has
+    if has(op.role, "scalings"):
+        return any(known.flow.scalar(v) is not None for v in op.inputs[1:])
+    return has(op.role, "nothing_in_inference") or (has(op.role, "views") and not has(op.role, "reshapes"))
+
+
+def _movable(known: Known, found: _Crash) -> list[Op]:
+    """The Transpose and what it may go behind; nothing where it has other readers, or moves what is summed over."""
+    flow, op, transpose = known.flow, found.product, found.transposes[0]
+    alone = len(found.transposes) == 1 and transpose.outputs[0] == op.inputs[0] and len(flow.uses[op.inputs[0]]) == 1
+    perm = flow.integers(transpose, "perm") or []
+    if not alone or found.other_rank != 2 or perm[-1] != found.rank - 1:
+        return []
+    if not transpose.slots or transpose.id in named(known):
+        return []
+    chain = [transpose, op]
+    while (reader := _next(known, chain[-1])) is not None:
+        chain.append(reader)
+    return chain
+
+
+def _next(known: Known, op: Op) -> Op | None:
+    """The one reader of a result that computes each of its rows by itself, and all alike."""
+    flow, uses = known.flow, known.flow.uses[op.outputs[0]]
+    reader = flow.ops[uses[0].op] if len(uses) == 1 and uses[0].op != NONE else None
+    if reader is None or reader.scope != op.scope or reader.id in named(known) or len(reader.inputs) != 2:
+        return None
+    other = flow.shape(reader.inputs[1 - uses[0].index])
+    if known.traits.has(reader.role, "multiplies_matrices"):
+        return reader if uses[0].index == 0 and other is not None and len(other) == 2 else None
+    return reader if known.traits.has(reader.role, "additions") and other is not None and len(other) < 2 else None
+
+
+def _is_low(ops: list[Op], is_low: IsLow) -> bool:
+    return all(is_low(unit) for op in ops for unit in op.slots.values())

@@ -1,0 +1,101 @@
+"""Many models, converted, and opened as users open them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+import ampgraph
+from ampgraph.runtime.opening import Opening, open_each
+from conformance.cases import case, index
+from fuzz.shrink import kept
+from onnx_text import proto
+
+from .script_models import MODELS, scripted
+
+FOUND = sorted((Path(__file__).parents[1] / "fuzz" / "found").glob("*.onnx"))
+BATCH = 64  # files on the disk at once
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model is converted."""
+
+    level: str
+    dtype: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.level}-{self.dtype}-{self.target}"
+
+
+WAYS = [
+    Way(level, dtype, target)
+    for target in ("cuda", "tensorrt", "cann", "cpu")
+    for level in ("O1", "O2", "O3", "auto")
+    for dtype in ("float16", "bfloat16")
+]
+EXPORTS = [f"script/{name}" for name in MODELS]
+FAULTS = [f"found/{path.stem}" for path in FOUND]
+
+
+def suite() -> list[str]:
+    """The backend suite of onnx, as far as it has float32 in or out."""
+    found = index()
+    return [f"suite/{name}" for name in sorted(found.ops) if name not in found.without_float]
+
+
+def model(name: str) -> ModelProto:
+    """A model by where it is from."""
+    source, _, one = name.partition("/")
+    if source == "script":
+        return scripted(one)
+    if source == "suite":
+        return case(one).proto()
+    return kept(next(path for path in FOUND if path.stem == one))[0].model
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file, and how it opened."""
+
+    name: str
+    way: Way | None
+    how: Opening
+
+    def __str__(self) -> str:
+        said = self.how.died or (self.how.fault.message if self.how.fault else "opens")
+        return f"{self.name} {self.way or 'as it is'}: {said}"
+
+
+def opened(cells: Iterable[tuple[str, Way | None]]) -> Iterator[Opened]:
+    """How the files of models open that are converted in some ways, or not at all."""
+    batch: list[tuple[str, Way | None]] = []
+    for cell in cells:
+        batch.append(cell)
+        if len(batch) == BATCH:
+            yield from _opened(batch)
+            batch = []
+    yield from _opened(batch)
+
+
+def _opened(cells: Sequence[tuple[str, Way | None]]) -> list[Opened]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{number}.onnx") for number in range(len(cells))]
+        for path, (name, way) in zip(paths, cells, strict=True):
+            given = model(name)
+            if way is not None:
+                given = proto(ampgraph.convert(given, way.level, dtype=way.dtype, target=way.target, check="off"))
+            path.write_bytes(given.SerializeToString())
+        return [Opened(name, way, how) for (name, way), how in zip(cells, open_each(paths), strict=True)]
+
+
+def killing(cells: Sequence[tuple[str, Way]]) -> list[str]:
+    """Files that kill the runtime though their models do not."""
+    dead = [one for one in opened(cells) if one.how.died]
+    before = {one.name: one.how.died for one in opened((name, None) for name in {one.name for one in dead})}
+    return [str(one) for one in dead if not before[one.name]]
