@@ -106,11 +106,6 @@ def test_a_back_arrow_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(imported("ampgraph.core.errors")) == ["ampgraph.planner.steps"]
 
 
-NATIVE = {  # modules of numerics that know a format, and why
-    "ampgraph.numerics.tune.shadow_graph": "moves the nodes of one model into another, for which there is no verb",
-}
-
-
 def test_numerics_speak_to_graphs_and_editors() -> None:
     """No onnx_ir, and of formats the adapters and the kinds that they take: runs read dataflows and edit by verbs."""
     known, free = set(), {"ampgraph.formats.adapters", "ampgraph.formats.kinds"}
@@ -121,7 +116,7 @@ def test_numerics_speak_to_graphs_and_editors() -> None:
             outside |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
             if inside or any(name.split(".")[0] == "onnx_ir" for name in outside):
                 known.add(module)
-    assert known == set(NATIVE)
+    assert known == set()
 
 
 def test_a_rewrite_is_one_module() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,10 @@ from ..core.recipe import Recipe
 from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
-from ..numerics.tune.search import BUDGET, Point, PromotionSearch
+from ..numerics.graphs import load_onnx
+from ..numerics.strict.session import StrictSession
+from ..numerics.trace.switched import SwitchedSession, attribute
+from ..numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
 from ..planner.options import Options
@@ -24,7 +27,7 @@ from ..planner.order import judge
 from ..planner.resolve import resolve
 from . import pipeline
 from .frozen import frozen
-from .kinds import Model, PathLike
+from .kinds import Feeds, Model, PathLike
 from .opsets import at_given
 from .pairs import in_types_of
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 
 CAUTIOUS = "O1"  # the level whose plan is tried beside
+PARTS = 64  # runs that measure what each group makes of the error
+PREDICTIONS = 128  # runs that look for the groups to promote
 
 
 def loaded(model: Model, recipe: Recipe) -> OnnxGraph:
@@ -64,12 +69,13 @@ class Bench:
     _held: dict[frozenset[int], list[Promotion]] = field(default_factory=dict)
     _external: bool = False
     _reference: Any = None
-    _local: Any = None
+    _moves: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _shown: list[int] = field(default_factory=list)
+    _predicted: dict[tuple[int, ...], list[Point]] = field(default_factory=dict)
     _low: Any = None
 
-    def search(self, tolerance: float) -> PromotionSearch:
+    def search(self, tolerance: float) -> ConfirmedSearch:
         """Runs the reference, finds the groups, and readies the search."""
-        from ..numerics.strict.session import StrictSession
         from ..planner.promotions import find_groups, low_values
 
         graph = loaded(self.model, self.options.recipe)
@@ -89,20 +95,17 @@ class Bench:
             groups = find_groups(judge(Facts.of(flow, self.options)).task)
             self.groups = [group for group in groups if group.writes & low]
             self._others = [group for group in groups if not group.writes & low]
-        self._search = PromotionSearch(
-            [g.cost for g in self.groups], tolerance, self.run, self.overflowing, self.measure,
-            [g.kind for g in self.groups], self._cautious(),
-        )  # fmt: skip
+        self._search = ConfirmedSearch([g.cost for g in self.groups], tolerance, self.run, predict=self.predict)
         return self._search
 
     def sensitivity(self) -> tuple[str, float]:
         """The output that the rounding of the inputs alone changes most, and by how much."""
         from ..numerics.metrics.sensitivity import sensitivity
-        from ..numerics.strict.session import StrictSession
 
         return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
 
-    def _cautious(self) -> dict[str, frozenset[int]]:
+    @functools.cached_property
+    def _others_to_try(self) -> dict[str, frozenset[int]]:
         """The groups that `CAUTIOUS` keeps float32, where this is another level: products low, nothing else."""
         from ..planner.promotions import low_values
 
@@ -144,8 +147,6 @@ class Bench:
 
     def run(self, promoted: frozenset[int], step: str) -> Point:
         """One strict run of a candidate."""
-        from ..numerics.strict.session import StrictSession
-
         low, size = self._candidate(promoted)
         if not promoted:
             self._low = low
@@ -156,47 +157,85 @@ class Bench:
             for number, feeds in self._fed(step, self._search.runs)
         ]
         error = self.judge.over_samples(errors)
+        decisive = next((i for i, one in enumerate(errors) if one >= error), 0)
+        if decisive not in self._shown:
+            self._shown.append(decisive)
         return Point(step, promoted, error, size.nodes, size.bytes, size.products, size.cost)
 
-    def overflowing(self) -> list[int]:
-        """Measures every low node's own error; the groups in which one is not finite."""
-        from ..numerics.tune.contributions import Measured
-        from ..numerics.tune.shadow import LocalErrors
+    # -- predictions: runs of few samples in which only some groups are low -------------------------------------------
 
-        self._local = Measured()
-        session = LocalErrors(self._reference, self._low)
-        for _, feeds in self._fed("measuring every node's own error", self._search.runs):
-            self._local.add(session.measured(feeds))
-        infinite = {name: square for name, square in self._local.squares.items() if math.isinf(square)}
-        return [i for i, share in enumerate(self._shares(infinite)) if share]
+    def predict(self, aim: float) -> frozenset[int]:
+        """The cheapest groups in float32 that leave an error of ``aim``, as such runs tell."""
+        self._tell("looking for what makes the error", self._search.runs, len(self.samples) - 1)
+        known = self._predicted.setdefault(tuple(self._shown), [])
+        search = PromotionSearch(
+            self._search.costs, aim, self._prediction, PREDICTIONS, known, measure=self.measure,
+            kinds=[group.kind for group in self.groups], others=self._others_to_try,
+        )  # fmt: skip
+        found = search.run()
+        if found is None:
+            return frozenset(range(len(self.groups)))
+        return found.promoted.union(*(self._moves[i] for i in found.promoted))
+
+    def _prediction(self, promoted: frozenset[int], step: str) -> Point:
+        low = [unit for i, units in enumerate(self._units) if i not in promoted for unit in units]
+        error = max(self.judge.error(number, self._switched.run(feeds, low)) for number, feeds in self._seen())
+        held = [self.groups[i] for i in promoted]
+        return Point(
+            step, promoted, error, len(held), sum(group.bytes for group in held), cost=sum(group.cost for group in held)
+        )
 
     def measure(self, promoted: frozenset[int]) -> list[float]:
-        """Measures how errors grow in a candidate; every group's contribution."""
-        from ..numerics.graphs import load_onnx
-        from ..numerics.tune.contributions import Measured, contributions
-        from ..numerics.tune.shadow import GrownErrors
+        """What each group's roundings make of a candidate's squared error; infinite where one is not finite."""
+        live = [i for i in range(len(self.groups)) if i not in promoted and self._units[i]]
 
-        grown = Measured()
-        session = GrownErrors(self._reference, self._candidate(promoted)[0] if promoted else self._low)
-        for _, feeds in self._fed("measuring how errors grow", self._search.runs):
-            grown.add(session.measured(feeds))
-        exact = {site.kind for site in self._sites} & self.options.lists.exact
-        outputs = [value.name for value in load_onnx(self._reference).declared()[1]]
-        return self._shares(contributions(self._sites, outputs, self._local, grown, exact))
+        def error(low: Collection[int]) -> float:
+            units = [unit for place in low for unit in self._units[live[place]]]
+            return max(self.judge.distance(n, self._switched.run(feeds, units)) for n, feeds in self._seen())
+
+        found = attribute(error, len(live), len(live), 0.0, PARTS)
+        weights = [0.0] * len(self.groups)
+        for place, share in zip(found.order, found.shares, strict=True):
+            weights[live[place]] = share
+        return weights
+
+    def _seen(self) -> Iterator[tuple[int, Feeds]]:
+        """The samples that predictions are made on: those that decided about a candidate, all for a mean."""
+        for number, feeds in enumerate(self.samples):
+            if number in self._shown or self.judge.metric.over_all:
+                yield number, in_types_of(feeds, self._switched.types)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _sites(self) -> Sequence[Any]:
-        from ..numerics.graphs import load_onnx
+    def _switched(self) -> SwitchedSession:
+        """The level's plan, of which each node can be low or not, run by run."""
+        return SwitchedSession(self._reference, self._low)
 
+    @functools.cached_property
+    def _units(self) -> list[list[int]]:
+        """The switches of each group; what no group writes is never low."""
         given = load_onnx(self._reference)
-        return given.sites(given.flat())
-
-    def _shares(self, found: Mapping[str, float]) -> list[float]:
-        from ..planner.promotions import share_out
-
-        return share_out(self.groups, self._sites, found)
+        called = {
+            name: (site.node, written)
+            for site in given.sites(given.flat())
+            if site.scope
+            for name, written in zip(site.outputs, site.written, strict=True)
+        }
+        group_of = {place: i for i, group in enumerate(self.groups) for place in group.makes}
+        flow = load_onnx(self._low).flat().dataflow()
+        cast = {  # an output has its name behind a Cast
+            flow.values[op.inputs[0]].name: flow.values[op.outputs[0]].name for op in flow.ops if has(op.role, "casts")
+        }
+        found: list[list[int]] = [[] for _ in self.groups]
+        for number, unit in enumerate(self._switched.units):
+            made = [name for each in (unit, *unit.moves) for name in each.outputs]
+            names = [other for name in made for other in (name, cast.get(name, ""))]
+            written = [group_of[p] for name in names if (p := called.get(name, (name,))) in group_of]
+            if written:
+                found[written[0]].append(number)
+                self._moves[written[0]].update(written)
+        return found
 
     def _candidate(self, promoted: frozenset[int]) -> tuple[Any, Float32Size]:
         """A converted model to run, and what it has in float32."""
@@ -216,9 +255,13 @@ class Bench:
         return path
 
     def _fed(self, step: str, run: int) -> Iterable[tuple[int, Any]]:
-        """The samples, with progress: of all runs that there may be."""
-        whole = len(self.samples) * (BUDGET + 1)
+        """The samples, with progress."""
         for number, feeds in enumerate(self.samples):
-            if self.progress is not None:
-                self.progress(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)
+            self._tell(step, run, number)
             yield number, feeds
+
+    def _tell(self, step: str, run: int, number: int) -> None:
+        """Progress: of all runs that there may be."""
+        if self.progress is not None:
+            whole = len(self.samples) * (BUDGET + 1)
+            self.progress(f"run {run} of at most {BUDGET}: {step}", len(self.samples) * run + number, whole)

@@ -18,8 +18,8 @@ from ..numerics.metrics.sensitivity import sensitivity
 from ..report.verification import StepError, within
 from .decoding import Decoding, Run, decoding_of
 from .kinds import Feeds
+from .mending import Outcome
 from .pairs import OnnxPair, Pair
-from .trials import Outcome
 
 if TYPE_CHECKING:
     from ..numerics.inputs.sample_set import Samples

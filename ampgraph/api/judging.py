@@ -10,11 +10,10 @@ more than one of eight come close: real inputs of trained models gave up to twic
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 from ..core.verdict import DOUBTFUL, MISSED, OK, CheckVerdict, unchecked
-from ..numerics.metrics.agreement import FLOOR, Agreement, Apart
-from ..numerics.metrics.judged import QUANTILE, SCALE_SHARE, quantile, scale_of
+from ..numerics.metrics.agreement import Agreement
+from ..numerics.metrics.judged import QUANTILE, quantile
 
 FAR = 2  # how many times the tolerance is missed by far
 EIGHT = 8  # samples of the user's, of which one that misses decides
@@ -22,73 +21,46 @@ CLOSE = 0.6  # of the tolerance: real samples may miss it where generated ones c
 UNSURE = 0.25  # of the tolerance: generated samples that come no closer tell that others will not miss it
 
 
-@dataclass
-class Watched:
-    """One output over the samples."""
-
-    agreement: Agreement
-    parts: list[Apart] = field(default_factory=list)
-
-    def add(self, found: Apart) -> None:
-        """Takes in another sample."""
-        self.parts.append(found)
-        self.agreement.add(found)
-
-    @property
-    def heard(self) -> list[Apart]:
-        """Those that say something."""
-        return [part for part in self.parts if not part.silent or part.astray]
-
-    @property
-    def mute(self) -> bool:
-        """Whether the reference gives nothing finite anywhere, and the result nothing else."""
-        return not self.heard or (not self.agreement.compared and self.agreement.silent == set(range(len(self.parts))))
-
-    def errors(self, generated: bool) -> list[float]:
-        """Of each sample that says something."""
-        if not generated:
-            return [part.error for part in self.heard]
-        least = max(FLOOR, SCALE_SHARE * scale_of(part.size for part in self.heard if part.compared))
-        return [_error(part, least) for part in self.heard]
-
-    def missed(self, tolerance: float, generated: bool) -> bool:
-        """Whether it is wrong."""
-        agreement = self.agreement
-        if not generated:
-            return not agreement.within(tolerance)
-        errors = self.errors(generated)
-        return bool(agreement.astray) or 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
-
-
-def _error(part: Apart, least: float) -> float:
-    """Against the output's size in the sample, ``least`` where that is smaller; as it is where no size is known."""
-    sized = part.size and math.isfinite(part.error)
-    return float(part.off / max(part.size, least) if sized else part.error)
-
-
 def counted(output: Agreement, outputs: list[Agreement]) -> bool:
     """Whether an output is judged: classes and indices, which flip where scores tie, only if there is no other."""
     return output.floating or not any(other.floating for other in outputs)
 
 
-def judged(outputs: list[Watched], tolerance: float, generated: bool) -> CheckVerdict:
+def judged(outputs: list[Agreement], tolerance: float, generated: bool) -> CheckVerdict:
     """Right, doubtful or missed, and by how much at which output."""
-    all_of_them = [seen.agreement for seen in outputs]
-    heard = [seen for seen in outputs if counted(seen.agreement, all_of_them)]
+    heard = [output for output in outputs if counted(output, outputs)]
     number = len(heard[0].parts)
-    heard = [seen for seen in heard if not seen.mute]
+    heard = [output for output in heard if not output.mute]
     if not heard:
         return unchecked("the float32 model itself gives nothing finite on these inputs")
-    missed = [seen for seen in heard if seen.missed(tolerance, generated)]
-    doubted = [seen for seen in heard if generated and _doubtful(seen.errors(generated), tolerance)]
-    worst = max(missed or doubted or heard, key=lambda seen: _size(seen, generated, generated))
-    exceeded = sum(error > tolerance for error in worst.errors(generated))
+    errors = {output.name: _errors(output, generated) for output in heard}
+    missed = [output for output in heard if _missed(output, tolerance, generated)]
+    doubted = [output for output in heard if generated and _doubtful(errors[output.name], tolerance)]
+
+    def size(output: Agreement, largest: bool) -> float:
+        """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
+        return math.inf if output.astray else quantile(errors[output.name], 1.0 if largest else QUANTILE)
+
+    worst = max(missed or doubted or heard, key=lambda output: size(output, generated))
+    exceeded = sum(error > tolerance for error in errors[worst.name])
     outcome = MISSED if missed else DOUBTFUL if doubted else OK
-    error = _size(worst, generated, generated and outcome != OK)
     return CheckVerdict(
-        outcome, error, tolerance, number, generated, worst.agreement.name,
-        reason=worst.agreement.reason if missed else "", exceeded=exceeded,
+        outcome, size(worst, generated and outcome != OK), tolerance, number, generated, worst.name,
+        reason=worst.reason if missed else "", exceeded=exceeded,
     )  # fmt: skip
+
+
+def _errors(output: Agreement, generated: bool) -> list[float]:
+    """Of each sample that says something."""
+    return output.scaled_errors if generated else [p.error for p in output.parts if not p.silent or p.astray]
+
+
+def _missed(output: Agreement, tolerance: float, generated: bool) -> bool:
+    """Whether it is wrong."""
+    if not generated:
+        return not output.within(tolerance)
+    errors = output.scaled_errors
+    return bool(output.astray) or 2 * sum(error > tolerance for error in errors) >= max(len(errors), 1)
 
 
 def _doubtful(errors: list[float], tolerance: float) -> bool:
@@ -98,13 +70,7 @@ def _doubtful(errors: list[float], tolerance: float) -> bool:
     return any(count > 1 and count * EIGHT > len(errors) for count in (missing, close))
 
 
-def _size(seen: Watched, generated: bool, largest: bool = False) -> float:
-    """The error that is reported: infinite for what is not finite, else the 90th percentile, or the largest."""
-    errors = seen.errors(generated)
-    return math.inf if seen.agreement.astray else quantile(errors, 1.0 if largest else QUANTILE)
-
-
-def unsure(outputs: list[Watched], tolerance: float) -> bool:
+def unsure(outputs: list[Agreement], tolerance: float) -> bool:
     """Whether generated samples leave open how others would do: none misses clearly, and one comes close."""
     verdict = judged(outputs, tolerance, generated=True)
     return not verdict.missed and verdict.error is not None and verdict.error > UNSURE * tolerance

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ..core.annotations import pinned_in
 from ..core.errors import AmpError
@@ -14,18 +13,19 @@ from ..core.runnable import RunnableGraph
 from ..numerics.graphs import load_onnx
 from ..planner.resolve import resolve
 from .kinds import Model
-from .trials import converted
 
 LEVELS = ("O2", "auto", "O3", "O1")  # tried where nothing is said
 
 
-def made_by(source: Model, reference: RunnableGraph, model: RunnableGraph, scratch: Path) -> Recipe | None:
-    """The recipe that makes of ``source``, which ``reference`` was read from, what ``model`` is; None for another
-    tool's work, and where more was said than the file tells (patterns of `--low`, lists, measured ranges)."""
+def made_by(
+    reference: RunnableGraph, model: RunnableGraph, convert: Callable[[Recipe], Model | Graph]
+) -> Recipe | None:
+    """The recipe with which ``convert`` makes of the reference what ``model`` is; None for another tool's work, and
+    where more was said than the file tells (patterns of `--low`, lists, measured ranges)."""
     wanted = _types(model)
     for recipe in _guesses(reference, model):
         try:
-            found = load_onnx(converted(source, recipe, scratch / "again.onnx"))
+            found = load_onnx(convert(recipe))
         except AmpError:
             continue
         if _types(found) == wanted:

@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..numerics.tune.search import Point, PromotionSearch
+from ..numerics.tune.search import ConfirmedSearch, Point
 from ..report.sensitivity import Sensitivity, UnitSensitivity
 from .bench import Bench
 
 MEASURED = 8  # units of the table that get runs of their own, two each
 
 
-def sensitivity_of(bench: Bench, search: PromotionSearch) -> Sensitivity:
+def sensitivity_of(bench: Bench, search: ConfirmedSearch) -> Sensitivity:
     """Every unit's part in the error of the level's plan, the largest measured by runs of their own."""
     start = search.points[0]
-    weights = _weights(bench, search, start)
+    weights = _weights(bench, start)
     order = sorted(range(len(bench.groups)), key=lambda i: (-weights[i], i))
     rows = [_estimated(bench, i, weights, start) for i in order]
     for place, i in enumerate(order[:MEASURED]):
@@ -25,14 +25,14 @@ def sensitivity_of(bench: Bench, search: PromotionSearch) -> Sensitivity:
     return Sensitivity(bench.options.level.name, bench.judge.metric.name, start.error, tuple(rows))
 
 
-def _weights(bench: Bench, search: PromotionSearch, start: Point) -> Sequence[float]:
+def _weights(bench: Bench, start: Point) -> Sequence[float]:
     """What each unit contributes to the squared error of the level's plan."""
     if not bench.groups:
         return []
-    forced = bench.overflowing()
-    weights = list(bench.measure(start.promoted)) if math.isfinite(start.error) else list(search.weights)
-    weights = weights or [0.0] * len(bench.groups)
-    return [math.inf if i in forced else weight for i, weight in enumerate(weights)]
+    weights = bench.measure(start.promoted)
+    forced = frozenset(i for i, weight in enumerate(weights) if math.isinf(weight))
+    rest = bench.measure(forced) if forced else weights
+    return [math.inf if i in forced else weight for i, weight in enumerate(rest)]
 
 
 def _estimated(bench: Bench, i: int, weights: Sequence[float], start: Point) -> UnitSensitivity:

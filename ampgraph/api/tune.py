@@ -23,7 +23,7 @@ from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
-from ..numerics.tune.search import Point, PromotionSearch
+from ..numerics.tune.search import ConfirmedSearch, Point
 from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded
@@ -60,11 +60,11 @@ def tune(
 ) -> Tuning:
     """Finds the smallest set of nodes to keep in float32 so that a level's conversion meets a tolerance.
 
-    Starts from the level's plan. Where it misses the tolerance, one strict run measures every low node's own error and
-    one how errors grow; the nodes that contribute most go back to float32, as patterns through the planner, as many as
-    are needed. What O1 keeps in float32 is tried as well, which is everything but products, and whole kinds of
-    operators. Of the cheapest of these, in bytes with those of products eight times, parts are made low again as long
-    as the tolerance holds. At most 20 strict runs.
+    Starts from the level's plan. Where it misses the tolerance, runs of one session in which only some nodes are low
+    tell what each makes of the error, and which are to go back to float32: those that contribute most, whole kinds of
+    operators, what O1 keeps in float32, which is everything but products; of the cheapest, in bytes with those of
+    products eight times, parts are made low again as long as the tolerance holds. That is converted, as patterns
+    through the planner, and run strictly on all samples; what it leaves corrects the next aim. At most 20 strict runs.
 
     Args:
         model: an ONNX model as `convert` takes it.
@@ -128,7 +128,7 @@ def _searched(bench: Bench, tolerance: float, output: PathLike | None, sensitivi
     return replace(found, output=os.fspath(output))
 
 
-def _tuning(bench: Bench, search: PromotionSearch, best: Point | None, tolerance: float) -> Tuning:
+def _tuning(bench: Bench, search: ConfirmedSearch, best: Point | None, tolerance: float) -> Tuning:
     def candidate(point: Point) -> Candidate:
         return Candidate(
             point.step, point.error, point.nodes, point.bytes, len(point.promoted), point.products, point is best

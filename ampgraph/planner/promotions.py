@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..core.node_names import pattern_for
 from ..core.plan import Plan
-from ..core.sites import Site
 from ..oplists.traits import has
 from .costs import Costs, CutTask
 from .decisions import Decisions
@@ -20,20 +18,19 @@ HEAVY = 8
 """What a byte of a product in float32 counts, beside one of anything else: where it pays to be low, products run on
 units that take float32 at an eighth of the rate or less, and the others wait for memory alone."""
 
-Place = tuple[str, ...]  # a value of the main graph, or of a node in a function's body
+Place = tuple[str, ...]  # a value, or a node in a function and a value of it
 
 
 @dataclass(frozen=True)
 class Promotion:
     """Nodes that one decision holds. ``cost`` is in bytes, those of products `HEAVY` times; ``writes``: (scope, value);
-    ``makes``: the same as places; ``around``: what the control-flow nodes write that hold them; ``kinds``: the nodes'.
+    ``makes``: the same as places; ``kinds``: the nodes'.
     """
 
     patterns: tuple[str, ...]
     cost: int
     writes: frozenset[tuple[str, str]]
     makes: frozenset[Place] = field(default_factory=frozenset)
-    around: frozenset[Place] = field(default_factory=frozenset)
     kinds: tuple[str, ...] = ()
     bytes: int = 0
 
@@ -57,29 +54,11 @@ def find_groups(task: CutTask) -> list[Promotion]:
             continue
         writes = frozenset(key for op in ops for key in _written(flow, op))
         makes = frozenset(place for op in ops for place in _places(flow, op))
-        around = frozenset(place for op in ops for holder in _holders(flow, op) for place in _places(flow, holder))
         sizes = [op_bytes(flow, costs, op) for op in ops]
         cost = sum(size * _weight(op) for size, op in zip(sizes, ops, strict=True))
         kinds = tuple(op.role for op in ops)
-        groups.append(Promotion(patterns, cost, writes, makes, around - makes, kinds, sum(sizes)))
+        groups.append(Promotion(patterns, cost, writes, makes, kinds, sum(sizes)))
     return groups
-
-
-def share_out(groups: Sequence[Promotion], sites: Iterable[Site], found: Mapping[str, float]) -> list[float]:
-    """What was found for each group, of values as the inlined model names them. Of a control-flow node all groups
-    inside have a part."""
-    totals: dict[Place, float] = {}
-    for site in sites:
-        for name, written in zip(site.outputs, site.written, strict=True):
-            if name in found:
-                place = (name,) if not site.scope else (site.node, written)
-                totals[place] = totals.get(place, 0.0) + found[name]
-    inside = Counter(place for group in groups for place in group.around)
-    return [
-        sum(totals.get(place, 0.0) for place in sorted(group.makes))
-        + sum(totals.get(place, 0.0) / inside[place] for place in sorted(group.around))
-        for group in groups
-    ]
 
 
 def low_values(plan: Plan, flow: Dataflow) -> set[tuple[str, str]]:
@@ -139,15 +118,7 @@ def _written(flow: Dataflow, op: Op) -> Iterable[tuple[str, str]]:
 def _places(flow: Dataflow, op: Op) -> list[Place]:
     names = [flow.values[v].name for v in op.outputs if v != NONE]
     kind = flow.scopes[op.scope].kind
-    return [(name,) if kind == "main" else (op.name, name) for name in names if kind != "body"]
-
-
-def _holders(flow: Dataflow, op: Op) -> Iterable[Op]:
-    """The control-flow nodes around an operator."""
-    scope = flow.scopes[op.scope]
-    while scope.kind == "body":
-        yield flow.ops[scope.op]
-        scope = flow.scopes[scope.parent]
+    return [(op.name, name) if kind == "function" else (name,) for name in names]
 
 
 def _components(flow: Dataflow, decisions: Decisions) -> list[list[Op]]:

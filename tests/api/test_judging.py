@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from ampgraph.api.judging import Watched, judged, unsure
+from ampgraph.api.judging import judged, unsure
 from ampgraph.numerics.metrics.agreement import Agreement, Apart
 from ampgraph.numerics.metrics.vanishing import vanishing
 
 
 def watched(errors, sizes=None):
-    found = Watched(Agreement("y"))
+    found = Agreement("y")
     for error, size in zip(errors, sizes or [1.0] * len(errors), strict=True):
         astray = int(math.isinf(error))
         off = 0.0 if astray else error * size
@@ -66,7 +66,7 @@ def test_more_samples_are_wanted_where_the_first_come_close():
 
 
 def test_an_output_that_says_nothing_is_not_judged():
-    mute = Watched(Agreement("m"))
+    mute = Agreement("m")
     for _ in range(3):
         mute.add(Apart(math.inf, 0.0, silent=True, floating=True))
     assert judged([mute, watched([1e-3] * 3)], 1e-2, generated=True).outcome == "ok"
@@ -85,6 +85,5 @@ def test_an_output_that_says_nothing_is_not_judged():
 def test_an_output_that_float16_does_not_reach(errors, sizes, said):
     seen = [watched(errors, sizes)]
     assert judged(seen, 1e-2, generated=True).outcome == "ok"  # the floor says so
-    outputs = [one.agreement for one in seen]
-    assert said in vanishing(outputs, {}) and bool(said) == bool(vanishing(outputs, {}))
-    assert not vanishing(outputs, {"y": "probabilities"})  # probabilities may be as near to zero as they like
+    assert said in vanishing(seen, {}) and bool(said) == bool(vanishing(seen, {}))
+    assert not vanishing(seen, {"y": "probabilities"})  # probabilities may be as near to zero as they like

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ampgraph
 from ampgraph import AmpError
+from ampgraph.api import bench
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
@@ -68,19 +69,17 @@ def counting(kind, opened):
 
 
 @pytest.mark.slow
-def test_a_model_of_400_nodes_takes_20_strict_runs(monkeypatch):
-    """Counted from outside: each candidate opens one session and each measuring pass one."""
+def test_a_model_of_400_nodes_takes_few_strict_runs(monkeypatch):
+    """Counted from outside: each candidate opens one session, and one is opened whose nodes are switched."""
     opened: list[str] = []
-    sessions = (("strict.session", "StrictSession"), ("tune.shadow", "LocalErrors"), ("tune.shadow", "GrownErrors"))
-    for module, name in sessions:
-        home = __import__(f"ampgraph.numerics.{module}", fromlist=[name])
-        monkeypatch.setattr(home, name, counting(getattr(home, name), opened))
+    for name in ("StrictSession", "SwitchedSession"):
+        monkeypatch.setattr(bench, name, counting(getattr(bench, name), opened))
     hard = HARD_MODELS["llama"]
     model, feeds = hard.build(), hard.feeds(2)
     found = tuning.tune(model, data=feeds, tolerance=4.5e-4)
     assert len(model.graph.node) >= 390 and found.met
-    assert found.runs == len(opened) - 2 <= BUDGET  # two are the reference's: what is right, and how sensitive it is
-    assert opened.count("LocalErrors") == opened.count("GrownErrors") == 1
+    assert found.runs == len(opened) - 3 <= 8  # two are the reference's: what is right, and how sensitive it is
+    assert opened.count("SwitchedSession") == 1
     start, whole = found.candidates[0], found.candidates[1]
     chosen = next(c for c in found.candidates if c.chosen)
     assert start.error > 4.5e-4 >= chosen.error and whole.error == 0
@@ -124,7 +123,7 @@ def test_bfloat16_and_another_level():
 def test_what_the_user_asked_for_is_kept():
     _, _, found = tuned("lstm", tolerance=3e-4, low=["op:LSTM"], fp32=["forecast*"])
     assert not found.met and found.plan is None and found.patterns == ()
-    assert found.error > 3e-4 and found.runs == 3
+    assert found.error > 3e-4 and found.runs == 2
 
 
 @pytest.mark.slow

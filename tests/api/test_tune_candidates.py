@@ -32,7 +32,7 @@ def search(squares: Sequence[float], costs: Sequence[int], tolerance: float, **m
         left = sum(square for i, square in enumerate(squares) if i not in promoted)
         return Point(step, promoted, math.sqrt(left), len(promoted), sum(costs[i] for i in promoted))
 
-    return PromotionSearch(costs, tolerance, evaluate, list, lambda promoted: squares, **more)
+    return PromotionSearch(costs, tolerance, evaluate, measure=lambda promoted: squares, **more)
 
 
 PRODUCTS = 30
@@ -93,7 +93,6 @@ def test_roundings_that_add_up_cost_no_products() -> None:
     found = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
     chosen = next(c for c in found.candidates if c.chosen)
     assert found.met and chosen.products == 0 and chosen.nodes > 0 and found.runs <= BUDGET
-    assert any(c.step == "what O1 keeps" for c in found.candidates)
     again = ampgraph.tune(model, data=samples(), tolerance=0.85 * start)
     assert again.to_dict() == found.to_dict()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampgraph.numerics.metrics.agreement import Agreement, apart
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
 
 pytest.importorskip("onnxruntime")
 
@@ -67,8 +67,8 @@ def test_rows_without_an_argmax_are_counted_out() -> None:
 
 
 def test_quantiles_and_the_tolerance() -> None:
-    output = Agreement("y", [i / 100 for i in range(1, 11)])
+    output = Agreement("y", [Apart(i / 100, 0.0) for i in range(1, 11)])
     assert (output.median, output.p90, output.worst) == (0.05, 0.09, 0.1)
     assert output.within(0.09) and not output.within(0.08)
-    output.astray = 1
+    output.add(Apart(0.0, 0.0, astray=1))
     assert not output.within(1.0)

@@ -11,7 +11,7 @@ from onnx import ModelProto, numpy_helper
 import ampgraph
 from ampgraph.numerics.metrics.agreement import apart
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.tune.shadow import GrownErrors, LocalErrors
+from ampgraph.numerics.trace.switched import SwitchedSession
 from onnx_text import parse
 from planner.form_models import attention
 from planner.support import decisions
@@ -97,8 +97,9 @@ def test_it_is_said_and_can_be_switched_off() -> None:
 def test_what_hides_is_no_error(form: str) -> None:
     source, given = model(FORMS[form]), feeds([1, 1, 0, 0, 1, 0, 0, 0])
     low = ampgraph.convert(source, "O2", check="off")
-    for found in (LocalErrors(source, low).run(given), GrownErrors(source, low).run(given)):
-        assert {"s", "a", "p"} <= set(found) and max(found.values()) < 4e-3
+    session, expected = SwitchedSession(source, low), StrictSession(source).run(given)["y"]
+    for units in ([], *([unit] for unit in range(len(session.units))), range(len(session.units))):
+        assert apart(expected, session.run(given, units)["y"]).error < 4e-3
 
 
 @pytest.mark.parametrize("form", LEFT)

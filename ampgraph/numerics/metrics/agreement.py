@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.json_types import JsonObject
-from .judged import Judged, Scores, quantile, scale_of
+from .judged import SCALE_SHARE, Judged, Scores, quantile, scale_of
 
 # Of an output's root mean square: float16's step at one. Smaller outputs are probabilities near zero or differences of
 # numbers around one, and are not known better than that: a change in their own digits is no error of the model.
@@ -132,52 +132,74 @@ def _argmax(want: Array, got: Array) -> tuple[int, int] | None:
 
 @dataclass
 class Agreement:
-    """One output over all samples. ``errors`` are relative L2, ``judged`` what a metric says where one was asked for.
+    """One output over all samples: what was seen of each, and what a metric says where one was asked for.
 
-    ``sizes``: of each sample with numbers, the root mean squares of the difference and of the reference.
-    ``silent``: samples in which the reference has nothing finite; quantiles are over the others. ``counts``: whether
-    the metric is about it.
+    ``counts``: whether the metric is about it; ``over_all``: whether the mean over the samples is judged; ``compared``:
+    finite elements, ``astray``: those that are not finite on one side alone.
     """
 
     name: str
-    errors: list[float] = field(default_factory=list)
-    sizes: list[tuple[float, float]] = field(default_factory=list)
-    max_abs: float = 0.0
-    cosine: float | None = None  # the smallest
-    same_argmax: tuple[int, int] | None = None
+    parts: list[Apart] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    counts: bool = True
+    over_all: bool = False
+    compared: int = 0
     infinite: int = 0
     nan: int = 0
     astray: int = 0
-    reason: str = ""
-    compared: int = 0
-    silent: set[int] = field(default_factory=set)
     floating: bool = False
-    judged: list[Judged] = field(default_factory=list)
-    counts: bool = True
-    over_all: bool = False  # the mean over the samples is judged
 
     def add(self, found: Apart, judged: Judged | None = None) -> None:
         """Takes in another sample, and what a metric says of it."""
-        if judged is not None:
-            self.judged.append(judged)
-        if found.silent:
-            self.silent.add(len(self.errors))
-        self.errors.append(found.error)
-        if found.size and math.isfinite(found.error):
-            self.sizes.append((found.off, found.size))
+        self.parts.append(found)
         self.compared += found.compared
-        self.max_abs = max(self.max_abs, found.max_abs)
-        if found.cosine is not None:
-            self.cosine = found.cosine if self.cosine is None else min(self.cosine, found.cosine)
-        if found.same_argmax is not None:
-            same, rows = self.same_argmax or (0, 0)
-            self.same_argmax = same + found.same_argmax[0], rows + found.same_argmax[1]
         self.infinite += found.infinite
         self.nan += found.nan
         self.astray += found.astray
-        if judged is None or not math.isfinite(judged.off):
-            self.reason = self.reason or found.reason
-        self.floating = self.floating or found.floating
+        self.floating |= found.floating
+        if judged is not None:
+            self.judged.append(judged)
+
+    @property
+    def errors(self) -> list[float]:
+        """Relative L2 of each sample."""
+        return [part.error for part in self.parts]
+
+    @property
+    def sizes(self) -> list[tuple[float, float]]:
+        """Root mean squares of the difference and of the reference, of each sample with numbers."""
+        return [(part.off, part.size) for part in self.parts if part.size and math.isfinite(part.error)]
+
+    @property
+    def silent(self) -> set[int]:
+        """Samples in which the reference has nothing finite; quantiles are over the others."""
+        return {i for i, part in enumerate(self.parts) if part.silent}
+
+    @property
+    def mute(self) -> bool:
+        """Whether the reference gives nothing finite in any sample."""
+        return not self.compared and len(self.silent) == len(self.parts)
+
+    @property
+    def reason(self) -> str:
+        """Why something could not be compared, unless the metric could."""
+        known = [bool(judged) and math.isfinite(judged.off) for judged in self.judged] or [False] * len(self.parts)
+        return next((p.reason for p, told in zip(self.parts, known, strict=True) if p.reason and not told), "")
+
+    @property
+    def max_abs(self) -> float:
+        return max((part.max_abs for part in self.parts), default=0.0)
+
+    @property
+    def cosine(self) -> float | None:
+        """The smallest."""
+        return min((part.cosine for part in self.parts if part.cosine is not None), default=None)
+
+    @property
+    def same_argmax(self) -> tuple[int, int] | None:
+        """Rows whose largest element is at the same place, of how many."""
+        known = [part.same_argmax for part in self.parts if part.same_argmax is not None]
+        return (sum(same for same, _ in known), sum(rows for _, rows in known)) if known else None
 
     def quantile(self, share: float) -> float:
         """An error that occurred: of 8 samples the 90th percentile is the eighth."""
@@ -185,14 +207,27 @@ class Agreement:
 
     def _heard(self, errors: list[float]) -> list[float]:
         """Those of samples whose reference says something, all if none does."""
-        return [error for i, error in enumerate(errors) if i not in self.silent] or errors
+        silent = self.silent
+        return [error for i, error in enumerate(errors) if i not in silent] or errors
+
+    @property
+    def scaled_errors(self) -> list[float]:
+        """Of each sample that says something: an output that nearly vanishes in one sample is measured against a share
+        of its size over all of them."""
+        heard = [part for part in self.parts if not part.silent or part.astray]
+        least = max(FLOOR, SCALE_SHARE * scale_of(part.size for part in heard if part.compared))
+        return [
+            part.off / max(part.size, least) if part.size and math.isfinite(part.error) else part.error
+            for part in heard
+        ]
 
     @property
     def judged_errors(self) -> list[float]:
         """What each sample's error is by the metric, relative L2 where none was asked for."""
         if not self.judged:
             return self.errors
-        scale = scale_of(j.size for i, j in enumerate(self.judged) if i not in self.silent)
+        silent = self.silent
+        scale = scale_of(j.size for i, j in enumerate(self.judged) if i not in silent)
         return [judged.error(scale) for judged in self.judged]
 
     @property

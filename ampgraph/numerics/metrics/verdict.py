@@ -79,6 +79,12 @@ class Judge:
         judged = self.metric.judge(expected, outputs)
         return max(found.error(scale_of(self._sizes.get(name, ()))) for name, found in judged.items())
 
+    def distance(self, sample: int, outputs: Feeds) -> float:
+        """How far the worst output is from the reference's by relative L2, whatever the metric: a share of places says
+        nothing of small errors."""
+        found = [apart(_read(self._expected[sample][name]), outputs[name]) for name in self.outputs]
+        return max((math.inf if each.astray else each.error for each in found), default=0.0)
+
     def over_samples(self, errors: Sequence[float]) -> float:
         """Infinite if any sample's is; else the mean for shares, an error at the 90th percentile for the others."""
         if not np.isfinite(errors).all():

@@ -31,6 +31,7 @@ class SwitchedSession:
 
     Attributes:
         units: the nodes that can be switched, in the order of the file.
+        types: of its inputs, by name, as the low model declares them.
     """
 
     def __init__(self, reference: Model | Graph, low: Model | Graph) -> None:
@@ -43,7 +44,7 @@ class SwitchedSession:
             flow = graph.dataflow()
             if flow.opset < EARLIEST:
                 raise AmpError("AMP208", f"opset {flow.opset} has no Where", hint="convert with a newer --opset")
-            self._low = {flow.values[v].name for v in flow.scopes[0].inputs if flow.values[v].dtype in LOW}
+            self.types = {flow.values[v].name: flow.values[v].dtype for v in flow.scopes[0].inputs}
             self.units = graph.switched(given, functools.partial(rewrite, keep_border=False))
             self._names = [value.name for value in graph.declared()[1]]
             content, options = graph.content(), cpu_options(graph.folder())
@@ -56,7 +57,7 @@ class SwitchedSession:
         """The outputs where only some units are low. Raises AmpError AMP504."""
         switches = np.zeros(len(self.units), bool)
         switches[list(low)] = True
-        fed = {n: np.asarray(v).astype(np.float32) if n in self._low else v for n, v in feeds.items()}
+        fed = {n: np.asarray(v).astype(np.float32) if self.types.get(n) in LOW else v for n, v in feeds.items()}
         fed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in fed.items()}
         try:
             found = self._session.run(self._names, {**fed, SWITCHES: switches})

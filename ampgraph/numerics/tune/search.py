@@ -1,4 +1,7 @@
-"""The search behind `tune`: which groups to promote, in few strict runs. It knows nothing of models."""
+"""The search behind `tune`: which groups to promote. It knows nothing of models.
+
+Runs of one model in which only some groups are low predict what a conversion leaves; few conversions confirm it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-BUDGET = 20  # strict runs, measuring passes among them
+BUDGET = 20  # strict runs of candidates
 BISECTIONS = 8
 CLOSE = 16  # bisection ends within a sixteenth of the size
 SLACKS = (0.9, 0.45)  # of the tolerance: what a set of kinds is to leave by the measured sums, which are estimates
 KINDS = 4  # named in a step
+NEARLY = 0.8  # of the tolerance: a candidate that leaves so much is lean enough
+AIM = 0.97  # of the tolerance, for the next prediction
+LEAST, MOST = 0.3, 2.0  # by which an aim is moved at once
 
 
 @dataclass(frozen=True)
@@ -33,51 +39,20 @@ class Point:
 
 
 @dataclass
-class PromotionSearch:
-    """``costs`` are the groups' own. ``evaluate(groups, step)`` runs a candidate; ``overflowing()`` gives the groups
-    in which a node overflows or makes a NaN, in one run; ``measure(promoted)`` gives what each group contributes to the
-    squared error, in one run of that candidate. ``kinds`` are the groups' operators, ``others`` sets of groups that are
-    tried as well, each with a name.
+class Tried:
+    """Candidates that were run. ``evaluate(groups, step)`` runs one.
 
     Attributes:
         points: all that was run, in order.
-        runs: how many strict runs.
+        runs: how many runs.
     """
 
     costs: Sequence[int]
     tolerance: float
     evaluate: Callable[[frozenset[int], str], Point]
-    overflowing: Callable[[], Iterable[int]]
-    measure: Callable[[frozenset[int]], Sequence[float]]
-    kinds: Sequence[str] = ()
-    others: Mapping[str, frozenset[int]] = field(default_factory=dict)
     budget: int = BUDGET
-    weights: Sequence[float] = ()
     points: list[Point] = field(default_factory=list)
     runs: int = 0
-
-    def run(self) -> Point | None:
-        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
-        start = self._try([], "the level's plan")
-        if self._meets(start):
-            return start
-        if not self.costs:
-            return None
-        self.runs += 1
-        forced = sorted(self.overflowing())
-        base = self._try(forced, f"what overflows: {len(forced)}") if forced else start
-        self.weights = [0.0] * len(self.costs)
-        if not self._meets(base):
-            whole = self._try(range(len(self.costs)), "all in float32")
-            if not self._meets(whole):
-                return None
-            self.runs += 1
-            self.weights = self.measure(base.promoted)
-            self._alternatives(base)
-            rest = [i for i in range(len(self.costs)) if i not in base.promoted]
-            self._bisect(forced, sorted(rest, key=lambda i: -self.weights[i]), base, whole)
-        self._demote()
-        return self.best()
 
     def best(self) -> Point | None:
         """Of the candidates that meet the tolerance the one with the fewest float32 bytes."""
@@ -102,6 +77,82 @@ class PromotionSearch:
             known = self.evaluate(chosen, step)
             self.points.append(known)
         return known
+
+
+@dataclass
+class ConfirmedSearch(Tried):
+    """A search that is led by predictions: ``predict(aim)`` gives the groups that are to leave an error of ``aim``,
+    which a run confirms, or which is asked again by what that run has left. ``costs`` are the groups' own."""
+
+    predict: Callable[[float], frozenset[int]] = lambda aim: frozenset()
+
+    def run(self) -> Point | None:
+        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
+        if self._meets(self._try([], "the level's plan")):
+            return self.best()
+        if not self.costs or not self._meets(self._try(range(len(self.costs)), "all in float32")):
+            return None
+        aim = self.tolerance
+        while self.runs < self.budget:
+            number = self.runs
+            point = self._try(self.predict(aim), f"what is to leave {aim:.3g}")
+            if number == self.runs or (self._meets(point) and point.error > NEARLY * self.tolerance):
+                break
+            aim *= min(max(AIM * self.tolerance / point.error, LEAST), MOST) if point.error else MOST
+        return self.best()
+
+
+@dataclass
+class PromotionSearch(Tried):
+    """``measure(promoted)`` gives what each group contributes to the squared error of a candidate, infinite where a
+    node overflows or makes a NaN. ``kinds`` are the groups' operators, ``others`` sets of groups that are tried too.
+
+    Attributes:
+        forced: groups that overflow.
+        weights: what each group contributes, those having been promoted that overflow.
+    """
+
+    measure: Callable[[frozenset[int]], Sequence[float]] = lambda promoted: ()
+    kinds: Sequence[str] = ()
+    others: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    forced: frozenset[int] = frozenset()
+    weights: Sequence[float] = ()
+
+    def run(self) -> Point | None:
+        """The smallest candidate found that meets the tolerance; None where even all groups in float32 do not."""
+        start = self._try([], "the level's plan")
+        if self._meets(start):
+            return start
+        if not self.costs:
+            return None
+        self.weights = [0.0] * len(self.costs)
+        base = self._finite(start)
+        if not self._meets(base):
+            whole = self._try(range(len(self.costs)), "all in float32")
+            if not self._meets(whole):
+                return None
+            if math.isfinite(base.error):
+                self._weigh(base)
+            self._alternatives(base)
+            rest = [i for i in range(len(self.costs)) if i not in base.promoted]
+            self._bisect(sorted(base.promoted), sorted(rest, key=lambda i: -self.weights[i]), base, whole)
+        self._demote()
+        return self.best()
+
+    def _weigh(self, point: Point) -> None:
+        self.runs += 1
+        self.weights = self.measure(point.promoted)
+
+    def _finite(self, point: Point) -> Point:
+        """The candidate with what overflows promoted, sample by sample."""
+        while not math.isfinite(point.error) and self.runs < self.budget - BISECTIONS:
+            self._weigh(point)
+            found = {i for i, weight in enumerate(self.weights) if math.isinf(weight)} - self.forced
+            if not found:
+                break
+            self.forced |= found
+            point = self._try(self.forced, f"what overflows: {len(self.forced)}")
+        return point
 
     # -- sets with a name ---------------------------------------------------------------------------------------------
 
