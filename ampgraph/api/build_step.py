@@ -22,8 +22,8 @@ from ..training.forward.read import read_forward
 from ..training.step.flat_update import Together
 from ..training.step.gradient_graph import GradientGraph, begin
 from ..training.step.groups import Groups, groups_of
+from ..training.step.loss import loss_terms, spelled
 from ..training.step.loss_scale import DynamicLossScale, LossScale, StaticLossScale, parse_loss_scale
-from ..training.step.loss_terms import loss_terms, spelled
 from ..training.step.optimizers import Optimizer
 from ..training.step.penalty import GradientPenalty, as_penalty
 from ..training.step.training_step import TrainingStep

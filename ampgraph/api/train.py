@@ -20,9 +20,9 @@ from ..report.step_log import EventLog, StepLog, StepRow, check_events, check_lo
 from ..report.training import closing_lines, history_dict
 from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
-from ..training.run.group_rates import Given, scheduled
 from ..training.run.normalized import normalized
 from ..training.run.parallel.alone import ALONE, Ranks, launched
+from ..training.run.schedules import Given, scheduled
 from .kinds import PathLike
 from .pictures import refuse_page
 

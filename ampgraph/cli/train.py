@@ -209,7 +209,8 @@ def build_step(
         from ..formats.onnx.graph import OnnxGraph
         from ..report.training import describe_step, step_lines
         from ..training.forward.exported_backward import parse_gradients
-        from ..training.step import groups, loss_terms
+        from ..training.step import groups
+        from ..training.step.loss import parse_losses
 
     with progress() as bar, faults_reported(model):
         bar.stage("reading")
@@ -217,7 +218,7 @@ def build_step(
             refuse_overwriting(OnnxGraph.load(model), Path(output), [Path(model)], "-o")
         bar.stage("building the step")
         step = build_training_step(
-            model, loss=loss_terms.parse_losses(loss or ()), optimizer=groups.group_words(optimizer),
+            model, loss=parse_losses(loss or ()), optimizer=groups.group_words(optimizer),
             recipe=recipe_of(None, fields), loss_scale=DEFAULT if loss_scale is None else loss_scale,
             clip_norm=clip_norm, clip_value=clip_value, ema=ema, penalty=penalty, freeze=freeze or (),
             gradients=parse_gradients(gradient or ()), seed=seed_input, batch=batch,
@@ -273,7 +274,7 @@ def train(
         from ..api.train import train as run
         from ..api.train import trained_lines
         from ..report.training import epoch_line
-        from ..training.run.group_rates import parse_schedules
+        from ..training.run.schedules import parse_schedules
 
     with progress() as bar, _reports_where_it_stopped(checkpoint):
         bar.stage("training")

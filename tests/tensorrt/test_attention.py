@@ -34,11 +34,13 @@ def made(level: str, dtype: str, target: str = "tensorrt", fp32: tuple[str, ...]
     return ampgraph.convert(model, level, dtype=dtype, target=target, fp32=list(fp32), check="off")
 
 
+@pytest.mark.slow
 def test_each_way_is_one_kernel(trt_python: str) -> None:
     for way, answer in zip(WAYS, build_all([BuildJob(made(*way)) for way in WAYS], python=trt_python), strict=True):
         assert answer.ok and answer.engine is not None and answer.engine.attentions == 1, way
 
 
+@pytest.mark.slow
 def test_what_the_builder_dies_of_is_not_written(trt_python: str) -> None:
     """Softmax, IsNaN and Where in float32 before a low product: the user's patterns do not lead there."""
     jobs = [BuildJob(made(level, dtype, fp32=FP32)) for level, dtype in WAYS]

@@ -25,6 +25,7 @@ LOW_NET = """g (float[1,1,8,8] x, float[1,8,8,2] grid) => (float[1,4,8,8] y) {
     a = Conv (x, w)  s = GridSample (a, grid)  y = Conv (s, v) }"""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_share_of_the_table_is_what_tensorrt_says(trt_python: str) -> None:
     """The whole: benchmarks/tensorrt/kernel_table.py --check."""

@@ -22,6 +22,7 @@ FORMS = (
 """What was refused once, or is low at any level: parts of names."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_nothing_is_refused(trt_python: str) -> None:
     """The whole: benchmarks/tensorrt/node_suite.py."""

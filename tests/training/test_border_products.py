@@ -10,7 +10,7 @@ import pytest
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.forward.read import infer
-from ampgraph.training.step import border_products, gradient_graph
+from ampgraph.training.step import gradient_graph, planner_marks
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 
@@ -110,4 +110,4 @@ def test_multiplications(text, arrays, count):
     model = ir.from_proto(parse(f"g (float[2,4,5,5] x) => (float[N,C,H,W] y) {{ {text} }}", given, opset=20))
     infer(model)
     [node] = model.graph
-    assert border_products._multiplications(node) == count
+    assert planner_marks._multiplications(node) == count

@@ -5,8 +5,7 @@ import pytest
 
 from ampgraph import AmpError
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.run.group_rates import described_all, parse_schedules, stretches
-from ampgraph.training.run.schedules import rates
+from ampgraph.training.run.schedules import described_all, parse_schedules, rates, stretches
 from ampgraph.training.run.trainer import Trainer
 from training.small_steps import batches, regression
 

@@ -9,7 +9,7 @@ from ampgraph import AmpError
 from ampgraph.api.build_step import build_training_step
 from ampgraph.report.training import epoch_line
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.loss_terms import loss_terms, parse_losses
+from ampgraph.training.step.loss import loss_terms, parse_losses
 from ampgraph.training.step.training_step import TrainingStep
 from onnx_text import parse
 from training.small_steps import INPUTS, WEIGHTS, batches, weights

@@ -153,7 +153,7 @@ WRONG = {
     "too great": (lambda b: b.update(labels=b["labels"] + 1), "label 3 at"),
     "negative": (lambda b: b.update(labels=b["labels"] - 1), "label -1 at"),
     "floats": (lambda b: b.update(labels=b["labels"].astype(np.float32)), "float32 was fed"),
-    "no array": (lambda b: b.update(x=[[1], [2, 3]]), "no array"),
+    "no array": (lambda b: b.update(x=[[1], [2, 3]]), "not an array"),
     "nothing": (lambda b: b.update(x=b["x"][:0], labels=b["labels"][:0]), "is empty"),
 }
 

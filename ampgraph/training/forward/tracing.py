@@ -18,8 +18,8 @@ def traced_ways(torch: ModuleType) -> Iterator[None]:
     """Inside, nn.Transformer does not look whether a mask is causal, which only chooses a kernel; the power iterations
     of spectral_norm see a weight that is detached, as under their torch.no_grad(); and cdist and ctc_loss, whose own
     kernels ask for sizes, are written in other operators."""
-    from .decompositions.distances import distances
     from .decompositions.losses import aligned
+    from .decompositions.table import distances
 
     norm = torch.nn.utils.parametrizations._SpectralNorm
     ways = [

@@ -26,8 +26,7 @@ from ...runtime.mindir_ports import MindirPorts, read_ports
 from ...runtime.ports import Port
 from ..run import checkpoint as files
 from ..run.dataset import TrainingData
-from ..run.group_rates import Tables
-from ..run.schedules import table_of
+from ..run.schedules import Tables, table_of
 from ..run.step_inputs import StepInputs
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
 from ...runtime.data import cannot_read
-from .mapped_arrays import mapped_idx, mapped_npy, mapped_npz, opened
+from .dataset import mapped_idx, mapped_npy, mapped_npz, opened
 
 IDX = re.compile(r"[-._]idx\d?([-._]ubyte)?$")
 LARGE = 1 << 26  # bytes of an .npz file that is mapped

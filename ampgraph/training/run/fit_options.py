@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ...core.errors import AmpError, is_whole, nearest
-from .group_rates import Given
+from .schedules import Given
 
 LAST = ("drop", "keep", "pad")
 

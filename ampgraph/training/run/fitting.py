@@ -24,12 +24,12 @@ from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout
 from . import checkpoint as files
-from .checkpoint_folder import claim
+from .checkpoint import claim
 from .dataset import TrainingData
 from .fit_options import FitOptions
-from .group_rates import Tables, after, described_all, scheduled, stretches
 from .last_batch import last_batches, padded
 from .parallel.alone import ALONE, Ranks
+from .schedules import Tables, after, described_all, scheduled, stretches
 from .step_inputs import StepInputs
 
 FILE = "checkpoint.safetensors"

@@ -23,11 +23,11 @@ from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
 from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
-from .group_rates import Given, state_of
 from .parallel.alone import ALONE
 from .parallel.opening import open_binding
 from .parallel.options import ParallelOptions
 from .parallel.torch_group import AUTO
+from .schedules import Given, state_of
 from .sharing import SharedBinding, joined
 from .step_inputs import StepInputs
 

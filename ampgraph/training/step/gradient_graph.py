@@ -31,7 +31,6 @@ from ..forward.read import infer
 from ..forward.sync_norms import refuse_synchronised
 from ..gradients.builder import Builder
 from ..gradients.driver import differentiate
-from .border_products import hold_border_products
 from .flat_update import Together, parts_of
 from .groups import Groups, ParameterGroup, distinct
 from .loss import LOSSES, add_loss, as_scalar, weighted
@@ -40,7 +39,7 @@ from .norms_together import run_norms_together
 from .packed_forward import FORWARD, keep_originals, originals, pack
 from .penalty import GradientPenalty
 from .penalty_graph import PenaltyBuilder
-from .planner_marks import hold_norms, hold_seed, mark_branches
+from .planner_marks import hold_border_products, hold_norms, hold_seed, mark_branches
 from .running_state import RunningMove, running_moves, told_by_gradients
 from .state_tensors import COUNTER, GIVEN, PARAMETER, RUNNING, StateBuilder
 from .training_step import KEY, StepLayout, TrainingStep

@@ -43,17 +43,16 @@ class ScaleRule:
     patience: int | None = None
 
 
-WIDE: dict[str, Any] = {"number": "float64", "product": "float64"}
-FIRST = 2.0**24
+WIDE, FIRST = "float64", 2.0**24
 RULES = {
-    "pytorch": ScaleRule(product="float64", finite_only=True, one_factor=False),  # torch.amp.GradScaler
-    "apex": ScaleRule(**WIDE, cap=FIRST),  # apex.amp's LossScaler
-    "mxnet": ScaleRule(**WIDE, cap=FIRST, late=True),  # mxnet.contrib.amp's LossScaler
+    "pytorch": ScaleRule(product=WIDE, finite_only=True, one_factor=False),  # torch.amp.GradScaler
+    "apex": ScaleRule(WIDE, WIDE, cap=FIRST),  # apex.amp's LossScaler
+    "mxnet": ScaleRule(WIDE, WIDE, cap=FIRST, late=True),  # mxnet.contrib.amp's LossScaler
     "tensorflow": ScaleRule(divides=True, finite_only=True, init=32768.0, floor=1.0),  # Keras 2, tf_keras
     "keras": ScaleRule(init=32768.0),  # LossScaleOptimizer of Keras 3
     "mindspore": ScaleRule(divides=True, finite_only=True, init=FIRST, floor=1.0),  # amp.DynamicLossScaler
     "mindspore-cell": ScaleRule(init=FIRST, floor=1.0),  # nn.DynamicLossScaleUpdateCell
-    "mindspore-manager": ScaleRule(**WIDE, init=FIRST, floor=1.0, patience=1000),  # amp.DynamicLossScaleManager
+    "mindspore-manager": ScaleRule(WIDE, WIDE, init=FIRST, floor=1.0, patience=1000),  # amp.DynamicLossScaleManager
 }
 """Read from the sources of PyTorch 2.13, Apex (e13873deb), tf_keras 2.21, Keras 3, MXNet 1.9.1 and MindSpore 2.10, and
 compared with each of them by running. MindSpore's manager counts in Python's numbers: where a factor that is no

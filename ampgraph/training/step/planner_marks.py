@@ -1,15 +1,164 @@
-"""What the planner reads of a training graph: which nodes stay float32, and where branches are added."""
+"""What the planner is told of a training graph: which nodes stay float32, and where branches are added.
+
+Products at the border of a step that stay float32 where norms do: the last before the loss, the first of an input.
+
+What lies between two norms in float32 is low only inside, and so is what lies between one and the loss, or an input: a
+Cast goes in and one comes out, in the forward and in the backward. Where the products there are so few that this costs
+more than they would in float32, they stay. A part is what float values connect, without norms. Beside a norm that is
+one kernel of low data, its other nodes are left to the planner.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 
-from ...core.dataflow import BRANCHES, HELD
+from ...core.dataflow import BRANCHES, HELD, KEPT
 from ...formats.onnx.graph import OnnxGraph
+from ...formats.onnx.walk import captured
 from ...oplists.patterns import find_regions
 from ...oplists.traits import has
 from ..forward.read import FLOATS
 from ..gradients.rules.norms import KEEP
+from .vectors import LAUNCH, dims
+
+Value = ir.Value
+REASON = "a small product at the border: its Casts cost more than float32 does"
+FLOPS = 10  # that a device computes in float32 while it moves a byte; those of today 10 to 20
+PASSES = 3  # products of a product: the forward, and the gradients of both operands
+REST = 7 / 8  # of all multiplications are made in the low type at least
+
+
+@dataclass
+class _Part:
+    """``wide``, ``inputs``: Casts beside what is float32, and of inputs, that are not there if it is float32.
+    ``border``: whether it has the loss or an input. ``low``: whether there is a norm beside it that may be low."""
+
+    nodes: list[ir.Node] = field(default_factory=list)
+    wide: int = 0
+    inputs: int = 0
+    border: bool = False
+    low: bool = False
+    known: bool = True
+
+    @property
+    def saved(self) -> int:
+        """Casts. An input that goes on into a low norm is cast in any case."""
+        return self.wide + (0 if self.low else self.inputs)
+
+    @property
+    def products(self) -> list[ir.Node]:
+        return [node for node in self.nodes if has(node.op_type, "products")]
+
+    @property
+    def held(self) -> list[ir.Node]:
+        return self.products if self.low else self.nodes
+
+    @property
+    def multiplications(self) -> float:
+        return sum(map(_multiplications, self.products))
+
+    @property
+    def price(self) -> float:
+        """Bytes: those of the arithmetic, and two more for each number that is read or written, both ways."""
+        numbers = sum(_count(value) for node in self.nodes for value in _values(node))
+        return 2 * PASSES * self.multiplications / FLOPS + 4 * numbers
+
+
+def hold_border_products(graph: ir.Graph, loss: Value) -> None:
+    """Marks them, before the graph is differentiated: their gradients are held with them. Sizes must be known."""
+    parts = _Connected(graph).found(loss)
+    left = (1 - REST) * sum(number for one in parts if math.isfinite(number := one.multiplications))
+    for part in sorted((one for one in parts if one.border), key=lambda one: one.multiplications):
+        if part.known and 0 < part.multiplications <= left and part.price <= part.saved * LAUNCH:
+            left -= part.multiplications
+            for node in part.held:
+                node.meta[KEPT] = REASON
+
+
+class _Connected:
+    """Float values that nodes other than norms connect. What is stored connects nothing."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._same: dict[Value, Value] = {}
+        for node in graph:
+            values = _values(node)
+            for value in values:
+                self._same.setdefault(value, value)
+            if not _is_norm(node):
+                for value in values[1:]:
+                    self._same[self._root(value)] = self._root(values[0])
+
+    def _root(self, value: Value) -> Value:
+        while self._same[value] is not value:
+            self._same[value] = value = self._same[self._same[value]]
+        return value
+
+    def found(self, loss: Value) -> list[_Part]:
+        """All of them, in their order."""
+        parts: dict[Value, _Part] = {}
+        last = _computed_from(loss)
+        for value in self._same:
+            part = parts.setdefault(self._root(value), _Part())
+            around = [node for node in (value.producer(), *value.consumers()) if node is not None and _is_norm(node)]
+            part.low |= not all(map(_is_wide, around))
+            part.wide += 2 * any(map(_is_wide, around))
+            part.inputs += value.is_graph_input()
+            part.border |= value.is_graph_input() or value in last
+        for node in self.graph:
+            values = _values(node)
+            if values and not _is_norm(node):
+                part = parts[self._root(values[0])]
+                part.known &= not captured(node)
+                part.nodes.append(node)
+        return list(parts.values())
+
+
+def _computed_from(loss: Value) -> set[Value]:
+    """What a loss is computed from by nodes that are held in float32; itself too."""
+    found, waiting = {loss}, [loss]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is not None and _is_wide(node):
+            new = [value for value in _values(node) if value not in found]
+            found.update(new)
+            waiting += new
+    return found
+
+
+def _is_wide(node: ir.Node) -> bool:
+    return HELD in node.meta
+
+
+def _is_norm(node: ir.Node) -> bool:
+    return _is_wide(node) or has(node.op_type, "norms")
+
+
+def _values(node: ir.Node) -> list[Value]:
+    """Float values that a node and its bodies read, and that it writes."""
+    given = [value for value in (*node.inputs, *node.outputs, *captured(node)) if value is not None]
+    return [value for value in given if value.dtype in FLOATS and not value.is_initializer()]
+
+
+def _count(value: Value | None) -> float:
+    """Infinitely many where the shape is not known."""
+    sizes = None if value is None or value.shape is None else list(value.shape)
+    if sizes is None or not all(isinstance(size, int) for size in sizes):
+        return math.inf
+    return math.prod(int(str(size)) for size in sizes)
+
+
+def _multiplications(node: ir.Node) -> float:
+    """How many a product has; infinitely many where that is not known."""
+    data, operand, made = node.inputs[0], node.inputs[1], node.outputs[0]
+    if has(node.op_type, "biased"):  # each number of the result, or of the data, meets a row of the weights
+        rows = dims(operand)[0] if operand is not None and math.isfinite(_count(operand)) else 1
+        return _count(made if has(node.op_type, "channels_by_rows") else data) * _count(operand) / max(rows, 1)
+    known = has(node.op_type, "linear_in") and math.isfinite(_count(made)) and dims(made)
+    return _count(data) * dims(made)[-1] if known else math.inf
 
 
 def hold_norms(model: ir.Model) -> None:
