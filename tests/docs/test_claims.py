@@ -148,7 +148,7 @@ def test_a_claim_holds(page: str, sentence: str, holds: Callable[[], None]) -> N
 
 
 OTHERS = {  # options of other tools and of the project's own scripts, by the words beside them
-    "trtexec", "tensorboard", "precision_mode", "python -m", "strongly-typed", "onnxrt", "--write", "--table",
+    "trtexec", "tensorboard", "precision_mode", "python -m", "strongly-typed", "onnxrt", "--write", "--table", "--fp16",
 }  # fmt: skip
 
 
