@@ -185,7 +185,8 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def what_it_does(plan: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in plan.items() if key not in ("digest", "decisions", "notes", "reasons")}
+    words = ("ampgraph_plan", "digest", "decisions", "notes", "reasons")
+    rest = {key: value for key, value in plan.items() if key not in words and value != []}
     types = [row[:5] for row in plan["decisions"]]
     low = {(scope, index, kind) for scope, index, kind, _, dtype in types if dtype == plan["dtype"]}
     text = json.dumps([types, rest], sort_keys=True).encode()
