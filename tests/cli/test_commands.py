@@ -165,10 +165,10 @@ def test_inspect_without_onnxruntime_says_so(amp, folder, monkeypatch):
 def test_explain(amp, folder):
     source = folder / "digits_transformer.onnx"
     norm = next(n for n in onnx.load(source).graph.node if n.op_type == "LayerNormalization")
-    code, out, err = amp("explain", source, norm.name, "--target", "tensorrt")
+    code, out, err = amp("explain", source, norm.name, "--target", "cpu")
     assert (code, err) == (0, "")
     assert "is float32" in out and "ampgraph.toml:" in out and "kept" in out
-    assert amp("explain", source, norm.output[0], "--target", "tensorrt")[1] == out  # by its output's name
+    assert amp("explain", source, norm.output[0], "--target", "cpu")[1] == out  # by its output's name
     assert "left to the cut, as on cuda it computes in float32" in amp("explain", source, norm.name)[1]
     auto = json.loads(amp("explain", source, norm.name, "--level", "auto", "--json")[1])
     slot = auto["slots"][0]
