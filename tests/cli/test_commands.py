@@ -84,9 +84,7 @@ def test_operators_held_back_by_the_opset_are_named(amp, folder):
     assert "--opset auto finds" not in out
 
 
-@pytest.mark.parametrize(
-    ("options", "said"), [("", True), ("--dtype=bfloat16", False), ("--level=O0", False)]
-)
+@pytest.mark.parametrize(("options", "said"), [("", True), ("--dtype=bfloat16", False), ("--level=O0", False)])
 def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, said):
     source = folder / "digits_transformer.onnx"
     _, out, _ = amp("convert", source, "--target", "cpu", "--dry-run", *options.split())
