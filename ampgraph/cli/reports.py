@@ -75,30 +75,35 @@ def inspect(
 @recipe_options()
 def explain(
     model: ModelArgument,
+    fields: Given,
     node: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="NODE",
-            help="A node's or an output's name, or a pattern: a line each where it means several.",
+            metavar="[NODE]",
+            help="A node's or an output's name, or a pattern: a line each where it means several; all that is float32, "
+            "by reason, if not given.",
             autocompletion=completes("node"),
         ),
-    ],
-    fields: Given,
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why a node has its precision: list and line, guard and number, region, or costs.
 
     \b
+    ampgraph explain model.onnx
     ampgraph explain model.onnx /encoder/Add_3
     ampgraph explain model.onnx op:Softmax --level O1
     """
     with signals_wait():
         from ..api.explain import explain_all
-        from ..report.explain import explanation_lines
+        from ..report.explain import explanation_lines, float32_lines
 
     with progress() as bar:
-        found = explain_all(model, node, recipe=recipe_of(None, fields), progress=bar.part)
-    if as_json:
+        found = explain_all(model, node or "*", recipe=recipe_of(None, fields), progress=bar.part)
+    if node is None:
+        found = [one for one in found if one.held]
+        show_json([one.to_dict() for one in found]) if as_json else show(float32_lines(*found))
+    elif as_json:
         show_json(found[0].to_dict() if len(found) == 1 else [one.to_dict() for one in found])
     else:
         show(explanation_lines(*found))

@@ -85,6 +85,11 @@ class Explanation(Shown):
     slots: tuple[SlotReport, ...]
     facts: tuple[tuple[str, str], ...]
 
+    @property
+    def held(self) -> SlotReport | None:
+        """The first slot that is float32."""
+        return next((slot for slot in self.slots if slot.dtype == FLOAT32), None)
+
     def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return asdict(self)
@@ -245,9 +250,23 @@ def explanation_lines(*found: Explanation) -> list[str]:
     return [f"{name:{widths[0]}}  {dtype:{widths[1]}}  {why}".rstrip() for name, dtype, why in rows]
 
 
+def float32_lines(*found: Explanation) -> list[str]:
+    """What is float32, by rule and operator, the most first: how many, why the first of them is, and their names."""
+    groups: dict[tuple[str, str], list[Explanation]] = {}
+    for one in found:
+        if one.held:
+            groups.setdefault((one.held.rule, one.kind), []).append(one)
+    lines = []
+    for (_, kind), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        more = f" and {len(group) - EXAMPLES:,} more" if len(group) > EXAMPLES else ""
+        names = ", ".join(f"'{one.node}'" for one in group[:EXAMPLES])
+        lines += [f"{len(group):,} {kind} float32, {_short(group[0])}", f"    {names}{more}"]
+    return lines or ["nothing that could be low is float32"]
+
+
 def _short(found: Explanation) -> str:
     """Why, in a line: where slots differ, the first that is not low."""
-    held = next((slot for slot in found.slots if slot.dtype == FLOAT32), next(iter(found.slots), None))
+    held = found.held or next(iter(found.slots), None)
     return f"by {held.rule}: {held.reason}" if held else ""
 
 

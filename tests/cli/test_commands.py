@@ -66,6 +66,19 @@ def test_level_o0_copies_the_file(amp, folder):
     assert (folder / "digits_cnn.O0.onnx").read_bytes() == (folder / "digits_cnn.onnx").read_bytes()
 
 
+def test_explain_of_a_model_lists_what_is_float32_by_reason(amp, folder):
+    source = folder / "digits_transformer.onnx"
+    assert amp("explain", source)[1] == "nothing that could be low is float32\n"
+    code, out, _ = amp("explain", source, "--fp32", "op:LayerNormalization", "--fp32", "node_linear_13")
+    first, names, *_ = out.splitlines()
+    assert code == 0 and first.startswith("5 LayerNormalization float32, by user: ") and names.endswith("and 2 more")
+    assert "\n1 Gemm float32, by user: " in out and "\n    'node_linear_13'\n" in out
+    _, out, _ = amp("explain", source, "--fp32", "op:LayerNormalization", "--json")
+    found = json.loads(out)
+    assert [node["kind"] for node in found].count("LayerNormalization") == 5
+    assert all("float32" in [slot["dtype"] for slot in node["slots"]] for node in found)
+
+
 def test_a_plan_gives_the_same_bytes(amp, folder):
     source, plan = folder / "digits_transformer.onnx", folder / "plan.json"
     assert amp("convert", source, "--level", "auto", "--plan-out", plan)[0] == 0
