@@ -161,7 +161,7 @@ class Kernels:
     provider: str
     missing: str
     """An operator without a kernel in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts),
-    `schema` (where no type is known of it at all, the schema decides)."""
+    `schema` (where no type is known of it at all, the schema decides), `unasked` (the schema decides always)."""
     builder: str
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
@@ -219,9 +219,8 @@ class Kernels:
         types = self._types(kind, opset)
         if types is not None and (type_variable not in types or low in types[type_variable]):
             return True
-        if (self.missing == "schema" and types is None) or (
-            self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
-        ):
+        wrapped = self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
+        if wrapped or self.missing == "unasked" or (self.missing == "schema" and types is None):
             return None
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
