@@ -181,6 +181,8 @@ class Kernels:
     """By its Softmax."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
+    newest_opset: int = 0
+    """The newest opset to which a model is moved for it; 0: any."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -330,6 +332,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         refused=MappingProxyType(data.get("refused", {})),
         attention=MappingProxyType({kind: _attention(**row) for kind, row in data.get("attention", {}).items()}),
         raises_opset=frozenset(data.get("raises_opset", ())),
+        newest_opset=data.get("newest_opset", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
         fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),
