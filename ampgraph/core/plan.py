@@ -204,7 +204,7 @@ class Plan:
             )
             plan.check()
             return plan
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
                 "is not an ampgraph plan, or was edited into something else",
