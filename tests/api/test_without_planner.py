@@ -141,10 +141,16 @@ def test_exports_and_models(tmp_path: Path) -> None:
     assert_applied(tmp_path)
 
 
+NEWER = {"transpose", "einsum"}
+"""Rewrites that plans of format 1 never had."""
+
+
 def test_a_plan_of_format_1_gives_the_same_bytes(tmp_path: Path) -> None:
     """It has one row for all rewrites, and does not say what is rounded together."""
     for name, model in rewritten().items():
         plan = ampgraph.plan(model)
+        if {one.name for one in plan.rewrites} & NEWER:
+            continue
         old = json.loads(plan.to_json())
         old["ampgraph_plan"] = 1
         del old["together"]
