@@ -141,26 +141,34 @@ def test_exports_and_models(tmp_path: Path) -> None:
     assert_applied(tmp_path)
 
 
+def of_format_1(plan: ampgraph.Plan) -> Any:
+    """A plan as that format had it, one row for all rewrites."""
+    old = json.loads(plan.to_json())
+    old["ampgraph_plan"] = 1
+    del old["together"]
+    rows = [
+        {
+            "scope": one.scope,
+            "kind": one.writes,
+            "nodes": one.nodes,
+            "inputs": one.reads,
+            "axis": getattr(one, "axis", getattr(one, "dimensions", 0)),
+            "epsilon": getattr(one, "epsilon", getattr(one, "number", 0.0)) if one.name != "order" else 0.0,
+            "name": one.name,
+        }
+        for one in plan.rewrites
+    ]
+    old["rewrites"] = json.loads(json.dumps(rows))
+    return old
+
+
 def test_a_plan_of_format_1_gives_the_same_bytes(tmp_path: Path) -> None:
     """It has one row for all rewrites, and does not say what is rounded together."""
     for name, model in rewritten().items():
+        if name == "einsum":  # format 1 did not know it
+            continue
         plan = ampgraph.plan(model)
-        old = json.loads(plan.to_json())
-        old["ampgraph_plan"] = 1
-        del old["together"]
-        old["rewrites"] = [
-            {
-                "scope": one.scope,
-                "kind": one.writes,
-                "nodes": one.nodes,
-                "inputs": one.reads,
-                "axis": getattr(one, "axis", getattr(one, "dimensions", 0)),
-                "epsilon": getattr(one, "epsilon", getattr(one, "number", 0.0)) if one.name != "order" else 0.0,
-                "name": one.name,
-            }
-            for one in plan.rewrites
-        ]
-        read = ampgraph.Plan.from_json(json.dumps(old))
+        read = ampgraph.Plan.from_json(json.dumps(of_format_1(plan)))
         assert read.rewrites == plan.rewrites and read.together is None
         assert ampgraph.Plan.from_json(read.to_json()) == read
         assert ampgraph.apply(model, read) == ampgraph.convert(model), name
