@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+OLD_ROW = "a row of an older plan, whose fields are each rewrite's own"
 MINDSPORE = "MindSpore's cells, optimizers and tensors: its package has no types"
 TORCH = "torch's operators, whose arguments and results have any type"
 REASONS: dict[str, str] = {
@@ -15,6 +16,9 @@ REASONS: dict[str, str] = {
     "ampgraph.core.recipe": "`option` makes a field, and stands for its value as dataclasses' own `field` does",
     "ampgraph.formats.mindir.schema": "messages whose classes protobuf makes when the program runs",
     "ampgraph.formats.onnx.values": "the value of an attribute, of the kind that its name says",
+    "ampgraph.core.rewrites": "a row of a plan, whose fields are each rewrite's own",
+    **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "gelu", "half", "norm", "number")},
+    "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
     "ampgraph.runtime.mindir_ports": "a message, as in formats.mindir.schema",
     "ampgraph.runtime.mindspore_session": MINDSPORE,

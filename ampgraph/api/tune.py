@@ -18,7 +18,7 @@ from ..core.progress import Progress
 from ..core.recipe import OtherFields, Recipe
 from ..core.renamed import renamed_keywords
 from ..core.verdict import chaotic_in_itself
-from ..formats.checks import faults_reported, refuse_overwriting
+from ..formats.checks import faults_reported, refuse_result
 from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
@@ -95,7 +95,7 @@ def tune(
         options = resolve(wanted, "ONNX")
         graph = loaded(model, wanted)
         if output is not None:
-            refuse_overwriting(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
+            refuse_result(graph, Path(output), sources_of(source, data, wanted.ranges, wanted.lists), "-o")
             try_folder(Path(output), "-o")
         low_io = interface(graph, wanted)
         drawn = load_samples(graph, data, count=samples, seed=seed, dims=options.dims)

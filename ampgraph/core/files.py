@@ -15,6 +15,10 @@ from pathlib import Path
 
 from .errors import AmpError
 
+LFS_POINTER = b"version https://git-lfs"
+"""How a file starts of which Git has the pointer alone, and LFS the content."""
+PULL = "run git lfs pull"
+
 NAME_LIMIT = 200  # bytes: names of temporary and data files are longer than the model's, and 255 is the usual end
 
 

@@ -12,10 +12,20 @@ from ..core.errors import AmpError, first_line
 from ..core.files import refusals_reported, refuse_output, temporaries
 from ..core.graph import Graph, is_mindir
 
+MODEL_SUFFIXES = {".onnx", ".mindir"}
+
 
 def refuse_overwriting(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
     """As `refuse_output`, the model's data files among the sources."""
     refuse_output(output, [*sources, *graph.data_files()], option)
+
+
+def refuse_result(graph: Graph, output: Path, sources: Iterable[Path], option: str) -> None:
+    """As `refuse_overwriting`, and AMP105 for a result that would be named like a model of the other format."""
+    if output.suffix.lower() in MODEL_SUFFIXES - {graph.suffix}:
+        message = f"is named like another format: the model is {graph.format}, and stays it"
+        raise AmpError("AMP105", message, where=str(output), hint=f"{option} {output.with_suffix(graph.suffix)}")
+    refuse_overwriting(graph, output, sources, option)
 
 
 @contextlib.contextmanager

@@ -63,6 +63,9 @@ def read_file(path: str | Path) -> ListFile:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(path.name, text, str(error)) from None
+    except RecursionError:
+        hint = "a list has tables of operators and their reasons, and nothing inside those"
+        raise AmpError("AMP301", "this list is nested too deeply", where=path.name, hint=hint) from None
     return ListFile(path.name, data, _lines(text))
 
 

@@ -13,6 +13,7 @@ from ..core.json_types import JsonObject
 from ..core.rewrites import Rewrite
 from ..core.shown import Shown
 from ..oplists.operators import Listing
+from ..planner.cut import LAUNCH
 from ..planner.decided import DecidedModel
 from ..planner.options import Options
 from ..planner.reasons import Price, Reason, reasons_of
@@ -290,7 +291,7 @@ def _slot_rows(slot: SlotReport, low: str) -> list[tuple[str, str]]:
         more = f" and {len(slot.shared) - EXAMPLES} more" if len(slot.shared) > EXAMPLES else ""
         rows.append(("", f"decided together with {', '.join(slot.shared[:EXAMPLES])}{more}"))
     if slot.cost:
-        rows.append(("", "with the neighbours as they are:"))
+        rows.append(("", f"with the neighbours as they are, a kernel start as {LAUNCH:,} bytes:"))
         rows += [
             ("", f"  {name} costs {_cost(choice)}")
             for name, choice in ((low, slot.cost.low), (FLOAT32, slot.cost.float32))

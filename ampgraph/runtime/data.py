@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.arrays import Array, DType, Feeds
 from ..core.errors import AmpError, first_line
-from ..core.files import whole_file
+from ..core.files import LFS_POINTER, PULL, whole_file
 
 _HOW = "np.savez('data.npz', x=array) makes one"
 
@@ -50,8 +50,10 @@ def cannot_read(path: Path, error: Exception) -> AmpError:
 
 def _not_npz(path: Path) -> str:
     with open(path, "rb") as file:
-        start = file.read(6)
-    if start == b"\x93NUMPY":
+        start = file.read(len(LFS_POINTER))
+    if start == LFS_POINTER:
+        return f"is a Git LFS pointer, not the samples: {PULL}"
+    if start.startswith(b"\x93NUMPY"):
         return "holds one array without a name (.npy)"
     return "is empty" if not start else "is not an .npz file, or is cut short"
 

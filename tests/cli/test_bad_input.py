@@ -28,6 +28,43 @@ def write_garbage(folder):
     (folder / "m.onnx").write_bytes(b"not a model at all" * 50)
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
+
+
+def test_a_pointer_of_git_lfs_is_named(amp, folder):
+    for name in ("m.onnx", "m.mindir", "samples.npz"):
+        (folder / name).write_text(POINTER)
+    for name in ("m.onnx", "m.mindir"):
+        done = amp("convert", folder / name)
+        refused(done, "AMP102", "is a Git LFS pointer")
+        assert "git lfs pull" in done[2]
+    done = amp("convert", folder / "digits_cnn.onnx", "--data", folder / "samples.npz")
+    refused(done, "AMP108", "is a Git LFS pointer", "git lfs pull")
+
+
+@pytest.mark.parametrize(("option", "code"), [("--lists", "AMP301"), ("--plan-in", "AMP401"), ("--ranges", "AMP401")])
+def test_what_is_nested_too_deeply_is_bad_input(amp, folder, option, code):
+    start = "a = " if option == "--lists" else ""
+    (folder / "deep").write_text(start + "[" * 100_000 + "]" * 100_000)
+    refused(amp("convert", folder / "digits_cnn.onnx", option, folder / "deep"), code, "deep")
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "other"),
+    [
+        ("convert", "digits_cnn.onnx", ".mindir"),
+        ("convert", "digits_cnn.mindir", ".onnx"),
+        ("tune", "digits_cnn.onnx", ".mindir"),
+    ],
+)
+def test_a_result_keeps_the_name_of_its_format(amp, folder, command, source, other):
+    shutil.copy(MODELS / source, folder)
+    before = contents(folder)
+    done = amp(command, folder / source, "-o", (folder / "out").with_suffix(other))
+    refused(done, "AMP105", "named like another format")
+    assert f"-o {(folder / 'out').with_suffix(Path(source).suffix)}" in done[2] and contents(folder) == before
+
+
 def write_truncated(folder):
     (folder / "m.onnx").write_bytes((MODELS / "digits_cnn.onnx").read_bytes()[:70_000])
 

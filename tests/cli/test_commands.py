@@ -79,6 +79,17 @@ def test_a_plan_gives_the_same_bytes(amp, folder):
 def test_operators_held_back_by_the_opset_are_named(amp, folder):
     code, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run")
     assert code == 0 and "opset 22 does" in out and "opset  " in out
+    assert "--opset auto finds" in out
+    _, out, _ = amp("convert", folder / "digits_cnn.onnx", "--dtype", "bfloat16", "--dry-run", "--opset", "auto")
+    assert "--opset auto finds" not in out
+
+
+@pytest.mark.parametrize(("options", "said"), [("", True), ("--dtype=bfloat16", False), ("--level=O0", False)])
+def test_float16_for_a_cpu_says_that_nothing_is_faster(amp, folder, options, said):
+    source = folder / "digits_transformer.onnx"
+    _, out, _ = amp("convert", source, "--target", "cpu", "--dry-run", *options.split())
+    assert ("none to gain on an x86 CPU" in out) == said and out.count("\nspeed ") == said
+    assert "none to gain" not in amp("convert", source, "--dry-run")[1]
 
 
 def test_patterns_and_dims_reach_the_plan(amp, folder):

@@ -7,7 +7,7 @@ import importlib.util
 import multiprocessing
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import TimeoutError, as_completed
+from concurrent.futures import Future, TimeoutError, as_completed
 from dataclasses import dataclass
 from functools import cache
 
@@ -68,7 +68,9 @@ def run_cases(names: list[str], levels: tuple[str, ...], spec: str, jobs: int = 
     Raises what loading the converter raises."""
     chosen = {name: tuple(turn(name, levels, count)) if count else levels for name in names}
     with ProcessPool(min(jobs, len(names)), context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.schedule(_work, (name, chosen[name], spec), timeout=TIMEOUT): name for name in names}
+        running: dict[Future[Outcome], str] = {
+            pool.schedule(_work, (name, chosen[name], spec), timeout=TIMEOUT): name for name in names
+        }
         try:
             for done in as_completed(running):
                 try:

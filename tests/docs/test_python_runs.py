@@ -54,8 +54,13 @@ def a_step() -> Names:
     return {}
 
 
+def inputs() -> dict[str, np.ndarray]:
+    """Of `MODEL`."""
+    return {"x": np.ones((2, 8), np.float32), "past_k": np.ones((2, 8), np.float32)}
+
+
 HERE: dict[str, Callable[[], Names]] = {
-    "README": lambda: {"proto": onnx.load("model.onnx")},
+    "README": lambda: {"proto": onnx.load("model.onnx"), "inputs": inputs()},
     "using": lambda: {"proto": onnx.load("model.onnx")},
     "metrics": lambda: {"edit_distance": lambda a, b: (a != b).sum()},
     "training-steps": a_batch,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
 import warnings
 from functools import cache
+from pathlib import Path
 
 import onnx
 import torch
@@ -49,12 +50,12 @@ MODELS = {
 def scripted(name: str) -> onnx.ModelProto:
     """A model with sizes of batch and sequence that are open."""
     torch.manual_seed(0)
-    written = io.BytesIO()
     open_sizes = {0: "batch", 1: "length"}
-    with warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        path = Path(folder, "model.onnx")
         torch.onnx.export(
-            MODELS[name]().eval(), (torch.randn(2, 5, 12),), written, dynamo=False, opset_version=17,
+            MODELS[name]().eval(), (torch.randn(2, 5, 12),), path, dynamo=False, opset_version=17,
             input_names=["x"], output_names=["y"], dynamic_axes={"x": open_sizes, "y": open_sizes},
         )  # fmt: skip
-    return onnx.load_from_string(written.getvalue())
+        return onnx.load(path)

@@ -16,6 +16,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, EncodeError
 
 from ...core.errors import AmpError
+from ...core.files import LFS_POINTER, PULL
 from ...core.graph import Progress
 from ..checks import model_files
 from . import schema
@@ -45,8 +46,8 @@ def foreign(data: memoryview, where: str) -> AmpError:
     if start[:4] in CIPHERS:
         hint = "export it without enc_key; mindspore.load(..., dec_key=...) reads an encrypted one"
         return AmpError("AMP102", f"is encrypted ({CIPHERS[start[:4]]})", where=where, hint=hint)
-    if start.startswith(b"version https://git-lfs"):
-        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint="run git lfs pull")
+    if start.startswith(LFS_POINTER):
+        return AmpError("AMP102", "is a Git LFS pointer, not the model", where=where, hint=PULL)
     if start.startswith(b"PK\3\4"):
         return AmpError("AMP102", "is a zip archive, not a MindIR model", where=where, hint=hint)
     kind = looks_like(data)

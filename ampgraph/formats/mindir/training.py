@@ -22,15 +22,17 @@ STANDS_FOR = {"Load": 0, "Depend": 0, "UpdateState": 0}
 """Operator -> the operand that its result stands for."""
 
 
-def refuse_whole_step(model: Message, where: str = "") -> None:
+WHOLE_STEP = (
+    "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
+    "convert and train, the step of nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), ...)"
+)
+
+
+def refuse_whole_step(model: Message, where: str = "", hint: str = WHOLE_STEP) -> None:
     """Raises AmpError AMP205 where gradients or an optimizer are in the file."""
     found = _sign(model)
     if found:
         message = f"holds a whole training step ({found}): its gradients are in it already"
-        hint = (
-            "export forward and loss alone, in training mode, for ampgraph.training.mindspore.train_step; or, for "
-            "convert and train, the step of nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, loss), ...)"
-        )
         raise AmpError("AMP205", message, where=where, hint=hint)
 
 

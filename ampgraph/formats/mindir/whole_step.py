@@ -36,13 +36,19 @@ def is_step(model: Message) -> bool:
     return any(node.domain.startswith(f"{GRADIENTS}/") for graph in view.graphs(model) for node in graph.node)
 
 
+NO_NETWORK = (
+    "its scopes do not say what the network is: export nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, "
+    "loss), ...) of a network that is built anew for it, as one that was exported or run before keeps the names of then"
+)
+
+
 def refuse_unknown_step(model: Message) -> None:
     """Raises AmpError AMP205 for a step of which the scopes do not tell what is the network, forward and backward."""
     scopes = {node.domain for graph in view.graphs(model) for node in graph.node}
     named = any(f"/{BACKBONE}" in scope for scope in scopes)
     inside = [scope for scope in scopes if _in_network(scope, named)]
     if not 0 < sum(scope.startswith(f"{GRADIENTS}/") for scope in inside) < len(inside):
-        refuse_whole_step(model)
+        refuse_whole_step(model, hint=NO_NETWORK)
 
 
 def _in_network(scope: str, named: bool) -> bool:

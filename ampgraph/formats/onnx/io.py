@@ -17,6 +17,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from ...core.errors import AmpError, first_line
+from ...core.files import LFS_POINTER, PULL
 from ...core.graph import Progress
 from ..checks import model_files
 from .bounds import check_each, check_tensors
@@ -84,18 +85,22 @@ def _checked(path: Path) -> tuple[onnx.ModelProto, list[Holder], bool]:
         with _mapped(path) as data:
             proto.ParseFromString(data)
     except DecodeError:
-        raise AmpError(
-            "AMP102",
-            "is not an ONNX model, or is cut short",
-            where=str(path),
-            hint="export it again, or compare its size with the original",
-        ) from None
+        raise _not_onnx(path) from None
     if not proto.HasField("graph") or not proto.ir_version:
         raise AmpError("AMP102", "holds no ONNX graph", where=str(path), hint="ampgraph reads ONNX ModelProto files")
     held = holders(proto)
     outside = check_each((tensor for holder in held for tensor in holder.tensors()), path.parent, str(path))
     check_mark(proto, path.parent, str(path))
     return proto, held, outside
+
+
+def _not_onnx(path: Path) -> AmpError:
+    """What is wrong with a file that does not read as protobuf."""
+    with path.open("rb") as file:
+        pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
+    message = "is a Git LFS pointer, not the model" if pointer else "is not an ONNX model, or is cut short"
+    hint = PULL if pointer else "export it again, or compare its size with the original"
+    return AmpError("AMP102", message, where=str(path), hint=hint)
 
 
 @contextlib.contextmanager

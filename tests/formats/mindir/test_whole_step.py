@@ -119,7 +119,7 @@ def test_a_status_that_waits_for_something_else_is_refused() -> None:
 def test_a_step_without_a_network_of_its_own_is_refused() -> None:
     with pytest.raises(AmpError, match="AMP205.*whole training step") as caught:
         convert(parse(STEP.replace("network-WithLossCell/_backbone-Net", "Net")))
-    assert "TrainOneStepWithLossScaleCell" in caught.value.hint
+    assert "TrainOneStepWithLossScaleCell" in caught.value.hint and "built anew" in caught.value.hint
 
 
 @pytest.mark.parametrize(
