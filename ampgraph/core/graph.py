@@ -142,10 +142,6 @@ class NodeEditor(Editor, Protocol):
         """Puts one operator in the place of several."""
         ...
 
-    def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
-        """Sets attributes of an operator."""
-        ...
-
     def expose(self, value: Value) -> str:
         """Makes a value of the main graph an output of the model; the name under which it comes out."""
         ...

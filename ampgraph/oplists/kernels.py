@@ -161,7 +161,7 @@ class Kernels:
     provider: str
     missing: str
     """An operator without a kernel in the low type: `float32` (the slot stays so), `wraps` (the runtime adds casts),
-    `schema` (where no type is known of it at all, the schema decides)."""
+    `schema` (where no type is known of it at all, the schema decides), `unasked` (the schema decides always)."""
     builder: str
     """Who builds an engine of a file for it: an extra of the package; empty where ONNX Runtime itself is asked."""
     float32_inside: Mapping[str, str]
@@ -181,6 +181,8 @@ class Kernels:
     """By its Softmax."""
     raises_opset: frozenset[str] = frozenset()
     """Low types for which a model is moved to the opset whose schemas admit them, unasked, where nothing is lost."""
+    newest_opset: int = 0
+    """The newest opset to which a model is moved for it; 0: any."""
     fallback: Kernels | None = None
     """Who runs an operator that has no kernel here."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -219,9 +221,8 @@ class Kernels:
         types = self._types(kind, opset)
         if types is not None and (type_variable not in types or low in types[type_variable]):
             return True
-        if (self.missing == "schema" and types is None) or (
-            self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
-        ):
+        wrapped = self.missing == "wraps" and low in self.wraps and opset >= self.wraps_since
+        if wrapped or self.missing == "unasked" or (self.missing == "schema" and types is None):
             return None
         if types is None and self.fallback is not None:
             return None if self.fallback.admits(kind, opset, type_variable, low) is not False else False
@@ -331,6 +332,7 @@ def load_kernels(target: str, model_format: str = "ONNX") -> Kernels:
         refused=MappingProxyType(data.get("refused", {})),
         attention=MappingProxyType({kind: _attention(**row) for kind, row in data.get("attention", {}).items()}),
         raises_opset=frozenset(data.get("raises_opset", ())),
+        newest_opset=data.get("newest_opset", 0),
         fallback=load_kernels(data["fallback"], model_format) if "fallback" in data else None,
         entries=MappingProxyType({kind: tuple(entries) for kind, entries in data.get("kernels", {}).items()}),
         fusions=_fusions() if model_format == "ONNX" else MappingProxyType({}),

@@ -35,7 +35,8 @@ def later_opsets(flow: Dataflow, plan: Plan, options: Options) -> set[int]:
         op = flow.ops[unit.op] if unit.op != NONE else None
         if op is not None and (flow.scopes[op.scope].path, op.index, unit.slot) in places:
             found.add(freed_at(flow, options, unit))
-    return (found | set(_operators_at(flow, options))) - {0}
+    newest = options.kernels.newest_opset or flow.newest
+    return {opset for opset in found | set(_operators_at(flow, options)) if 0 < opset <= newest}
 
 
 def _operators_at(flow: Dataflow, options: Options) -> Iterator[int]:

@@ -32,6 +32,7 @@ HEAD: dict[str, object] = {
     "missing": "schema",
     "builder": "tensorrt-rtx",
     "raises_opset": ["bfloat16"],
+    "newest_opset": 26,
 }
 COMMENT = """
 # Networks are strongly typed: the types in the file are what is computed. Every operator of ONNX was given to the
@@ -39,6 +40,7 @@ COMMENT = """
 # first in float32, then in each low type and in two types at once. Nothing was run, and accumulators are not seen.
 #
 # raises_opset: the parser takes these types at any opset, so a model is moved to the one whose schemas admit them.
+# newest_opset: the newest to which it is moved; no release of ONNX Runtime is sure to run what later ones write.
 # [float32_inside]: its kernels cast their data on the way in and their result on the way out, in every form; what is
 # not here may still add up in float32. [tied]: type variables that are refused in two types. [refused]: what is taken
 # in float32 and in no form in the low type, in TensorRT's words. [broken]: some forms are not; `without`: those with

@@ -29,6 +29,7 @@ ELSEWHERE = {
     ("convert", "runtime"): ("convert", "optimize, which takes that Python"),
     ("convert", "loss_scale"): ("build_training_step", "convert refuses it, and says so"),
     ("inspect", "model_explorer"): ("overlay", "which returns the data"),
+    ("lists", "rules"): ("explain", "whose decisions name their rule; the table is a page of levels.md"),
     ("check", "form"): ("Checked.to_dict", "text, JUnit and SARIF are for machines that call the command"),
     ("run", "output"): ("run", "returns the arrays"),
     ("demo", "folder"): ("convert", "demo is what a newcomer types; its parts are verbs"),

@@ -141,6 +141,10 @@ def test_exports_and_models(tmp_path: Path) -> None:
     assert_applied(tmp_path)
 
 
+NEWER = {"transpose", "einsum"}
+"""Rewrites that plans of format 1 never had."""
+
+
 def of_format_1(plan: ampgraph.Plan) -> Any:
     """A plan as that format had it, one row for all rewrites."""
     old = json.loads(plan.to_json())
@@ -165,9 +169,9 @@ def of_format_1(plan: ampgraph.Plan) -> Any:
 def test_a_plan_of_format_1_gives_the_same_bytes(tmp_path: Path) -> None:
     """It has one row for all rewrites, and does not say what is rounded together."""
     for name, model in rewritten().items():
-        if name == "einsum":  # format 1 did not know it
-            continue
         plan = ampgraph.plan(model)
+        if {one.name for one in plan.rewrites} & NEWER:
+            continue
         read = ampgraph.Plan.from_json(json.dumps(of_format_1(plan)))
         assert read.rewrites == plan.rewrites and read.together is None
         assert ampgraph.Plan.from_json(read.to_json()) == read

@@ -255,4 +255,4 @@ def test_the_command(amp: Any, tmp_path: Path) -> None:
     status, out, _ = amp(*words, "--steps", 2, "--samples", 1, "--cache", "past_key_values.*=present.*")
     assert status == 0
     refused(amp(*words, "--cache", "a=b"), "AMP312", "add --steps")
-    refused(amp(*words, "--steps", 0), "AMP312", "0 steps")
+    refused(amp(*words, "--steps", 0), "AMP312", "--steps 0")

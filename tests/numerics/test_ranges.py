@@ -136,7 +136,7 @@ def altered(**more: Any) -> str:
     ],
 )
 def test_what_are_no_ranges(text: str, tmp_path: Path) -> None:
-    with pytest.raises(AmpError, match=r"r\.json: are no ranges") as caught:
+    with pytest.raises(AmpError, match=r"r\.json: are not ranges of ampgraph") as caught:
         (tmp_path / "r.json").write_text(text)
         Ranges.read(tmp_path / "r.json")
     assert caught.value.code == "AMP401" and "--ranges-out" in caught.value.hint

@@ -6,7 +6,9 @@ import pytest
 import torch
 from onnx import TensorProto
 
+from ampgraph.core.dataflow import HELD
 from ampgraph.core.errors import AmpError
+from ampgraph.training.gradients.driver import differentiate
 from training.gradients import check, gradients, model_of, normal, with_gradients
 
 KNOWN = pytest.mark.parametrize("dims", ["4,3,2", "A,3,2", "A,B,C"])
@@ -50,8 +52,12 @@ def test_an_embedding_adds_its_rows_by_scatter_elements_in_float32(kind):
     model = ir.from_proto(with_gradients(model_of(text), ["w"]))
     kinds = [node.op_type for node in model.graph]
     assert "ScatterND" not in kinds and kinds.count("ScatterElements") == 1
-    [scatter] = [node for node in model.graph if node.op_type == "ScatterElements"]
-    assert scatter.metadata_props
+    graph = ir.from_proto(model_of(text)).graph
+    [result], [table, _] = graph.outputs, graph.inputs
+    graph.inputs.append(seed := ir.Value(name="seed", type=result.type, shape=result.shape))
+    differentiate(graph, result, [table], seed)
+    [scatter] = [node for node in graph if node.op_type == "ScatterElements"]
+    assert HELD in scatter.meta
 
 
 def test_one_constant_index_scatters_nothing():

@@ -190,12 +190,6 @@ class OnnxEditor:
         for native in dict.fromkeys(inner):
             drop_constant(native)
 
-    def configure(self, op: Op, attributes: Mapping[str, Attribute]) -> None:
-        """Sets attributes of an operator."""
-        self._edited = True
-        for attribute in attributes_of(attributes):
-            self.handles.node(op).attributes[attribute.name] = attribute
-
     def bypass(self, op: Op) -> bool:
         """Removes a one-input operator; its readers read its input. False where a border needs its result."""
         node = self.handles.node(op)

@@ -34,8 +34,17 @@ def at_opset(graph: OnnxGraph, opset: int) -> OnnxGraph:
             f"cannot be moved to opset {opset}: {first_line(error)}",
             hint="omit --opset, or export the model at that opset",
         ) from error
+    least = onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True)
+    proto.ir_version = max(proto.ir_version, least)  # a body of IR 3 may hold no tensor, and that of a later one may
     moved = onnx_io.deserialize(proto, None if folder is None else Path(folder))
     remember(moved, repairs_of(graph.model))
+    before_and_after = zip(
+        (*graph.model.graph.inputs, *graph.model.graph.outputs),
+        (*moved.graph.inputs, *moved.graph.outputs),
+        strict=True,
+    )
+    for given, value in before_and_after:
+        value.type, value.shape = given.type, given.shape  # the converter infers sizes anew
     layers = {node.name: node.metadata_props for node in graph.model.graph.all_nodes() if node.name}
     for node in moved.graph.all_nodes():
         if not node.metadata_props and node.name in layers:

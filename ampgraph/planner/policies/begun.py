@@ -88,7 +88,7 @@ def begin(flow: Dataflow, options: Options, kernels: bool = True) -> Begun:
     """
     flow = flow.fork()
     if not kernels:
-        options = replace(options, kernels=replace(options.kernels, missing="schema", broken={}))
+        options = replace(options, kernels=replace(options.kernels, missing="unasked", broken={}))
     facts = Facts.of(flow, options)
     valid = classify_validity(facts)
     for tie in valid.first:

@@ -117,15 +117,12 @@ def test_exposing_is_by_name() -> None:
     np.testing.assert_array_equal(outputs["x_result"], x(4, 4))
 
 
-def test_an_attribute_is_set_and_what_is_read_stays() -> None:
+def test_what_is_read_is_not_removed() -> None:
     graph = opened("a = LeakyRelu <alpha = 0.5> (x)  y = Neg (a)")
     flow = graph.dataflow()
     with graph.editor(flow) as editor:
-        editor.configure(maker(flow, "a"), {"alpha": 0.25})
         assert not editor.remove(maker(flow, "a"))
-    values = x(4, 4)
-    np.testing.assert_allclose(outputs_of(graph)["y"], -np.where(values < 0, values / 4, values), rtol=1e-6)
-    assert kinds(ir.to_proto(graph.model)) == ["LeakyRelu", "Neg"] and graph.revision == 1
+    assert kinds(ir.to_proto(graph.model)) == ["LeakyRelu", "Neg"]
 
 
 def test_what_is_low_is_widened() -> None:

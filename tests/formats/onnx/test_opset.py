@@ -45,3 +45,17 @@ def test_an_old_resize_that_rounds_in_two_directions_is_refused():
     model = parse(text, opset=10, ir=5)
     with pytest.raises(AmpError, match="AMP307.*Resize, which writes 'y'"):
         at_opset(OnnxGraph(ir.from_proto(model)), 18)
+
+
+def test_inputs_and_outputs_are_declared_as_before():
+    text = "g (float[A,8] x) => (float[A,B] y) <float[8,4] w = {" + ", ".join(["1"] * 32) + "}> { y = MatMul (x, w) }"
+    model = parse(text, opset=9, ir=4)
+    moved = ir.to_proto(at_opset(OnnxGraph(ir.from_proto(model)), 22).model)
+    assert [*moved.graph.input, *moved.graph.output] == [*model.graph.input, *model.graph.output]
+
+
+def test_a_model_has_the_ir_of_its_opset():
+    """In IR 3 every stored tensor is an input, which those of bodies cannot be."""
+    model = parse("g (float[4] x) => (float[4] y) { y = Relu (x) }", opset=7, ir=3)
+    moved = at_opset(OnnxGraph(ir.from_proto(model)), 22)
+    assert moved.model.ir_version == 10

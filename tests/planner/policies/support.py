@@ -27,7 +27,9 @@ def resolved(kernels: bool, fields: dict[str, Any]) -> Options:
     """``kernels``: whether the result must run on ONNX Runtime too."""
     options = resolve(Recipe.of(**fields), "ONNX")
     return (
-        options if kernels else replace(options, kernels=replace(options.kernels, missing="schema", broken={}, tied={}))
+        options
+        if kernels
+        else replace(options, kernels=replace(options.kernels, missing="unasked", broken={}, tied={}))
     )
 
 
