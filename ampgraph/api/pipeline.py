@@ -108,12 +108,14 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
     """The digest does not read large weights: that the low type can hold them is looked at here."""
     limit = low_type(plan.dtype).largest
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
-    for edit in plan.weights:
-        value = values.get((edit.scope, edit.value))
-        if value is not None and edit.store != "float32" and edit.floor is None and exceeds(flow, value, limit):
+    floors = {(edit.scope, edit.value): edit.floor for edit in plan.weights}
+    low = dict.fromkeys((edit.scope, edit.value) for edit in plan.weights if edit.store != "float32")
+    for place in low | dict.fromkeys((cast.scope, cast.value) for cast in plan.casts if cast.to == plan.dtype):
+        value = values.get(place)
+        if value is not None and exceeds(flow, value, limit, floors.get(place)):
             raise AmpError(
                 "AMP403",
-                f"the plan was made for other weights: '{edit.value}' is beyond {plan.dtype}",
+                f"the plan was made for other weights: '{value.name}' is beyond {plan.dtype}",
                 hint="make a plan for this model",
             )
 

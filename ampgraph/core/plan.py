@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from .files import text_file
 from .json_types import JsonObject
 from .rewrites import Rewrite, read_row
 from .sketches import bar, strip, table
+from .spellings import LEVELS
+from .typed import reader
 
 FORMAT = 2
 """1 had one row for all rewrites, and did not say what is rounded together."""
@@ -168,13 +170,18 @@ class Plan:
         return "{" + ",\n".join(parts) + "}\n"
 
     def check(self) -> None:
-        """Raises ValueError for words that no plan has."""
+        """Raises ValueError for words and numbers that no plan has, and for what is said twice."""
         types = {"float32", self.dtype}
-        good = self.dtype in ("float16", "bfloat16")
-        good &= all(d.dtype in types and isinstance(d.index, int) for d in self.decisions)
+        good = self.dtype in ("float16", "bfloat16") and self.level in LEVELS and self.opset >= 0
+        good &= all(d.dtype in types for d in self.decisions)
         good &= all(c.to in types for c in self.casts)
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
-        good &= all(w.floor is None or isinstance(w.floor, (int, float)) for w in self.weights)
+        good &= all(w.floor is None or w.floor < 0 for w in self.weights)
+        good &= all(0.5 < factor < 2 for one in self.together or () for _, _, factor in one.shares)
+        good &= _differ((d.scope, d.index, d.slot) for d in self.decisions)
+        good &= _differ((w.scope, w.value) for w in self.weights)
+        good &= _differ(use for cast in self.casts for use in cast.uses)
+        good &= _differ((one.scope, index) for one in self.rewrites for index in one.nodes)
         if not good:
             raise ValueError("not a plan")
 
@@ -183,28 +190,14 @@ class Plan:
         """Reads a plan back. Raises AmpError AMP401 for any other text."""
         try:
             data = json.loads(text)
-            number = data["ampgraph_plan"]
-            if number not in range(1, FORMAT + 1):
+            number = data.pop("ampgraph_plan")
+            if type(number) is not int or number not in range(1, FORMAT + 1):
                 hint = "make the plan again with this version"
                 raise AmpError("AMP401", f"plan format {number} is none of 1 to {FORMAT}", where=where, hint=hint)
-            whys = [Why(*row) for row in data["reasons"]]
-            head = {key: str(data[key]) for key in ("digest", "level", "dtype", "policy", "target")}
-            plan = Plan(
-                **head,
-                low_io=[str(name) for name in data["low_io"]],
-                pinned=[str(pattern) for pattern in data.get("pinned", [])],
-                opset=int(data.get("opset", 0)),
-                decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data["decisions"]],
-                casts=[CastEdge(**{**row, "uses": _uses(row["uses"])}) for row in data["casts"]],
-                weights=[WeightEdit(**{**row, "uses": _uses(row["uses"])}) for row in data["weights"]],
-                together=[_together(*row) for row in data["together"]] if "together" in data else None,
-                rewrites=[read_row(row, old=number == 1) for row in data["rewrites"]],
-                roundings=[Rounding(**{**row, "uses": _uses(row["uses"])}) for row in data["roundings"]],
-                notes=[Note(**row) for row in data["notes"]],
-            )
-            plan.check()
-            return plan
-        except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+            rows = reader(list)(data.pop("rewrites"))
+            rewrites = [read_row(row, old=number == 1) for row in rows]
+            return _plan(reader(_Written)(data), rewrites)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AmpError(
                 "AMP401",
                 "is not an ampgraph plan, or was edited into something else",
@@ -236,10 +229,56 @@ def _lines(items: list[Any]) -> str:
     return ",\n".join(map(_text, items))
 
 
-def _together(scope: str, index: int, rule: str, text: str, shares: Iterable[Any]) -> JointRounding:
-    given = tuple((str(where), str(value), float(factor)) for where, value, factor in shares)
-    return JointRounding(str(scope), int(index), Why(rule, text), given)
+def _differ(places: Iterable[Hashable]) -> bool:
+    found = list(places)
+    return len(set(found)) == len(found)
 
 
-def _uses(rows: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:
-    return tuple((str(scope), int(op), int(position)) for scope, op, position in rows)
+@dataclass(frozen=True)
+class _Written:
+    """What a file of a plan holds beside its format and its rewrites."""
+
+    digest: str
+    level: str
+    dtype: str
+    policy: str
+    target: str
+    low_io: tuple[str, ...]
+    reasons: tuple[tuple[str, str], ...]
+    decisions: tuple[tuple[str, int, str, str, str, int], ...]
+    casts: tuple[CastEdge, ...]
+    weights: tuple[WeightEdit, ...]
+    roundings: tuple[Rounding, ...]
+    notes: tuple[Note, ...]
+    together: tuple[tuple[str, int, str, str, tuple[tuple[str, str, float], ...]], ...] | None = None
+    pinned: tuple[str, ...] = ()
+    opset: int = 0
+
+
+def _plan(data: _Written, rewrites: list[Rewrite]) -> Plan:
+    """Raises ValueError or IndexError for what no plan has."""
+    whys = [Why(*row) for row in data.reasons]
+    together = None
+    if data.together is not None:
+        together = [JointRounding(s, i, Why(rule, text), by) for s, i, rule, text, by in data.together]
+    plan = Plan(
+        data.digest,
+        data.level,
+        data.dtype,
+        data.policy,
+        data.target,
+        low_io=list(data.low_io),
+        decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data.decisions],
+        casts=list(data.casts),
+        weights=list(data.weights),
+        together=together,
+        rewrites=rewrites,
+        roundings=list(data.roundings),
+        notes=list(data.notes),
+        pinned=list(data.pinned),
+        opset=data.opset,
+    )
+    if any(row[-1] < 0 for row in data.decisions):
+        raise ValueError("not a plan")
+    plan.check()
+    return plan

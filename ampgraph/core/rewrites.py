@@ -7,19 +7,17 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import homes
 from .dataflow import Dataflow
 from .errors import AmpError
+from .typed import reader
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .graph import NodeEditor
-
-OLD_FIELDS = {"scope", "kind", "nodes", "inputs", "axis", "epsilon", "name"}
-"""Of a row of plan format 1, which was one for all rewrites."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,8 @@ class Rewrite:
     """The rewrites that a class is."""
     reading: ClassVar[tuple[str, ...]] = ()
     """The fields that name values which the nodes read, and what is written reads too."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Those among them that may be empty."""
     rewires: ClassVar[bool] = False
     """Whether the last node stays and reads other values. Such rewrites are written first: operators in the place of
     others make values of their own."""
@@ -91,37 +91,39 @@ class Rewrite:
 
 
 def read_row(row: Mapping[str, Any], old: bool) -> Rewrite:
-    """A rewrite from plain data; ``old``: of plan format 1. Raises ValueError, TypeError or LookupError for a row that
-    is none, AmpError AMP401 for a rewrite of another name."""
-    name = row["name"] if not old else row.get("name") or _old_name(row)
+    """A rewrite from plain data; ``old``: of plan format 1. Raises ValueError, TypeError, AttributeError or LookupError
+    for a row that is none, AmpError AMP401 for a rewrite of another name."""
+    name = row["name"] if "name" in row or not old else _old_name(row)
     kind = known_rewrites().get(name)
     if kind is None:
         hint = "make the plan again with this version"
         raise AmpError("AMP401", f"the plan has a rewrite '{name}', which this version does not know", hint=hint)
     if old:
-        if row.keys() - OLD_FIELDS:
-            raise ValueError("not a rewrite")
-        found = kind.from_old(name, row["scope"], tuple(row["nodes"]), row)
-    else:
-        plain: dict[str, Any] = {key: tuple(given) if isinstance(given, list) else given for key, given in row.items()}
-        found = kind(**plain)
-    hints = get_type_hints(kind)
-    good = bool(found.nodes) and all(_fits(getattr(found, f.name), hints[f.name]) for f in fields(found))
-    if not good:
+        given = reader(_OldRow)(row)
+        row = kind.from_old(name, given.scope, given.nodes, row).to_row()
+    fields_of: Any = kind
+    found: Rewrite = reader(fields_of)(row)
+    if not found.nodes or not all(getattr(found, name) for name in {*found.reading} - {*found.optional}):
         raise ValueError("not a rewrite")
     return found
+
+
+@dataclass(frozen=True)
+class _OldRow:
+    """A row of plan format 1, which was one for all rewrites."""
+
+    scope: str
+    kind: str
+    nodes: tuple[int, ...]
+    inputs: tuple[str, ...]
+    axis: int
+    epsilon: float
+    name: str = ""
 
 
 def _old_name(row: Mapping[str, Any]) -> str:
     """Of a row from before rewrites had names: norms were the only ones."""
     return "norm" if row["axis"] == -1 else "channels"
-
-
-def _fits(given: object, hint: object) -> bool:
-    if hint == tuple[int, ...] or hint == tuple[str, ...]:
-        kind = int if hint == tuple[int, ...] else str
-        return isinstance(given, tuple) and all(type(item) is kind for item in given)
-    return type(given) is hint or (hint is float and type(given) is int)
 
 
 @cache

@@ -87,20 +87,20 @@ def _weight(decided: DecidedModel, low_units: Collection[int], value: Value, pla
     low = [u for u in uses if u.unit in low_units and not u.given_cast]
     given = sum([u.given_cast for u in uses]) if decided.seeded else 0  # casts of the file fold into the weight
     scope = flow.scopes[value.scope].path
+    raised = [] if floor is None else [WeightEdit(scope, value.name, "float32", floor=floor)]
     if value.parameter and value.id not in decided.numbers and options.store_weights == "keep":
         if low:
+            plan.weights += raised
             plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
         return
     if not low and (not given or given < len(uses)):
-        if floor is not None:
-            plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
+        plan.weights += raised
     elif len(low) + given == len(uses):
         plan.weights.append(WeightEdit(scope, value.name, "low", floor=floor))
     elif 4 * flow.weights.size(value) <= STORED_TWICE_LIMIT and (flow.parameters_copied or not value.parameter):
         plan.weights.append(WeightEdit(scope, value.name, "both", _places(flow, low), floor))
     else:
-        if floor is not None:
-            plan.weights.append(WeightEdit(scope, value.name, "float32", floor=floor))
+        plan.weights += raised
         plan.casts.append(CastEdge(scope, value.name, options.dtype, _places(flow, low)))
         megabytes = 4 * flow.weights.size(value) / 1e6
         message = f"read in both types: stored once in float32 ({megabytes:.0f} MB), cast when it runs"

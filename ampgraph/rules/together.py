@@ -83,7 +83,8 @@ class LowStored:
         if len(op.inputs) != 2 or place is None or (place == 0 and not multiplies) or NONE in op.inputs:
             return 0.0, {}
         number = numbers[place]
-        low = float(np.float64(number).astype(numpy_type(self.dtype)))
+        with np.errstate(over="ignore"):
+            low = float(np.float64(number).astype(numpy_type(self.dtype)))
         lost = number / low if low else 0.0
         lost = lost if multiplies or not lost else 1 / lost
         if lost == 1 or abs(lost - 1) > MOST_LOST or (abs(lost - 1) <= NEAR and self._stored(op, place) is None):

@@ -10,7 +10,7 @@ from onnx import ModelProto, numpy_helper
 
 import ampgraph
 from ampgraph.numerics.metrics.agreement import apart
-from ampgraph.numerics.strict.session import StrictSession
+from ampgraph.numerics.strict.session import StrictSession, run_strict
 from ampgraph.numerics.trace.switched import SwitchedSession
 from onnx_text import parse
 from planner.form_models import attention
@@ -114,3 +114,16 @@ def test_where_the_runtime_fuses_attention_its_product_stays_float32() -> None:
     """Whose fusion fails on a low number that makes a mask."""
     made = ampgraph.convert(attention(LOWEST), "O2", check="off", rewrite="no-order")
     assert "Mul:f32" in decisions(made) and "Softmax:f32" not in decisions(made)
+
+
+@pytest.mark.parametrize("stored", ["low", "keep"])
+def test_a_stored_mask_that_hides_a_whole_row(stored: str) -> None:
+    """However weights are stored: -inf in a whole row is NaN behind the Softmax."""
+    mask = np.triu(np.full((8, 8), LOWEST, F), 0)
+    given = parse("g (float[8,8] x) => (float[8,8] y) { s = MatMul (x, w)  a = Add (s, m)  y = Softmax (a) }",
+                  w=(8, 8), m=mask)  # fmt: skip
+    feeds = {"x": np.ones((8, 8), F)}
+    made = ampgraph.convert(given, "O3", store_weights=stored, check="off")
+    wanted, found = (run_strict(one, feeds)["y"] for one in (given, made))
+    np.testing.assert_allclose(found[1:], wanted[1:], atol=1e-2)
+    assert np.isfinite(found).all()

@@ -16,6 +16,7 @@ from onnx_text import array, parse, proto
 MATRICES = {"w": (8, 8), "v": (8, 8), "q": (4, 8), "u": (6, 4)}
 STORED = {**MATRICES, "b": (8,), "n": (8,), "two": array(2.0).astype("f"), "zero": np.array([0]), "one": np.array([1])}
 BATCH, SUMMED = "c = Transpose<perm = [1, 0, 2]>(a)", "c = Transpose<perm = [1, 2, 0]>(a)"
+OTHERS = {"v3": (3, 8), "stack": (1, 8, 8), "number": np.full((1, 1, 1, 1), 2, "f"), "wide": np.array([2, 1, 1, 1])}
 FORMS = {
     "a bias": (f"{BATCH} m = MatMul(c, w) y = Add(b, m)", "MatMul Add Transpose"),
     "no bias": (f"{BATCH} m = MatMul(c, w) y = Relu(m)", "MatMul Transpose Relu"),
@@ -34,14 +35,16 @@ FORMS = {
 OPEN = {  # which open as they are
     "the last two": "c = Transpose<perm = [0, 2, 1]>(a) y = MatMul(c, v3)",
     "a stack of matrices": f"{BATCH} y = MatMul(c, stack)",
+    "a number that adds a dimension": f"{BATCH} s = Mul(c, number) y = MatMul(s, w)",
+    "copies along a new dimension": f"{BATCH} s = Expand(c, wide) y = MatMul(s, w)",
     "other arithmetic between": f"{BATCH} r = Relu(c) y = MatMul(r, w)",
 }
 
 
 def model(form: str) -> onnx.ModelProto:
-    shape = "R, S" if "MatMul(c, n)" in form else "R, S, T"
+    shape = "R, S" if "MatMul(c, n)" in form else "Q, R, S, T" if "number" in form or "wide" in form else "R, S, T"
     text = f"g (float[B, 3, 8] a) => (float[{shape}] y) {{ {form} }}"
-    return parse(text, {**STORED, "v3": (3, 8), "stack": (1, 8, 8)})
+    return parse(text, {**STORED, **OTHERS})
 
 
 def kinds(converted: onnx.ModelProto) -> str:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ...core.dataflow import FLOAT32, NONE, Dataflow, Op, Value
 from ...core.graph import Attribute, UseKey
+from ...core.pass_ import foreign
 from . import norm_tensors
 from .casts import Casts, copy_layer
 from .handles import Handles
@@ -165,19 +166,25 @@ class OnnxEditor:
     def replace(
         self, scope: str, nodes: Iterable[int], kind: str, inputs: Iterable[str], attributes: Mapping[str, Attribute]
     ) -> None:
-        """Puts one operator in the place of several; ``nodes`` ends with the one whose result it takes over."""
+        """Puts one operator in the place of several; ``nodes`` ends with the one whose result it takes over.
+
+        Raises AmpError AMP402 where other nodes read what is between them, or they do not read ``inputs``."""
         self._edited = True
         ops = [op for index in nodes if (op := self.handles.op(scope, index)) is not None]
         last, graph = self.handles.node(ops[-1]), self.handles.graph(ops[-1].scope)
         read = (value for op in ops for value in self.handles.node(op).inputs if value is not None)
         known = {value.name: value for value in read}  # as they are now: one may be the result of another replacement
+        gone = [self.handles.node(op) for op in reversed(ops)]
+        inside = [value for node in gone[1:] for value in node.outputs]
+        apart = all(not value.is_graph_output() and {*gone} >= {*value.consumers()} for value in inside)
+        if not apart or not known.keys() >= {*inputs}:
+            raise foreign(f"writes nodes {[op.index for op in ops]} of scope '{scope}' as one {kind}")
         new = ir.Node("", kind, [known[name] for name in inputs], attributes_of(attributes), num_outputs=1)
         new.name = self.handles.fresh(f"{last.name or last.outputs[0].name}_{kind}")
         copy_layer(last, new)
         old, result = last.outputs[0], new.outputs[0]
         graph.insert_after(last, new)
         self.handles.stand_in(old, result)
-        gone = [self.handles.node(op) for op in reversed(ops)]
         inner = [value for node in gone for value in node.inputs if value is not None]
         graph.remove(gone, safe=True)
         for native in dict.fromkeys(inner):

@@ -67,10 +67,11 @@ class Fold(RewriteRule):
         """The product moves to the last one's place and reads new tensors, computed in float64 and rounded to float32
         once, where they change."""
         ops = self.edited(editor)
-        self.operands(editor, flow)
         chain = _chain(flow, ops)
         self.refuse(len(chain) > 1)
         product, last = chain[0], chain[-1]
+        names = tuple(flow.values[v].name for v in product.inputs if v != NONE)
+        self.refuse((self.operator, self.read) == (product.kind, names))
         stored, known = _Stored(flow, traits()), traits()
         (place,) = known.positions(product.role, "biased")
         read = dict.fromkeys(v for op in ops for v in op.inputs if v != NONE)

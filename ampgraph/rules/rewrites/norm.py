@@ -29,6 +29,7 @@ class Norm(RewriteRule):
 
     names = ("norm", "channels")
     reading = ("source", "scale", "bias")
+    optional = ("bias",)
 
     @property
     def writes(self) -> str:

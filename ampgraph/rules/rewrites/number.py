@@ -54,7 +54,9 @@ class StoredNumber(RewriteRule):
         return cls(name, scope, nodes, row["axis"], row["epsilon"])
 
     def write(self, editor: NodeEditor, flow: Dataflow) -> None:
-        dtype = np.dtype(flow.values[self.edited(editor)[-1].outputs[0]].dtype)
+        value = self.edited(editor)[-1].outputs[0]
+        self.refuse(self.dimensions == len(flow.shape(value) or ()))
+        dtype = np.dtype(flow.values[value].dtype)
         number = np.full((1,) * self.dimensions, self.number, dtype)
         editor.replace(self.scope, self.nodes, self.writes, (), {"value": number})
 

@@ -148,6 +148,9 @@ def _transposes(known: Known, value: int, scope: int) -> list[Op]:
 def _passes(known: Known, op: Op) -> bool:
     """Whether ONNX Runtime moves a Transpose past an operator, or takes the operator away."""
     has = known.traits.has
+    before, after = (known.flow.shape(v) for v in (op.inputs[0], op.outputs[0]))
+    if before is None or after is None or len(before) != len(after):
+        return False
     if has(op.role, "scalings"):
         return any(known.flow.scalar(v) is not None for v in op.inputs[1:])
     return has(op.role, "nothing_in_inference") or (has(op.role, "views") and not has(op.role, "reshapes"))

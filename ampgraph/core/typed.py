@@ -1,0 +1,78 @@
+"""Plain data, as JSON has it, read as what annotations say: nothing of another type is taken for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+Reader = Callable[[Any], Any]
+
+
+@cache
+def reader(hint: Any) -> Reader:
+    """What reads plain data as a type: str, int, bool, finite floats, None or another, tuples and dataclasses of such.
+
+    It raises ValueError for data of any other type."""
+    if hint is str:
+        return _text
+    if hint is float:
+        return _number
+    if get_origin(hint) is tuple:
+        return _rows(get_args(hint))
+    if type(None) in get_args(hint):
+        (other,) = (reader(one) for one in get_args(hint) if one is not type(None))
+        return lambda given: None if given is None else other(given)
+    return _fields(hint) if is_dataclass(hint) else _only(hint)
+
+
+def _only(kind: type) -> Reader:
+    def read(given: Any) -> Any:
+        if type(given) is not kind:  # a bool is no int
+            raise ValueError(f"{given!r} is no {kind.__name__}")
+        return given
+
+    return read
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{given!r} is no text")
+    if not given.isascii():
+        given.encode()  # half of a pair of surrogates is a UnicodeEncodeError, which is a ValueError
+    return given
+
+
+def _number(given: Any) -> float:
+    if type(given) not in (int, float) or not math.isfinite(given):
+        raise ValueError(f"{given!r} is no finite number")
+    return float(given)
+
+
+def _rows(hints: tuple[Any, ...]) -> Reader:
+    many = len(hints) == 2 and hints[1] is Ellipsis
+    readers = [reader(hint) for hint in hints if hint is not Ellipsis]
+
+    def read(given: Any) -> tuple[Any, ...]:
+        if not isinstance(given, (list, tuple)):
+            raise ValueError(f"{given!r} is no list")
+        if many:
+            return tuple(map(readers[0], given))
+        return tuple(one(item) for one, item in zip(readers, given, strict=True))
+
+    return read
+
+
+def _fields(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {field.name: reader(hints[field.name]) for field in fields(kind)}
+    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+
+    def read(given: Any) -> Any:
+        if not isinstance(given, Mapping) or not needed <= given.keys() <= readers.keys():
+            raise ValueError(f"{given!r} is no {kind.__name__}")
+        return kind(**{name: readers[name](value) for name, value in given.items()})
+
+    return read
