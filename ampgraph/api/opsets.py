@@ -74,7 +74,15 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
     from ..planner.opsets import later_opsets, off_target
 
     progress("looking for an opset", 0, 0)
-    trial, flow = pipeline.planned(adapters.copied(graph), options, low_io)
+    try:
+        trial, flow = pipeline.planned(adapters.copied(graph), options, low_io)
+    except AmpError as error:
+        if error.code != "AMP305" or not low_io:
+            raise
+        refusal: AmpError | None = error  # its inputs cannot be low there, which a later one may mend
+        trial, flow = pipeline.planned(adapters.copied(graph), options, frozenset())
+    else:
+        refusal = None
     given = flow.opset
     now, beside = _score(trial, flow, options), off_target(flow, options)
     scores: dict[int, Score] = {}
@@ -93,10 +101,12 @@ def _least(graph: Graph, options: Options, low_io: frozenset[str], progress: Pro
         else:
             scores[opset] = _score(trial, flow, options)
     best = min(scores, key=lambda opset: (scores[opset], opset), default=0)
-    if not best or scores[best] >= now:
+    if not best and refusal is not None:
+        raise refusal
+    if not best or (scores[best] >= now and refusal is None):
         return Moved(graph, tuple(refused))
     gained = [f"{a - b:+,} {what}" for a, b, what in zip(scores[best], now, GAINS, strict=True) if a != b]
-    note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained)}")
+    note = Note("opset", "", f"moved from opset {given} to {best}: {', '.join(gained) or '--io is low there'}")
     return Moved(adapters.at_opset(graph, best), (note,), best)
 
 
