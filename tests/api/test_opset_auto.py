@@ -80,14 +80,13 @@ def test_the_opset_stays_elsewhere(words: dict[str, Any]) -> None:
 def test_inputs_that_become_low_need_it_too() -> None:
     """`--io` is refused only where no later opset is taken."""
     model = given(PRODUCT, 12)
-    words: dict[str, Any] = {"dtype": "bfloat16", "io": "low"}
-    for more in ({"target": "tensorrt"}, {"target": "cuda", "opset": "auto"}):
-        plan = ampgraph.plan(model, "O2", **words, **more)
-        made = ampgraph.convert(model, "O2", **words, **more)
+    low: dict[str, Any] = {"level": "O2", "dtype": "bfloat16", "io": "low"}
+    for words in ({**low, "target": "tensorrt"}, {**low, "opset": "auto"}):
+        plan, made = ampgraph.plan(model, **words), ampgraph.convert(model, **words)
         assert plan.opset == opset_of(made) >= 13 and not casts(made)
-        assert ampgraph.apply(model, Plan.from_json(plan.to_json())) == ampgraph.convert(model, "O2", **words, **more)
+        assert ampgraph.apply(model, Plan.from_json(plan.to_json())) == made
     with pytest.raises(AmpError, match="AMP305"):
-        ampgraph.plan(model, "O2", target="cuda", **words)
+        ampgraph.plan(model, **low)
 
 
 def test_nothing_moves_off_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
