@@ -110,7 +110,9 @@ def _refuse_other_weights(plan: Plan, flow: Dataflow) -> None:
     values = {(flow.scopes[v.scope].path, v.name): v for v in flow.values if v.weight}
     floors = {(edit.scope, edit.value): edit.floor for edit in plan.weights}
     low = dict.fromkeys((edit.scope, edit.value) for edit in plan.weights if edit.store != "float32")
-    for place in low | dict.fromkeys((cast.scope, cast.value) for cast in plan.casts if cast.to == plan.dtype):
+    if plan.policy == "ampgraph":  # a framework casts what is beyond the range too
+        low |= dict.fromkeys((cast.scope, cast.value) for cast in plan.casts if cast.to == plan.dtype)
+    for place in low:
         value = values.get(place)
         if value is not None and exceeds(flow, value, limit, floors.get(place)):
             raise AmpError(
