@@ -178,9 +178,10 @@ class Plan:
         good &= all(w.store in ("low", "both", "float32") for w in self.weights)
         good &= all(w.floor is None or w.floor < 0 for w in self.weights)
         good &= all(0.5 < factor < 2 for one in self.together or () for _, _, factor in one.shares)
-        good &= _differ((d.scope, d.index, d.slot) for d in self.decisions)
+        decided = {(d.scope, d.index, d.slot, d.dtype) for d in self.decisions}  # sequences of one body share a name
+        good &= _differ(place[:3] for place in decided)
         good &= _differ((w.scope, w.value) for w in self.weights)
-        good &= _differ(use for cast in self.casts for use in cast.uses)
+        good &= _differ((cast.scope, cast.value, use) for cast in self.casts for use in cast.uses)
         good &= _differ((one.scope, index) for one in self.rewrites for index in one.nodes)
         if not good:
             raise ValueError("not a plan")
@@ -262,11 +263,7 @@ def _plan(data: _Written, rewrites: list[Rewrite]) -> Plan:
     if data.together is not None:
         together = [JointRounding(s, i, Why(rule, text), by) for s, i, rule, text, by in data.together]
     plan = Plan(
-        data.digest,
-        data.level,
-        data.dtype,
-        data.policy,
-        data.target,
+        **{name: getattr(data, name) for name in ("digest", "level", "dtype", "policy", "target")},
         low_io=list(data.low_io),
         decisions=[Decision(s, i, k, slot, t, whys[w]) for s, i, k, slot, t, w in data.decisions],
         casts=list(data.casts),

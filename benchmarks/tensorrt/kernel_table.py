@@ -32,7 +32,7 @@ HEAD: dict[str, object] = {
     "missing": "schema",
     "builder": "tensorrt-rtx",
     "raises_opset": ["bfloat16"],
-    "newest_opset": 26,
+    "newest_opset": 27,
 }
 COMMENT = """
 # Networks are strongly typed: the types in the file are what is computed. Every operator of ONNX was given to the

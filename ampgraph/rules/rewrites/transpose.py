@@ -148,6 +148,8 @@ def _transposes(known: Known, value: int, scope: int) -> list[Op]:
 def _passes(known: Known, op: Op) -> bool:
     """Whether ONNX Runtime moves a Transpose past an operator, or takes the operator away."""
     has = known.traits.has
+    if not op.inputs or op.inputs[0] == NONE:
+        return False
     before, after = (known.flow.shape(v) for v in (op.inputs[0], op.outputs[0]))
     if before is None or after is None or len(before) != len(after):
         return False
