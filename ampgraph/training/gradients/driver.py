@@ -14,8 +14,7 @@ from ...core.dataflow import HELD, KEPT
 from ...core.errors import AmpError
 from ...core.names import FreshNames
 from . import rules  # noqa: F401
-from .broadcast import sum_to
-from .builder import Builder
+from .builder import Builder, sum_to
 from .registry import DETACHED, GradientRule, Unsupported, kind_of, place_of, rule_of
 from .rules.control import bodies, read_inside, through_bodies
 

@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
-from ..broadcast import REASON, same
-from ..builder import INT64, Builder
+from ..builder import INT64, REASON, Builder, same
 from ..registry import Unsupported, attribute, gradient
 
 Value = ir.Value
