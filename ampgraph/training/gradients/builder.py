@@ -21,6 +21,8 @@ Attribute = float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.T
 Dim = int | str | ir.SymbolicDim | None
 Size = int | ir.SymbolicDim
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+LOW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS = frozenset({FLOAT, ir.DataType.DOUBLE, *LOW})
 REASON = "a sum over what was broadcast: 4,096 rows of mean 20 overflow float16"
 
 

@@ -182,16 +182,15 @@ class Direction:
         given = [row.value if isinstance(row, Term) else row for row in rows]
         return scan(self.b, step, last, given, backwards=not self.backwards)
 
-    def activations(self, *usual: str) -> list[str]:
-        """Those of this direction, in small letters."""
+    def activations(self, *usual: str, others: bool = False) -> list[str]:
+        """Those of this direction, in small letters. Raises Unsupported for ``others`` than the usual ones."""
         found = attribute(self.node, "activations") or list(usual) * 2
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in found]
-        return [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
-
-    def refuse_activations(self, *usual: str) -> None:
-        found, kind = self.activations(*usual), self.node.op_type
-        if found != [name.lower() for name in usual]:
-            raise Unsupported(f"{kind} with {', '.join(found)} has no gradient here, only with {', '.join(usual)}")
+        own = [name.lower() for name in names[self.number * len(usual) : (self.number + 1) * len(usual)]]
+        if not others and own != [name.lower() for name in usual]:
+            kind, only = self.node.op_type, ", ".join(usual)
+            raise Unsupported(f"{kind} with {', '.join(own)} has no gradient here, only with {only}")
+        return own
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,7 @@ def rnn(b: Builder, node: ir.Node, *gradients: Gradient) -> list[Gradient]:
 
 def _rnn(side: Direction) -> SideGradients:
     """With d the gradient of h: that of its sum is d f', and R brings it to the step before."""
-    b, [name] = side.b, side.activations("Tanh")
+    b, [name] = side.b, side.activations("Tanh", others=True)
     if name not in ("tanh", "relu"):
         raise Unsupported(f"RNN with {name} has no gradient here, only with Tanh and Relu")
     y, weight = side.after(), side.weight(2)
@@ -286,7 +285,7 @@ def _lstm(side: Direction) -> SideGradients:
     """Gates in ONNX's order: i, o, f, c. With h' = o tanh(c'), c' = f c + i g, and dh, dc what came from the step
     behind: dc' = dc + dh o (1 - tanh(c')^2); di = dc' g, df = dc' c, dg = dc' i, do = dh tanh(c'), each times the slope
     of its gate."""
-    side.refuse_activations("Sigmoid", "Tanh", "Tanh")
+    side.activations("Sigmoid", "Tanh", "Tanh")
     b, weight, inputs = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
         sums = side.sums(side.x, 1, 0) + side.sums(inputs, 2, 1)
@@ -340,7 +339,7 @@ def _factors(side: Direction, before: Term, z: Term, n: Term) -> tuple[Term, Ter
 
 def _after(side: Direction) -> SideGradients:
     """The reset behind the product: everything that d is multiplied by is known before."""
-    side.refuse_activations("Sigmoid", "Tanh")
+    side.activations("Sigmoid", "Tanh")
     b, weight, before = side.b, side.weight(2), side.before()
     with b.float32(KEEP):
         pieces = side.split(side.sums(side.x, 1, 0), 3)
@@ -368,7 +367,7 @@ def _after(side: Direction) -> SideGradients:
 
 def _before(side: Direction) -> SideGradients:
     """The reset in front of the product: what R brings back is needed for r."""
-    side.refuse_activations("Sigmoid", "Tanh")
+    side.activations("Sigmoid", "Tanh")
     b, hidden, before = side.b, side.hidden, side.before()
     first, last = b.ops("Split", 2, side.weight(2), b.ints(2 * hidden, hidden), axis=0)
     with b.float32(KEEP):
