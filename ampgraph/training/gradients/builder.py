@@ -179,7 +179,8 @@ class Term:
     __sub__, __rsub__ = _binary("Sub"), _binary("Sub", swapped=True)
     __mul__, __rmul__ = _binary("Mul"), _binary("Mul", swapped=True)
     __truediv__, __rtruediv__ = _binary("Div"), _binary("Div", swapped=True)
-    __lt__, __le__, __gt__, __ge__ = map(_binary, ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
+    __lt__, __le__ = _binary("Less"), _binary("LessOrEqual")
+    __gt__, __ge__ = _binary("Greater"), _binary("GreaterOrEqual")
 
 
 Operand = Term | ir.Value | float | None
