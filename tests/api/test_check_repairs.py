@@ -16,7 +16,6 @@ from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from onnx_text import parse
 
-pytest.importorskip("onnxruntime")
 TEXT = "agraph (float[4,64] x) => (float[4,64] y) { a = MatMul(x, w)  b = Add(a, big)  y = Sub(b, big) }"
 WEIGHTS = {"w": np.eye(64, dtype=np.float32), "big": np.full(64, 300, np.float32)}
 

@@ -19,8 +19,6 @@ from ampgraph.planner import regions
 from ampgraph.runtime.opening import open_each
 from onnx_text import array, parse, proto
 
-pytest.importorskip("onnxruntime")
-
 NORM = """g (float[2, 8] x) => (float[2, 8] y) {{
   a = MatMul(x, k) {0} m = ReduceMean<axes = [-1]>({1}) d = Sub({1}, m) p = Pow(d, two) v = ReduceMean<axes = [-1]>(p)
   e = Add(v, eps) q = Sqrt(e) n = Div(d, q) z = Mul(n, w) o = Add(z, c) y = MatMul(o, k)

@@ -21,8 +21,6 @@ from hard_models import HARD_MODELS
 from onnx_text import parse
 from present import present
 
-pytest.importorskip("onnxruntime")
-
 
 def tuned(name, count=4, **more):
     hard = HARD_MODELS[name]

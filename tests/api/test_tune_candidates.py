@@ -22,8 +22,6 @@ from npz import write_npz
 from onnx_text import parse
 from present import plain, present
 
-pytest.importorskip("onnxruntime")
-
 
 def search(squares: Sequence[float], costs: Sequence[int], tolerance: float, **more: Any) -> PromotionSearch:
     """Groups whose squared errors add up."""

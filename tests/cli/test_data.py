@@ -16,7 +16,6 @@ from ampgraph.runtime.data import save_npz
 from cli_helpers import MODELS, contents, process, refused
 from onnx_text import parse
 
-pytest.importorskip("onnxruntime")
 CHAIN = """
 g (float[2, 4] x) => (float[2, 4] y) { [one] a = MatMul(x, w)  [two] b = MatMul(a, big)  [three] c = MatMul(b, small)
     [four] y = MatMul(c, w) }"""

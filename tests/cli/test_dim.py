@@ -11,8 +11,6 @@ import ampgraph
 from ampgraph.core.errors import AmpError
 from onnx_text import parse
 
-pytest.importorskip("onnxruntime")
-
 ROWS = 97  # more than are tried where nobody says how many
 
 

@@ -12,7 +12,6 @@ from hard_models import HARD_MODELS
 from npz import write_npz
 from onnx_text import parse
 
-pytest.importorskip("onnxruntime")
 HELDOUT = MODELS / "digits_heldout.npz"
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from ampgraph.numerics.metrics.agreement import Agreement, Apart, apart
 
-pytest.importorskip("onnxruntime")
-
 
 def test_one_output_by_hand() -> None:
     found = apart(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.5], [0.0, 0.1]]))

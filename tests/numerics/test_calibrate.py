@@ -24,7 +24,6 @@ from onnx_text import parse
 from planner.graphs import random_models
 from share import examples
 
-pytest.importorskip("onnxruntime")
 MODELS = Path(__file__).resolve().parents[2] / "models"
 X = np.arange(12, dtype=np.float32).reshape(3, 4) - 3
 

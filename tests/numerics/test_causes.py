@@ -19,7 +19,6 @@ from hard_models import HARD_MODELS
 from onnx_text import parse
 from present import present
 
-pytest.importorskip("onnxruntime")
 Data = list[dict[str, np.ndarray]]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from ampgraph.numerics.inputs.samples import load_samples
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
 from onnx_text import parse
 
-ort = pytest.importorskip("onnxruntime")
 TABLE = np.ones((7, 4), np.float32)
 
 

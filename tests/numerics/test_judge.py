@@ -12,8 +12,6 @@ from ampgraph.numerics.metrics import verdict as judging
 from ampgraph.numerics.metrics.metric import metric_of
 from ampgraph.numerics.metrics.verdict import Judge
 
-pytest.importorskip("onnxruntime")
-
 
 def judged(metric, want, got):
     judge = Judge(metric_of(metric))

@@ -167,7 +167,6 @@ EYE = np.eye(4, dtype=np.float32)
 
 @pytest.mark.parametrize("name", ["enc > out", "a > > b", "out\\", "a->b", "a \\> b", " > ", "x > ", " > x"])
 def test_any_name_steers(name: str) -> None:
-    pytest.importorskip("onnxruntime")
     weights = {"w": EYE, "big": EYE * 40000, "small": EYE / 40000}
     data = [{"x": np.ones((2, 4), np.float32) * 2}]
     plain = low_products(parse(CHAIN, weights), data, {})
@@ -183,7 +182,6 @@ BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
 
 
 def test_a_name_that_looks_like_a_scope_is_another_value() -> None:
-    pytest.importorskip("onnxruntime")
     made = parse(BRANCH, w=EYE, big=EYE * 40000, small=EYE / 40000)
     for node in made.graph.node:  # the product of the main graph is named as the path of the branch's
         for names in (node.input, node.output):

@@ -21,7 +21,6 @@ from onnx_text import parse
 from present import present
 from share import FULL
 
-pytest.importorskip("onnxruntime")
 Data = list[dict[str, Any]]
 
 

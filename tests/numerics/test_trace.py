@@ -19,8 +19,6 @@ from present import present
 
 from . import planted
 
-pytest.importorskip("onnxruntime")
-
 
 def low(model: ModelProto) -> ModelProto:
     return ampgraph.convert(model, "O3")

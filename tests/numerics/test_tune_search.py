@@ -8,8 +8,6 @@ import pytest
 from ampgraph.numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from present import present
 
-pytest.importorskip("onnxruntime")
-
 
 def searched(squares, tolerance, costs=None, overflow=(), floor=0.0):
     """A search over groups whose squared errors add up; (best, search)."""

@@ -19,8 +19,6 @@ from numerics import planted
 from numerics.planted import low
 from present import present
 
-pytest.importorskip("onnxruntime")
-
 TRUE = np.array(True)
 HERE = Path(__file__).resolve().parent
 

@@ -16,8 +16,6 @@ from ampgraph.runtime import devices
 from numerics import planted
 from numerics.planted import low
 
-pytest.importorskip("onnxruntime")
-
 
 def test_low_interfaces_and_given_low_references() -> None:
     model = planted.chain()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import ampgraph
 from needs import needs_runtime
 from onnx_text import parse
-
-ort = pytest.importorskip("onnxruntime")
 
 HEAD = "h = MatMul(x, k) r = Relu(h)"
 NORM = (

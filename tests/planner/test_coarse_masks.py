@@ -11,8 +11,6 @@ from ampgraph.numerics.metrics.agreement import apart
 from ampgraph.numerics.strict.session import StrictSession
 from onnx_text import parse
 
-pytest.importorskip("onnxruntime")
-
 F = np.float32
 SCORES = "k = Transpose<perm = [1, 0]>(x) s = MatMul(x, k) z = Mul(s, third)"
 REST = "p = Softmax(a) y = MatMul(p, x)"

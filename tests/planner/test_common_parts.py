@@ -16,8 +16,6 @@ from needs import needs_runtime
 from onnx_text import parse
 from planner.without import without
 
-pytest.importorskip("onnxruntime")
-
 F = np.float32
 SIZE, HEADS = 32, 2
 RANDOM = np.random.default_rng(5)

@@ -13,7 +13,6 @@ from ampgraph.planner import assemble
 from onnx_text import parse
 from planner.support import converted, float32_and_low
 
-pytest.importorskip("onnxruntime")
 RANDOM = np.random.default_rng(11)
 W = RANDOM.normal(0, 0.2, (64, 64)).astype(np.float32)
 V = RANDOM.normal(0, 0.2, (64, 64)).astype(np.float32)

@@ -16,8 +16,6 @@ from onnx_text import parse
 from planner.form_models import attention
 from planner.support import decisions
 
-pytest.importorskip("onnxruntime")
-
 F = np.float32
 LOWEST = float(np.finfo(F).min)
 SCORES = "k = Transpose <perm = [1, 0]> (x)  s = MatMul (x, k)"

@@ -17,7 +17,6 @@ from ampgraph.oplists.rewrites import chosen, classes
 from onnx_text import parse
 from planner.support import converted, decisions, kinds
 
-pytest.importorskip("onnxruntime")
 RANDOM = np.random.default_rng(5)
 W = RANDOM.normal(0, 0.3, (6, 3, 3, 3)).astype(np.float32)
 B = RANDOM.normal(0, 1, (1, 6, 1, 1)).astype(np.float32)

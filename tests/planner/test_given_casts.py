@@ -13,7 +13,6 @@ from ampgraph.numerics.strict.session import run_strict
 from onnx_text import parse
 from planner.support import converted, kinds
 
-pytest.importorskip("onnxruntime")
 W = np.eye(8, dtype=np.float32)
 X = {"x": np.random.default_rng(3).normal(0, 1, (4, 8)).astype(np.float16).astype(np.float32)}
 INT32, INT64, FLOAT, BOOL = 6, 7, 1, 9

@@ -17,7 +17,6 @@ from planner.guard_cases import CASES, HOLDING, LOWEST, Case
 from planner.support import LEVELS, converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
-pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 

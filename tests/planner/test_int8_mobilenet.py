@@ -16,7 +16,6 @@ from ampgraph.report.verification import verification_lines
 from planner.support import casts
 from planner.test_integers import fused
 
-pytest.importorskip("onnxruntime")
 quantization = pytest.importorskip("onnxruntime.quantization")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 F = np.float32

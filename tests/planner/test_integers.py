@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -18,7 +19,6 @@ from onnx_text import parse
 from planner.support import LEVELS, casts, converted, decisions, dtype_of, float32_and_low, kinds, topics
 from planner.without import without
 
-ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 RNG = np.random.default_rng(11)
 

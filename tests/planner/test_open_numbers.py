@@ -6,14 +6,13 @@ import re
 from itertools import product
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
 import ampgraph
 from onnx_text import array, parse, proto
 from share import share
-
-ort = pytest.importorskip("onnxruntime")
 
 NUMBERS = {
     "two": 2, "eps": 1e-5, "root": 2**0.5, "one": 1, "half": 0.5, "three": 3, "cubic": 0.044715, "factor": 0.79788456,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -12,8 +13,6 @@ import ampgraph
 from ampgraph.numerics.metrics.agreement import apart
 from ampgraph.numerics.strict.session import StrictSession
 from onnx_text import parse
-
-ort = pytest.importorskip("onnxruntime")
 
 F = np.float32
 SCORES = "k = Transpose <perm = [1, 0]> (x)  s = MatMul (x, k)"

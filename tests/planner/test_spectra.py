@@ -14,8 +14,6 @@ from onnx_text import parse
 from planner.support import converted, decisions, dtype_of, float32_and_low, topics
 from planner.without import without
 
-pytest.importorskip("onnxruntime")
-
 SIZE, HALF = 64, 33
 F = np.float32
 TURNS = 2 * np.pi * np.outer(np.arange(SIZE), np.arange(HALF)) / SIZE

@@ -13,7 +13,6 @@ from ampgraph.planner.facts.squares import Squares
 from onnx_text import parse
 from planner.support import converted, decisions, dtype_of
 
-pytest.importorskip("onnxruntime")
 F = np.float32
 WEIGHTS = {
     **{"two": F(2), "three": F(3), "hundred": F(100), "minus": F(-100), "thousand": F(1000), "all": np.array([1])},

@@ -109,7 +109,6 @@ def test_a_stream_that_products_read_as_well() -> None:
 
 @pytest.mark.slow
 def test_the_check_names_it_where_it_lessens_an_error_near_the_tolerance(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     with pytest.warns(ampgraph.PrecisionWarning) as warned:
         ampgraph.convert(stream(16), "O2", output=tmp_path / "low.onnx", tolerance=1.5e-3, check="auto")
     (verdict,) = [one.message.verdict for one in warned if isinstance(one.message, ampgraph.PrecisionWarning)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -11,7 +12,6 @@ from ampgraph.core.errors import AmpError
 from ampgraph.numerics.strict.session import StrictSession
 from onnx_text import parse
 
-ort = pytest.importorskip("onnxruntime")
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
 SAME = "F (a, b) => (c) { s = Sin(a) r = Softsign(s) q = Abs(r) c = Sinh(q) }"
 OTHERS = "F (a, b) => (c) { m = MatMul(a, b) r = Relu(m) c = MatMul(r, b) }"

@@ -17,7 +17,6 @@ from ampgraph.planner import assemble
 from onnx_text import parse
 from planner.support import casts, converted, decisions, dtype_of, float32_and_low
 
-pytest.importorskip("onnxruntime")
 EPSILON = 1e-5
 Array = np.ndarray
 
