@@ -188,7 +188,7 @@ def named(page: Path) -> Iterator[str]:
     yield from (line.replace("\n", " ") for line in INLINE.findall(FENCED.sub("", text)))
 
 
-def parse_parse(line: str) -> None:
+def parsed(line: str) -> None:
     """Raises for a command or an option that there is not; places and numbers of arguments are not looked at."""
     name, *words = shlex.split(line.replace("...", ""))
     command = COMMANDS[name]
@@ -206,19 +206,19 @@ def hints() -> set[str]:
 @pytest.mark.parametrize("page", [page for page in PARSE_PAGES if any(named(page))], ids=lambda page: page.stem)
 def test_pages_name_commands_that_are_there(page: Path) -> None:
     for line in named(page):
-        parse_parse(line)
+        parsed(line)
 
 
 def test_texts_of_the_package_name_commands_that_are_there() -> None:
     assert len(hints()) > 5
     for line in sorted(hints()):
-        parse_parse(line)
+        parsed(line)
 
 
 @pytest.mark.parametrize("line", ["convert m.onnx --no-such", "conver m.onnx"])
 def test_what_is_not_there_is_found(line: str) -> None:
     with pytest.raises(Exception, match="no-such|conver"):
-        parse_parse(line)
+        parsed(line)
 
 
 # What pages promise: each sentence here stands in its page to the letter, and holds.
@@ -363,7 +363,9 @@ def inline(page: Path) -> list[str]:
     return re.findall(r"`([^`]+)`", FENCED.sub("", page.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.stem != "tensorrt"], ids=lambda page: page.stem)  # trtexec's
+@pytest.mark.parametrize(
+    "page", [p for p in PARSE_PAGES if p.stem != "tensorrt"], ids=lambda page: page.stem
+)  # trtexec's
 def test_options_and_places_in_sentences_are_there(page: Path) -> None:
     known = {word for command in COMMANDS.values() for one in command.params for word in one.opts + one.secondary_opts}
     known |= {"--help", "--version", "--install-completion"}
