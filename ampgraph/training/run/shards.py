@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from ...step.cut import drop_unread
-from ...step.sliced_update import Segment, SlicedUpdate, Span, segments_of
-from ...step.state_tensors import AVERAGE, PARAMETER, RUNNING, SLOT, StateTensor
-from ...step.training_step import Run, TrainingStep
-from ..flat_buffer import ALIGNED
+from ..step.cut import drop_unread
+from ..step.sliced_update import Segment, SlicedUpdate, Span, segments_of
+from ..step.state_tensors import AVERAGE, PARAMETER, RUNNING, SLOT, StateTensor
+from ..step.training_step import Run, TrainingStep
+from .accumulation import ALIGNED
 
 SHARED_OUT = (PARAMETER, SLOT, AVERAGE)
 

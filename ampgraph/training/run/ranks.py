@@ -1,9 +1,10 @@
-"""A group of processes on torch.distributed: sums of buffers, and what all ranks must hold alike."""
+"""The processes that share a training: what torchrun says of them, and what they do together, on torch.distributed."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -11,21 +12,62 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ....core.errors import AmpError, first_line
-from ....core.installing import pip_install
-from .alone import ALONE, Ranks, SaidByFirst, launched
+from ...core.errors import AmpError, first_line
+from ...core.installing import pip_install
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
-U = TypeVar("U")
 AUTO = "auto"
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 REACHED = timedelta(minutes=5)
 """How long processes wait for all to begin. Afterwards the limits are torch's: 30 minutes with gloo, 10 with NCCL."""
 FEWER_WORDS = "TORCH_CPP_LOG_LEVEL"
+
+
+class SaidByFirst(AmpError):
+    """What went wrong on rank 0, which says it, on another rank."""
+
+
+class Ranks:
+    """All processes of a training. This one is its only one; `TorchGroup` has others."""
+
+    rank = 0
+    world = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that prints, writes and saves."""
+        return self.rank == 0
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, or the AmpError that it raises, on every rank; the others do not call ``make``."""
+        return make()
+
+    def refuse_difference(self, text: str, what: str, hint: str) -> None:
+        """Raises AmpError AMP509 where ranks give texts that differ."""
+
+
+ALONE = Ranks()
+
+
+def launched() -> tuple[int, int]:
+    """The rank of this process and how many there are, as torchrun and other launchers say it in the environment."""
+    try:
+        return int(os.environ.get("RANK", "0")), max(int(os.environ.get("WORLD_SIZE", "1")), 1)
+    except ValueError:
+        return 0, 1
+
+
+def threads_of_rank(threads: int) -> int:
+    """How many threads a rank takes on the CPU where nothing is said (0): its part of the machine's."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if threads or not local.isdigit() or int(local) < 2:
+        return threads
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(here // int(local), 1)
 
 
 class TorchGroup(Ranks):
@@ -71,7 +113,8 @@ class TorchGroup(Ranks):
         return found  # type: ignore[return-value]
 
     def refuse_difference(self, text: str, what: str, hint: str) -> None:
-        mine = _digest(text)
+        made = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        mine = [int.from_bytes(made[start : start + 4], "little") for start in range(0, 16, 4)]
         gathered = _torch().zeros(self.world, len(mine), dtype=_torch().int64, device=self.memory)
         gathered[self.rank] = _torch().tensor(mine)
         self.sum(gathered)
@@ -80,7 +123,7 @@ class TorchGroup(Ranks):
         if other is not None:
             raise AmpError("AMP509", f"rank {other} has {what} than rank 0", hint=hint)
 
-    def _sent(self, value: U) -> U:
+    def _sent(self, value: T) -> T:
         """Any object of rank 0, on all ranks."""
         torch = _torch()
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) if self.first else None
@@ -89,7 +132,7 @@ class TorchGroup(Ranks):
         data = torch.empty(int(size), dtype=torch.uint8) if data is None else data
         data = data.to(self.memory)
         self.broadcast(data)
-        sent: U = value if self.first else pickle.loads(data.cpu().numpy().tobytes())
+        sent: T = value if self.first else pickle.loads(data.cpu().numpy().tobytes())
         return sent
 
     def _finish(self) -> None:
@@ -125,21 +168,9 @@ def _started(torch: ModuleType, memory: str) -> ProcessGroup:
             # torchrun may keep its store when it starts ranks again: addresses of those that ended would be found there
             store = distributed.PrefixStore(f"ampgraph/{os.environ.get(RESTARTS, '0')}", store)
             distributed.init_process_group(kind, store=store, rank=rank, world_size=world)
-        atexit.register(_leave, distributed)
+        atexit.register(lambda: distributed.is_initialized() and distributed.destroy_process_group())
     group: ProcessGroup = distributed.group.WORLD
     return group
-
-
-def _leave(distributed: ModuleType) -> None:
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-def _digest(text: str) -> list[int]:
-    import hashlib
-
-    made = hashlib.blake2b(text.encode(), digest_size=16).digest()
-    return [int.from_bytes(made[start : start + 4], "little") for start in range(0, 16, 4)]
 
 
 @contextlib.contextmanager
