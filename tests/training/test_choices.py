@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.step import choices
+from ampgraph.training.step import update_graph
 from ampgraph.training.step.cut import cut
 from ampgraph.training.step.optimizers import AdamW
 from ampgraph.training.step.training_step import TrainingStep
@@ -19,7 +19,7 @@ from training.test_cut import bits, same_bits
 from training.test_parallel import trained
 
 FEATURES = 3
-PLACE = f"step/{choices.SCOPE}"
+PLACE = f"step/{update_graph.SCOPE}"
 OPTIMIZERS = ("adamw:lr=0.1", "sgd:lr=0.1,momentum=0.9", "sgd:lr=0.1")
 
 
@@ -41,7 +41,7 @@ def built(optimizer, width=FEATURES, norms=2, **options) -> TrainingStep:
 
 def one_by_one(monkeypatch, *given, **options) -> TrainingStep:
     with monkeypatch.context() as patch:
-        patch.setattr(choices, "_pays", lambda *_: False)
+        patch.setattr(update_graph, "_pays", lambda *_: False)
         return built(*given, **options)
 
 

@@ -17,8 +17,7 @@ from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step import flat_update
 from ampgraph.training.step.aliasing import in_place
 from ampgraph.training.step.optimizers import AdamW
-from ampgraph.training.step.session_model import session_model
-from ampgraph.training.step.training_step import TrainingStep
+from ampgraph.training.step.training_step import TrainingStep, session_model
 from training.small_steps import Runner, batches, layers, regression, update_nodes
 
 FORMS = {

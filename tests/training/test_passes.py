@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.step.session_model import session_model
+from ampgraph.training.step.training_step import session_model
 from onnx_text import parse
 
 SIZES = (67, 131)

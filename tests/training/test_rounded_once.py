@@ -8,8 +8,7 @@ import pytest
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.training.run.trainer import Trainer
-from ampgraph.training.step.cut import cut
-from ampgraph.training.step.rounded_once import rounded_once
+from ampgraph.training.step.cut import cut, rounded_once
 from share import FULL
 from training.small_steps import batches, regression
 from training.test_accumulation import worst

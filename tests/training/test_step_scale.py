@@ -8,9 +8,15 @@ import pytest
 import torch
 
 from ampgraph.api.build_step import build_training_step
-from ampgraph.training.gradients.builder import Builder
-from ampgraph.training.step.loss_scale import MINDSPORE, RULES, DynamicLossScale, LossScaleState, StaticLossScale
-from ampgraph.training.step.scale_graph import ScaleValues, next_scale
+from ampgraph.training.gradients.builder import Builder, Term
+from ampgraph.training.step.loss_scale import (
+    MINDSPORE,
+    RULES,
+    DynamicLossScale,
+    LossScaleState,
+    StaticLossScale,
+    next_state,
+)
 from training.scale_traces import steps_of
 from training.small_steps import Runner, batches, regression, torch_loss, weights
 from training.test_loss_scale_real import real_cell, real_scaler
@@ -38,9 +44,10 @@ def scale_session(policy: DynamicLossScale) -> onnxruntime.InferenceSession:
     values = {n: ir.Value(name=n, type=ir.TensorType(t), shape=ir.Shape([])) for n, t in types.items()}
     finite = ir.Value(name="finite", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     graph.inputs.extend([*values.values(), finite])
-    after = next_scale(Builder(graph), policy, ScaleValues(**values), finite)
+    b = Builder(graph)
+    after = next_state(policy, {name: Term(b, value, value) for name, value in values.items()}, Term(b, finite, finite))
     for name, value in values.items():
-        made = getattr(after, name)
+        made = after[name].value
         made.type, made.shape = value.type, value.shape
         graph.outputs.append(made)
     model = ir.to_proto(ir.Model(graph, ir_version=9))
