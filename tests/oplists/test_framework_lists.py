@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ampgraph.core.errors import AmpError
-from ampgraph.oplists.files import data_folder, read_file
+from ampgraph.oplists.files import check_operator, data_folder, read_file
 from ampgraph.oplists.framework_lists import FOLLOWS, INSIDE, entries, framework
-from ampgraph.oplists.schemas import check_operator
 
 FILES = sorted(path.name for path in data_folder().glob("*.toml") if "[framework]" in path.read_text(encoding="utf-8"))
 AT = {"low", "float32", "widest", FOLLOWS, INSIDE}
@@ -30,11 +29,11 @@ def test_classes_say_what_code_knows(name: str) -> None:
 def test_each_operator_is_in_one_class_and_exists(name: str) -> None:
     file, whose = read_file(data_folder() / name), framework(name)
     found = list(entries(file, whose))
-    assert [kind for kind, count in Counter(entry.kind for entry in found).items() if count > 1] == []
+    assert [kind for kind, count in Counter(kind for kind, _ in found).items() if count > 1] == []
     own = set(whose.own(file))
-    for entry in found:
-        if entry.kind not in own:
-            check_operator(file, entry.cls, entry.kind)
+    for kind, listing in found:
+        if kind not in own:
+            check_operator(file, listing.cls, kind)
     assert all(cls.source and cls.about for cls in whose.classes.values())
 
 

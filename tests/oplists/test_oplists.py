@@ -12,15 +12,14 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.core.recipe import Recipe
-from ampgraph.oplists.check import check_file
-from ampgraph.oplists.classes import CLASSES, LEVEL_VALUES
-from ampgraph.oplists.files import data_folder, read_file
+from ampgraph.oplists.check import CLASSES, LEVEL_VALUES, check_file
+from ampgraph.oplists.files import data_folder, known_operators, read_file
+from ampgraph.oplists.framework_lists import Listing
 from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.levels import Level, load_level, load_levels
 from ampgraph.oplists.mindspore_schemas import operators
-from ampgraph.oplists.operators import Listing, load_op_lists
+from ampgraph.oplists.operators import load_op_lists
 from ampgraph.oplists.pattern_files import region_kinds
-from ampgraph.oplists.schemas import known_operators
 from ampgraph.planner.resolve import lists_of
 from present import present
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 from ampgraph.core.errors import AmpError
 from ampgraph.oplists import traits
-from ampgraph.oplists.files import own_file
+from ampgraph.oplists.files import known_operators, own_file
+from ampgraph.oplists.kernels import load_kernels
 from ampgraph.oplists.mindspore_schemas import operators as mindspore_operators
 from ampgraph.oplists.operators import load_op_lists
-from ampgraph.oplists.schemas import known_operators
 
+ASKS = ("has", "at", "positions")
+ROOT = Path(__file__).parents[2]
 Write = Callable[[str], Path]
 
 
@@ -30,11 +33,18 @@ def write(tmp_path: Path) -> Write:
 def test_the_file_has_the_traits_that_code_asks_for() -> None:
     file = own_file("traits.toml")
     traits.check_traits(file)
-    assert sorted(file.data["traits"]) == sorted(traits.TRAITS)
+    paths = [path for folder in ("ampgraph", "passes") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    words = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+    asked = [node.args[1] for node in calls if getattr(node.func, "id", getattr(node.func, "attr", "")) in ASKS]
+    words |= {other for entry in file.data["traits"].values() for other in entry.get("includes", ())}
+    words |= {load_kernels("cuda").broken["Add"].beside}
+    assert {arg.value for arg in asked if isinstance(arg, ast.Constant)} <= {*traits.names()} <= words
     assert all(entry["about"].strip() for entry in file.data["traits"].values())
 
 
-@pytest.mark.parametrize("trait", traits.TRAITS)
+@pytest.mark.parametrize("trait", traits.names())
 def test_every_operator_of_a_trait_is_one(trait: traits.Trait) -> None:
     found = traits.operators(trait)
     assert found
