@@ -33,7 +33,7 @@ from .pairs import in_types_of
 
 if TYPE_CHECKING:
     from ..core.dataflow import Dataflow
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.verdict import Judge
     from ..planner.promotions import Float32Size, Promotion
 
@@ -100,7 +100,7 @@ class Bench:
 
     def sensitivity(self) -> tuple[str, float]:
         """The output that the rounding of the inputs alone changes most, and by how much."""
-        from ..numerics.metrics.sensitivity import sensitivity
+        from ..numerics.metrics.agreement import sensitivity
 
         return sensitivity(StrictSession(self._reference).run, self.samples, self.options.dtype)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.arrays import Result
 from ..core.node_names import pattern_for
 from ..core.sites import Switched
-from ..numerics.metrics.agreement import Agreement, apart
-from ..numerics.metrics.judged import scale_of
+from ..numerics.metrics.agreement import Agreement, apart, scale_of
 from ..numerics.metrics.metric import Metric
 from ..numerics.trace.magnified import magnified
 from ..numerics.trace.ranking import Ranking

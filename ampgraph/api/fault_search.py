@@ -15,7 +15,7 @@ from .kinds import Feeds
 from .pairs import OnnxPair, Pair
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from ..numerics.metrics.metric import Metric
     from ..numerics.trace.ranking import Ranking
     from ..numerics.trace.suspects import Inquest, Suspect

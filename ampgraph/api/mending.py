@@ -28,7 +28,7 @@ from .pairs import OnnxPair
 from .steps import Job, run
 
 if TYPE_CHECKING:
-    from ..numerics.inputs.sample_set import Samples
+    from ..numerics.inputs.samples import Samples
     from .check_request import Request
 
 ROUNDS = 16  # of looking at what is left

@@ -37,7 +37,7 @@ from .steps import interface
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..numerics.metrics.custom import Function
+    from ..numerics.metrics.metric import Function
 
 
 @renamed_keywords("0.3", told="progress")

@@ -11,9 +11,10 @@ import numpy as np
 
 from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, nearest
+from ..core.low_types import numpy_type
 from ..formats.mindir import io as mindir_io
 from ..formats.mindir.schema import ELEMENT_TYPES, TENSOR, TENSORS
-from .ports import Port, array_of, numpy_dtype
+from .ports import Port, array_of
 
 UNKNOWN_RANK = (-2,)  # how MindSpore writes a shape of which nothing is known
 TENSOR_KINDS = (TENSOR, TENSORS)
@@ -73,7 +74,7 @@ def _fitting(port: Port, value: object) -> Array | Tensor:
 def _array(port: Port, value: object) -> Array:
     array = array_of(port, value)
     if port.dtype == "bfloat16" and (array.dtype == np.dtype("V2") or array.dtype.name == "bfloat16"):
-        return array.view(np.uint16).view(numpy_dtype("bfloat16"))  # numpy files and MindSpore have types of their own
+        return array.view(np.uint16).view(numpy_type("bfloat16"))  # numpy files and MindSpore have types of their own
     return array
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from ..core.arrays import Array, Feeds
 from ..core.errors import AmpError, first_line, nearest
 from ..core.installing import pip_install
+from ..core.low_types import numpy_type
 from .mindir_ports import MindirPorts, Tensor, read_ports
-from .ports import numpy_dtype
 
 DEVICES = {"cpu": "CPU", "ascend": "Ascend", "auto": ""}
 DUMPS = "MS_OM_PATH"  # a graph that does not compile is written there, or beside the user's files
@@ -160,7 +160,7 @@ def tensors_of(ms: ModuleType, arrays: Mapping[str, Array | Tensor]) -> list[Ten
 def to_numpy(tensor: Tensor) -> Array:
     """A tensor as an array; bfloat16 as ml_dtypes has it."""
     array = np.asarray(tensor.asnumpy())
-    return array.view(np.uint16).view(numpy_dtype("bfloat16")) if array.dtype.name == "bfloat16" else array
+    return array.view(np.uint16).view(numpy_type("bfloat16")) if array.dtype.name == "bfloat16" else array
 
 
 class MindsporeSession:

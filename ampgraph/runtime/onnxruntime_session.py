@@ -16,8 +16,9 @@ import onnx
 
 from ..core.arrays import Array, Feeds, Result
 from ..core.errors import AmpError, first_line
+from ..core.low_types import numpy_type
 from .devices import choose, import_onnxruntime
-from .ports import Port, check_feeds, contradiction, numpy_dtype
+from .ports import Port, check_feeds, contradiction
 
 NUMPY_TYPES = {"float": "float32", "double": "float64", "string": "object"}
 QUIET = 4  # errors of the runtime are raised; nothing is logged beside them
@@ -127,7 +128,7 @@ def as_numpy(value: OrtTensor) -> Array:
     if value.data_type() != "tensor(bfloat16)":
         return np.array(value.numpy())
     words = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(words, numpy_dtype("bfloat16")).reshape(value.shape()).copy()
+    return np.frombuffer(words, numpy_type("bfloat16")).reshape(value.shape()).copy()
 
 
 def _port(item: Any) -> Port:

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from ampgraph.api.judging import judged, unsure
-from ampgraph.numerics.metrics.agreement import Agreement, Apart
-from ampgraph.numerics.metrics.vanishing import vanishing
+from ampgraph.numerics.metrics.agreement import Agreement, Apart, vanishing
 
 
 def watched(errors, sizes=None):

@@ -9,8 +9,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.fitting import changes
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.samples import changes, load_samples
 from ampgraph.numerics.strict.session import StrictSession
 from needs import needs_runtime
 from onnx_text import parse

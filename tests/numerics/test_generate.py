@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.inputs.generate import HIDDEN, numpy_type
-from ampgraph.numerics.inputs.numbers import Numbers
-from ampgraph.numerics.inputs.sample_set import Samples
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.core.low_types import numpy_type
+from ampgraph.numerics.inputs.generate import HIDDEN
+from ampgraph.numerics.inputs.painted import Numbers
+from ampgraph.numerics.inputs.samples import Samples, load_samples
 from ampgraph.numerics.inputs.sizes import GraphInput, Sizes
 from onnx_text import parse
 

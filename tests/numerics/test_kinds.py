@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampgraph.numerics.inputs.generate import Numbers
-from ampgraph.numerics.inputs.kinds import KINDS, made
-from ampgraph.numerics.inputs.pictures import page, pictures
+from ampgraph.numerics.inputs.generate import KINDS, Numbers, made
+from ampgraph.numerics.inputs.painted import page, pictures
 from ampgraph.numerics.inputs.samples import load_samples
 from onnx_text import parse
 

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ampgraph.numerics.inputs.given import MOST
-from ampgraph.numerics.inputs.samples import load_samples
+from ampgraph.numerics.inputs.samples import MOST, load_samples
 from numerics.sampled import model, rows, same
 from onnx_text import parse
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...core.arrays import Array, Result
 from ...core.graph import LOW
-from ...runtime.ports import Port, numpy_dtype
+from ...core.low_types import numpy_type
+from ...runtime.ports import Port
 from .cache import FLOATS, CachePair
 
 
@@ -48,9 +49,7 @@ class Decoder:
             behind = shape[pair.axis] if pair.axis is not None and given is not None else behind
             if pair.axis is not None:
                 shape[pair.axis] = 0
-            first[pair.past] = np.zeros(
-                shape, given.dtype if given is not None else numpy_dtype(ports[pair.past].dtype)
-            )
+            first[pair.past] = np.zeros(shape, given.dtype if given is not None else numpy_type(ports[pair.past].dtype))
         if behind:
             first |= {name: first[name][..., behind:] for name in self.masks}
             first |= {name: np.maximum(first[name] - behind, 0).astype(first[name].dtype) for name in self.positions}

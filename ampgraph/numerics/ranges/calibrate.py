@@ -14,7 +14,7 @@ from ...core.progress import Progress
 from ...core.ranges import Range, Ranges, measure, value_key
 from ...core.runnable import RunnableGraph
 from ..graphs import flat_graph
-from ..inputs.sample_set import Samples
+from ..inputs.samples import Samples
 from ..strict.rewrite import rewrite
 from .bodies import expose_bodies, range_of_rows
 from .segments import LIMIT, SegmentedModel

@@ -19,10 +19,11 @@ from ...core.arrays import Array, Feeds, Result
 from ...core.collector import quiet_collector
 from ...core.errors import AmpError, first_line, nearest
 from ...core.graph import LOW, Graph
+from ...core.low_types import numpy_type
 from ...formats.kinds import Model
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import no_memory, older_than_the_model, out_of_memory, stopped
-from ...runtime.ports import Port, check_feeds, contradiction, numpy_dtype
+from ...runtime.ports import Port, check_feeds, contradiction
 from ..graphs import flat_graph, port_of
 from ..sessions import cpu_options, opened_anyhow
 from .rewrite import rewrite
@@ -136,4 +137,4 @@ def _to_low(value: Any, low: str) -> Any:
     if isinstance(value, list):
         return [_to_low(v, low) for v in value]
     with np.errstate(over="ignore"):
-        return value.astype(numpy_dtype(low))
+        return value.astype(numpy_type(low))

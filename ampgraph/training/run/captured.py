@@ -15,9 +15,9 @@ import onnx
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
+from ...core.low_types import numpy_type
 from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
-from ...runtime.ports import numpy_dtype
 from ..step.training_step import TrainingStep
 from .binding import Binding, device_value, stopped
 from .flat_buffer import BufferPart, GraphSession
@@ -120,4 +120,4 @@ def _empty(output: Any) -> Array:
     """An array as an output of the session."""
     names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
     dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
-    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_dtype(dtype))
+    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
