@@ -17,9 +17,8 @@ from ..formats import adapters
 from ..formats.onnx import io as onnx_io
 from ..formats.onnx.graph import OnnxGraph
 from ..numerics.graphs import load_onnx
-from ..numerics.strict.session import StrictSession
-from ..numerics.trace.switched import SwitchedSession, attribute
-from ..numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ..numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch, attribute
+from ..numerics.strict.session import StrictSession, SwitchedSession
 from ..oplists.traits import has
 from ..planner.facts.facts import Facts
 from ..planner.options import Options

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.arrays import Result
 from ..core.errors import AmpError, is_whole
 from ..core.progress import Progress
-from ..numerics.decoding.cache import find_pairs
-from ..numerics.decoding.steps import Decoder, decoder_of
+from ..numerics.decoding import Decoder, decoder_of, find_pairs
 from ..numerics.metrics.agreement import QUANTILE, Agreement, quantile
 from ..report.verification import StepError
 from .kinds import Feeds

@@ -23,7 +23,7 @@ from ..numerics.inputs.samples import load_samples
 from ..numerics.metrics.metric import metric_of
 from ..numerics.metrics.roles import roles_of
 from ..numerics.metrics.verdict import Judge
-from ..numerics.tune.search import ConfirmedSearch, Point
+from ..numerics.search import ConfirmedSearch, Point
 from ..planner.resolve import resolve
 from ..report.tuning import Candidate, Tuning
 from .bench import Bench, loaded

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,3 +82,32 @@ def _fitting(port: Port, value: Any) -> Any:
         message = f"input '{port.name}' takes {port} but the array fed has shape {list(array.shape)}"
         raise AmpError("AMP503", message, hint="see `ampgraph inspect` for the model, np.load for the data")
     return array
+
+
+# -- what takes and gives them ----------------------------------------------------------------------------------------
+
+
+class Session(Protocol):
+    """A model that was opened once and is run often."""
+
+    @property
+    def inputs(self) -> Mapping[str, Port]:
+        """What may be fed, in the order of the model."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, Port]:
+        """What a run gives, in the order of the model."""
+        ...
+
+    @property
+    def required(self) -> Sequence[str]:
+        """The inputs that have no value of their own."""
+        ...
+
+    def run(self, feeds: Feeds, *, outputs: Sequence[str] | None = None) -> dict[str, Result]:
+        """The outputs by name, all or some: arrays, and for outputs that are no tensors what the runtime has.
+
+        Raises AmpError AMP503 for feeds that do not fit and for an output that is not there, AMP504 where it stops.
+        """
+        ...

@@ -15,8 +15,8 @@ from ampgraph.api import bench
 from ampgraph.api import tune as tuning
 from ampgraph.core.node_names import literal
 from ampgraph.numerics.metrics import verdict as judging
+from ampgraph.numerics.search import BUDGET
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.tune.search import BUDGET
 from hard_models import HARD_MODELS
 from onnx_text import parse
 from present import present

@@ -15,8 +15,8 @@ import pytest
 from onnx import ModelProto
 
 import ampgraph
+from ampgraph.numerics.search import BUDGET, Point, PromotionSearch
 from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.tune.search import BUDGET, Point, PromotionSearch
 from cli_helpers import refused
 from npz import write_npz
 from onnx_text import parse

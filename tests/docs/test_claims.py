@@ -13,7 +13,7 @@ import pytest
 
 import ampgraph
 from ampgraph.core.errors import AmpError
-from ampgraph.numerics.tune.search import BUDGET
+from ampgraph.numerics.search import BUDGET
 from docs.test_commands_parse import COMMANDS, FENCED, PAGES, ROOT
 from onnx_text import parse, proto
 

@@ -12,8 +12,8 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
-from ampgraph.numerics.strict.session import StrictSession
-from ampgraph.numerics.trace.switched import SwitchedSession, attribute
+from ampgraph.numerics.search import attribute
+from ampgraph.numerics.strict.session import StrictSession, SwitchedSession
 from ampgraph.report.verification import Verification
 from hard_models import HARD_MODELS
 from onnx_text import parse

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 import ampgraph
 from ampgraph.api.verify import verify
-from ampgraph.numerics.trace.ranking import Ranking
+from ampgraph.numerics.search import Ranking
 from ampgraph.report.verification import Verification
 from fuzz.models import random_model
 from numerics.test_causes import graphs

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ampgraph.numerics.tune.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
+from ampgraph.numerics.search import BUDGET, ConfirmedSearch, Point, PromotionSearch
 from present import present
 
 pytest.importorskip("onnxruntime")

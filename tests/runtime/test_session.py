@@ -10,8 +10,7 @@ import pytest
 from ampgraph.api.run import opened
 from ampgraph.core.errors import AmpError
 from ampgraph.runtime.devices import choose
-from ampgraph.runtime.ports import Port
-from ampgraph.runtime.session import Session
+from ampgraph.runtime.ports import Port, Session
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 

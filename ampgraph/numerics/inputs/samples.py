@@ -239,7 +239,7 @@ class Inputs:
             _refuse_nan(name, array, where)
         return feeds
 
-    def mapping(self, item: Any, index: int) -> Feeds:
+    def mapping(self, item: object, index: int) -> Feeds:
         """The arrays of a sample of a list or an iterable, checked."""
         if not isinstance(item, Mapping):
             message = f"sample {index} is a {type(item).__name__}, not a mapping of input names to arrays"
