@@ -16,6 +16,7 @@ from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.models import digits
 from ampgraph.training.run.accumulation import AccumulatingBinding
+from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.cut import cut
 from ampgraph.training.step.training_step import Run
@@ -33,8 +34,10 @@ SCALE = "dynamic:init=2^10,interval=3"
 class CutTrainer(Trainer):
     """A trainer that runs the two graphs with nothing between them."""
 
-    def _opened(self, device, strict, threads, distributed, options):
-        return AccumulatingBinding(self.training_step, device, strict, threads, 1)
+    def __init__(self, step, device, **options):
+        super().__init__(step, device, **options)
+        self._binding = AccumulatingBinding(step, RunOptions(device, **options))
+        self._binding.put(step.initial_state)
 
 
 def bits(state):

@@ -11,8 +11,8 @@ import pytest
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
-from ampgraph.training.run.binding import Binding
-from ampgraph.training.run.captured import CapturedBinding
+from ampgraph.training.run.binding import Binding, CapturedBinding
+from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.packed_forward import FORWARD, unpack
 from ampgraph.training.step.training_step import TrainingStep
@@ -85,8 +85,8 @@ def test_a_fixed_batch_is_another() -> None:
 class OnCpu(CapturedBinding):
     """The places and turns of a graph, on a device that records none; each step is run twice, as for recording."""
 
-    def _open(self, step, providers, strict, threads):
-        return Binding._open(self, step, providers, strict, threads)
+    def _asked(self, providers):
+        return providers
 
     def _run_options(self, turn):
         self._session.run_with_iobinding(self._bindings[turn])
@@ -96,7 +96,7 @@ class OnCpu(CapturedBinding):
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_steps_in_places_of_their_own(level: str) -> None:
     step = small(level=level)
-    plain, captured = Binding(step, "cpu", False, 1), OnCpu(step, "cpu", 1)
+    plain, captured = (kind(step, RunOptions("cpu", threads=1)) for kind in (Binding, OnCpu))
     for binding in (plain, captured):
         binding.put(step.initial_state)
     for number, batch in enumerate(batches(5)):

@@ -15,8 +15,8 @@ import mindspore as ms
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.mindspore import MindirTrainer
-from ampgraph.training.run.fit_options import FitOptions
 from ampgraph.training.run.fitting import fit
+from ampgraph.training.run.options import FitOptions
 from mindir import step_nets, training_nets
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.slow]

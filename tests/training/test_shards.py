@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampgraph.training.run.parallel.sharded_binding import ShardedBinding
-from ampgraph.training.run.parallel.shards import SHARED_OUT, shares
+from ampgraph.training.run.parallel import ShardedBinding
+from ampgraph.training.run.shards import SHARED_OUT, shares
 from ampgraph.training.step import flat_update
 from ampgraph.training.step.cut import cut
 from onnx_text import parse
@@ -44,7 +44,7 @@ def in_sessions(step, world):
     def work(rank, group):
         trainer = opened(step, group, shard_optimizer=True)
         assert isinstance(trainer._binding, ShardedBinding)
-        update = trainer._binding._update
+        update = trainer._binding
         return sum(math.prod(update.shape(entry.name)) for entry in update.layout.of("slot"))
 
     return all_right(on_ranks(world, work))
