@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ampgraph.cli.app import app
 from npz import write_npz
 from onnx_text import parse
-from training.small_steps import batches, regression
+from training.nets import batches, regression
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from ampgraph.training.run.parallel import torch_group
 from ampgraph.training.run.trainer import Trainer
 from npz import write_npz
 from share import FULL
-from training.small_steps import batches
-from training.test_accumulation import built
+from training.nets import batches
+from training.test_cut import built
 from training.test_cut import SCALE, bits
 
 pytestmark = pytest.mark.slow  # two processes that import torch

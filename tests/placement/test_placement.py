@@ -22,7 +22,7 @@ from planner.test_constants import SCALED, SCALED_STORED
 from planner.test_scales import BEFORE, BEHIND, DIVIDED, scores
 from planner.test_wide_gelu import by_tanh
 from planner.test_wide_streams import root_mean_squares
-from training.small_steps import layers
+from training.nets import layers
 
 DETERMINANT = parse("g (float[2, 2] x) => (float y) { a = Relu(x) b = Det(a) y = Relu(b) }", opset=22)
 

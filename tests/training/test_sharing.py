@@ -15,7 +15,7 @@ import ampgraph
 from ampgraph import AmpError, Trainer
 from onnx_text import parse
 from share import FULL
-from training.small_steps import batches, regression
+from training.nets import batches, regression
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gan_digits.py"
 
