@@ -27,7 +27,7 @@ def of_ranks(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **values: Any) -> None:
-        from ..training.run.parallel.alone import SaidByFirst, launched
+        from ..training.run.ranks import SaidByFirst, launched
 
         rank, world = launched()
         if world == 1:

@@ -10,7 +10,6 @@ import resource
 import subprocess
 import sys
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ from ampgraph.training.step.optimizers import Adam
 from ampgraph.training.step.packed_forward import FORWARD, pack, unpack
 from ampgraph.training.step.training_step import KEY, TrainingStep
 from present import present
-from training.nets import Runner, batches, blobs, linear_step, regression, weights, without_cuda_kernel
+from training.nets import Runner, blobs, linear_step, regression, weights, without_cuda_kernel
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 LOW = ir.DataType.FLOAT16
@@ -94,39 +93,6 @@ def without_dropout(model):
             del node.input[2:]
 
 
-def test_o2_keeps_its_state_in_float32_and_casts_a_weight_once(cnn):
-    step = cnn["O2"]
-    assert {array.dtype.name for array in step.initial_state.values()} <= {"float32", "int64", "int32"}
-    casts = [use.node for name in step.parameters for use in cast_with_others(step, name)]
-    assert len(casts) >= 4 and len(set(casts)) == 1  # the weights of convolutions and products, all at once
-    heavy = Counter(node.outputs[0].dtype for node in step.model.graph if node.op_type in ("Conv", "MatMul", "Gemm"))
-    assert heavy[LOW] > 0 and heavy[ir.DataType.FLOAT] <= heavy[LOW]
-
-
-def cast_with_others(step, name):
-    """Casts to a low type behind the Concats that read a parameter, or behind the first piece of these."""
-    joined = [use.node for use in step.model.graph.initializers[name].uses() if use.node.op_type == "Concat"]
-    found = [use for node in joined for use in node.outputs[0].uses()]
-    found += [use for split in found if split.node.op_type == "Split" for use in split.node.outputs[0].uses()]
-    return [use for use in found if use.node.op_type == "Cast" and use.node.outputs[0].dtype == LOW]
-
-
-def test_o3_stores_parameters_low_and_everything_else_in_float32(cnn):
-    step = cnn["O3"]
-    state = step.initial_state
-    kinds = {entry.name: entry.kind for entry in step.layout.states}
-    low = {name for name, array in state.items() if array.dtype == np.float16}
-    assert low and all(kinds[name] == "parameter" for name in low)
-    for entry in step.layout.of("slot", "running"):
-        assert state[entry.name].dtype == np.float32
-    big = {name for name in step.parameters if state[name].ndim > 1}
-    assert big <= low
-
-
-def test_o0_casts_no_float(cnn):
-    assert all(value.dtype != LOW for node in cnn["O0"].model.graph for value in node.outputs)
-
-
 # -- kernels -------------------------------------------------------------------------------------------------------
 
 
@@ -137,13 +103,6 @@ def test_every_operator_has_a_cuda_kernel(cnn, level):
         build(MODELS / "digits_transformer.onnx", level=level, loss="mse", loss_scale="dynamic:rule=mindspore")
     )
     assert not {kind for step in steps for kind in without_cuda_kernel(step)}
-
-
-def test_a_step_is_trained_by_the_trainer(tmp_path):
-    build(regression(), level="O2", loss_scale="dynamic", output=tmp_path / "step.onnx")
-    trainer = Trainer(tmp_path / "step.onnx", "cpu", strict=True)
-    losses = [trainer.step(batch).loss for batch in batches(25)]
-    assert losses[-1] < losses[0] / 3
 
 
 def test_a_step_prints_as_one_line():

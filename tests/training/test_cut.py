@@ -19,6 +19,7 @@ from ampgraph.models import digits
 from ampgraph.training.run.accumulation import AccumulatingBinding
 from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
+from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer
 from ampgraph.training.step.cut import cut
 from ampgraph.training.step.rounded_once import rounded_once
@@ -41,8 +42,10 @@ SCALE = "dynamic:init=2^10,interval=3"
 class CutTrainer(Trainer):
     """A trainer that runs the two graphs with nothing between them."""
 
-    def _opened(self, device, strict, threads, distributed, options):
-        return AccumulatingBinding(self.training_step, device, strict, threads, 1)
+    def __init__(self, step, device, **options):
+        super().__init__(step, device, **options)
+        self._binding = AccumulatingBinding(step, RunOptions(device, **options))
+        self._binding.put(step.initial_state)
 
 
 def bits(state):
@@ -179,38 +182,6 @@ def test_the_update_of_the_whole_batch(scale, parts):
         assert abs(one.loss - other.loss) <= 2.4e-7 and abs(present(one.grad_norm) - present(other.grad_norm)) <= 1e-6
         assert (one.finite, one.scale) == (other.finite, other.scale)
     assert worst(whole.state, shared.state) <= 5e-7
-
-
-def test_a_cnn_of_digits():
-    """Statistics of the batch and Dropout are of the micro-batch, so both are off: 2.4e-7 over 12 steps."""
-    model = onnx.load(CNN)
-    for node in [node for node in model.graph.node if node.op_type == "Dropout"]:
-        for reader in model.graph.node:
-            reader.input[:] = [node.input[0] if name == node.output[0] else name for name in reader.input]
-        model.graph.node.remove(node)
-    (image, labels), _ = digits.load_split()
-    step = built(model, loss="cross_entropy", optimizer="sgd:lr=0.05", level="O0", freeze=FROZEN)
-    whole, shared = Trainer(step, "cpu", threads=1), Trainer(step, "cpu", threads=1, accumulate=4)
-    for number in range(12):
-        batch = {"image": image[32 * number : 32 * number + 32], "labels": labels[32 * number : 32 * number + 32]}
-        assert abs(whole.step(batch).loss - shared.step(batch).loss) <= 2.4e-7
-
-
-def test_no_two_micro_batches_draw_one_mask():
-    """The loss is the part that Dropout keeps: two micro-batches of equal rows keep different elements."""
-    model = parse(
-        """g (float[N,64] x) => (float loss) {
-          y = Mul (x, w) r = Constant <value = float {0.5}> () on = Constant <value = bool {1}> ()
-          d = Dropout (y, r, on) s = Mul (d, d) loss = ReduceMean <keepdims = 0> (s) }""",
-        w=np.ones(64, np.float32),
-    )
-    step = built(model, optimizer="sgd:lr=1", level="O0")
-    trainer = Trainer(step, "cpu", accumulate=2)
-    start = trainer.value("w")
-    trainer.step({"x": np.ones((2, 64), np.float32)})
-    moved = start - trainer.value("w")
-    assert len(np.unique(moved.round(6))) == 3  # kept in none, in one, in both
-    assert int(trainer.value("step/iteration")) == 1
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])

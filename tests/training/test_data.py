@@ -14,7 +14,6 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.run import data_folder, dataset
-from ampgraph.training.run.dataset import Dataset
 from ampgraph.training.run.normalized import Normalized, normalized
 from ampgraph.training.run.step_inputs import StepInputs
 from ampgraph.training.run.trainer import Trainer
@@ -218,11 +217,6 @@ def test_going_on_with_another_last_batch_is_refused(tmp_path):
     trained(DATA, checkpoint=tmp_path)
     with pytest.raises(AmpError, match="AMP405.*last_batch=drop, not keep"):
         trained(DATA, checkpoint=tmp_path, resume=True, last_batch="keep")
-
-
-def test_a_data_set_is_given_on():
-    made = Trainer(linear_step(), "cpu").feeds.dataset(DATA)
-    assert isinstance(made, Dataset) and trained(made)[0] == trained(DATA)[0]
 
 
 @pytest.mark.slow

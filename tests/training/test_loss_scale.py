@@ -342,21 +342,6 @@ def test_the_traces_of_mindspore_dynamic(name: str) -> None:
 
 
 @pytest.mark.mindspore
-def test_the_scaler_adjusted_eagerly_does_the_same() -> None:
-    ms = mindspore()
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    try:
-        real = ms.amp.DynamicLossScaler(1000003.0, 3, 2)
-        steps, scales = steps_of(5, 300), []
-        for finite in steps:
-            real.adjust(ms.Tensor(finite, ms.bool_))
-            scales.append(float(real.scale_value.asnumpy()))
-    finally:
-        ms.set_context(mode=ms.GRAPH_MODE)
-    assert trace(DynamicLossScale.mindspore(1000003.0, 3, 2), steps) == scales
-
-
-@pytest.mark.mindspore
 def test_the_managers_cell_and_its_end() -> None:
     """The manager's own cell is a DynamicLossScaleUpdateCell; the manager gives up after 1,000 overflows in a row."""
     ms = mindspore()
@@ -454,24 +439,6 @@ def test_the_graph_does_what_the_policy_says(policy, share):
         assert made == state
 
 
-@pytest.mark.mindspore
-@pytest.mark.parametrize("name", ["DynamicLossScaler", "DynamicLossScaleUpdateCell"])
-def test_three_hundred_steps_of_mindspores_own(name):
-    ms = pytest.importorskip("mindspore")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    numbers = (4096.0, 2, 7)
-    if name == "DynamicLossScaler":
-        real = real_scaler(ms.amp.DynamicLossScaler(*numbers))
-    else:
-        real = real_cell(ms.nn.DynamicLossScaleUpdateCell(*numbers))
-    policy = MINDSPORE[name](*numbers)
-    assert isinstance(policy, DynamicLossScale)
-    session, state = scale_session(policy), policy.start()
-    for finite in steps_of(3, STEPS):
-        state = after(session, policy, state, finite)
-        assert state.scale == real(finite)
-
-
 def overflowing(count: int, kinds=(np.inf, -np.inf, np.nan)):
     """Batches of which some hold what makes gradients infinite or no numbers."""
     random = np.random.default_rng(11)
@@ -503,24 +470,6 @@ def test_three_hundred_steps_of_torchs_grad_scaler():
     assert skipped > 30 and int(run.state["step/count"]) == STEPS - skipped
     for name, parameter in parameters.items():
         np.testing.assert_allclose(run.state[name], parameter.detach().numpy(), rtol=2e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("kind", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("optimizer", ["sgd:lr=0.1,momentum=0.9", "adamw:lr=0.01"])
-def test_a_step_that_is_not_finite_changes_nothing_but_the_scale(kind, optimizer):
-    step = build_training_step(
-        regression(), loss="loss", optimizer=optimizer, level="O0", loss_scale="dynamic:init=1024", clip_norm=1.0
-    )
-    run = Runner(step)
-    for batch in batches(3):
-        run(batch)
-    before = {name: array.tobytes() for name, array in run.state.items()}
-    [batch] = batches(1)
-    batch["t"][3, 1] = kind
-    made = run(batch)
-    changed = {name for name, array in run.state.items() if array.tobytes() != before[name]}
-    assert not made["finite"] and float(run.state["step/scale"]) == 512
-    assert changed == {"step/scale", "step/counter"}
 
 
 def test_a_norm_beyond_float32_is_an_overflow():

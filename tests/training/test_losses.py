@@ -420,32 +420,6 @@ def test_of_inputs_as_torch(given, loss_scale):
     assert_gradients(ours, loss + given.weight * penalty, parameters, 1e-5)
 
 
-@pytest.mark.parametrize(("model", "given", "reference", "inputs"), [
-    (regression, REGRESSION[0], of_regression, None), (critic, SCORES[0], of_critic, ("x", "mixed")),
-])  # fmt: skip
-def test_low_precision_under_a_loss_scale(model, given, reference, inputs):
-    """float16 of inner gradients that float16 alone would lose: the loss scale holds for them too."""
-    step = build_training_step(
-        model(),
-        loss="loss",
-        optimizer="sgd:lr=1",
-        level="O2",
-        target="cuda",
-        penalty=given,
-        loss_scale="dynamic:init=1024",
-    )
-    kinds = {node.op_type for node in step.model.graph if str(node.outputs[0].dtype) == "FLOAT16"}
-    batch = next(batches(1)) if inputs is None else batch_of(inputs)
-    result, ours = moved(step, batch)
-    parameters = {
-        name: torch.tensor(a).requires_grad_() for name, a in (weights() if inputs is None else CRITIC).items()
-    }
-    loss, penalty = reference(given, parameters, batch)
-    assert kinds & {"MatMul", "Gemm"}
-    assert result.parts == pytest.approx({"loss": loss.item(), "penalty": penalty.item()}, rel=5e-3)
-    assert_gradients(ours, loss + given.weight * penalty, parameters, 5e-3)
-
-
 def test_an_inner_gradient_that_overflows_skips_the_step():
     step = build_training_step(
         regression(), loss="loss", optimizer="sgd", level="O2", target="cuda", penalty=REGRESSION[0],

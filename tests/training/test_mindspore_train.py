@@ -19,8 +19,8 @@ from mindspore import amp, nn
 import ampgraph
 from ampgraph.core.errors import AmpError
 from ampgraph.training.mindspore import MindirTrainer, TrainStep, train_step
-from ampgraph.training.run.fit_options import FitOptions
 from ampgraph.training.run.fitting import fit
+from ampgraph.training.run.options import FitOptions
 from ampgraph.training.step.loss_scale import DynamicLossScale, StaticLossScale
 from mindir import step_nets
 from mindir import training_nets as nets

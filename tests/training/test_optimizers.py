@@ -10,7 +10,6 @@ import torch
 
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
-from ampgraph.training.option_text import BadOption, read_options
 from ampgraph.training.run.schedules import (
     Schedule,
     described,
@@ -470,23 +469,3 @@ def test_a_schedule_in_a_word():
     assert described("cosine") == described("cosine:end=0") == described(Schedule("cosine")) != described("linear")
     assert described([0.1, 0.2]) == described(np.array([0.1, 0.2], np.float32)) != described([0.1, 0.3])
     assert described(None) == "none"
-
-
-def test_options_keep_their_order() -> None:
-    assert list(read_options("b=2, a = 1", ("a", "b")).items()) == [("b", "2"), ("a", "1")]
-    assert read_options("", ("a",)) == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "form", "twice"),
-    [
-        ("a", "unknown 'a'", True, False),
-        ("a=", "unknown 'a='", True, False),
-        ("c=1", "unknown 'c=1'", False, False),
-        ("a=1,a=2", "'a' is given twice", False, True),
-    ],
-)
-def test_bad_options(text: str, message: str, form: bool, twice: bool) -> None:
-    with pytest.raises(BadOption) as found:
-        read_options(text, ("a", "b"))
-    assert (str(found.value), found.value.form, found.value.twice) == (message, form, twice)

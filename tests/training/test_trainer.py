@@ -58,15 +58,6 @@ def test_steps_are_those_of_numpy():
     np.testing.assert_allclose(trainer.state["bias"], bias, rtol=1e-4, atol=1e-6)
 
 
-def test_learning_rates_come_from_the_table_and_the_last_one_holds():
-    trainer = Trainer(linear_step(SGD(0.5)))
-    trainer.set_rates(np.array([0.5, 0.1, 0.0], np.float32))
-    for number in range(5):
-        trainer.step(batch(16 * number))
-    weight, _, _ = reference(5, [0.5, 0.1, 0, 0, 0])
-    np.testing.assert_allclose(trainer.state["weight"], weight, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_results_are_read_late_and_each_is_its_own():
     trainer = Trainer(linear_step(SGD(0.5), DynamicLossScale(init=4, interval=2), clip=1.0))
@@ -139,12 +130,6 @@ def test_state_put_back_gives_the_same_steps():
     other = Trainer(linear_step(Adam(0.1), DynamicLossScale(interval=2), counted=True))
     other.load_state(held)
     assert [other.step(batch(16 * n)).loss for n in range(3)] == first
-
-
-def test_a_path_is_as_good_as_a_step(tmp_path):
-    step = linear_step(SGD(0.5))
-    step.save(tmp_path / "step.onnx")
-    assert Trainer(str(tmp_path / "step.onnx")).step(batch()).loss == Trainer(step).step(batch()).loss
 
 
 WRONG = {
