@@ -8,9 +8,12 @@ from .core import homes, light_imports
 from .core.version import __version__ as __version__
 
 __all__ = [
+    "SGD",
     "Adam",
     "AdamW",
     "AmpError",
+    "CheckVerdict",
+    "Checked",
     "DynamicLossScale",
     "Explanation",
     "GradientPenalty",
@@ -22,14 +25,11 @@ __all__ = [
     "PrecisionWarning",
     "Ranges",
     "Recipe",
-    "SGD",
     "SideBySide",
     "StaticLossScale",
     "Trainer",
     "TrainingStep",
     "Tuning",
-    "CheckVerdict",
-    "Checked",
     "Verification",
     "apply",
     "build_training_step",
