@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from ampgraph.training.run.captured import CapturedBinding
 from onnx import helper, numpy_helper
 from torch import nn
 
@@ -18,7 +17,7 @@ import ampgraph
 from ampgraph.api.build_step import build_training_step
 from ampgraph.core.errors import AmpError
 from ampgraph.training.gradients import registry
-from ampgraph.training.run.binding import Binding
+from ampgraph.training.run.binding import Binding, CapturedBinding
 from ampgraph.training.run.evaluation import trained_model
 from ampgraph.training.run.options import RunOptions
 from ampgraph.training.run.trainer import Trainer

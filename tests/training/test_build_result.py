@@ -33,7 +33,6 @@ from present import present
 from training.nets import Runner, blobs, linear_step, regression, weights, without_cuda_kernel
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-LOW = ir.DataType.FLOAT16
 
 
 def build(model, **options):
