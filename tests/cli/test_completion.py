@@ -9,8 +9,7 @@ import subprocess
 
 import pytest
 
-from ampgraph.cli.bash_words import joined
-from ampgraph.cli.console import main
+from ampgraph.cli.console import joined, main
 from cli_helpers import MODELS, process
 
 MODEL = MODELS / "digits_transformer.onnx"
