@@ -195,7 +195,7 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """The same, as a bar of rich's."""
+    """The same, as a bar of rich's, which begins with the first thing that is said."""
 
     def __init__(self, bars: rich.progress.Progress) -> None:
         self.bars = bars
@@ -207,10 +207,12 @@ class TerminalDisplay(Display):
         self.bars.start()
 
     def stage(self, text: str) -> None:
+        self.bars.start()
         self.bars.reset(self.task, description=text, total=None)
 
     def part(self, text: str, done: int, total: int) -> None:
         if total:
+            self.bars.start()
             self.bars.update(self.task, description=text, completed=done, total=total)
         else:
             self.stage(text)
@@ -242,8 +244,11 @@ def progress() -> Iterator[Display]:
         return
     from rich.console import Console
 
-    with bars(Console(stderr=True)) as shown:
+    shown = bars(Console(stderr=True))
+    try:
         yield TerminalDisplay(shown)
+    finally:
+        shown.stop()
 
 
 def bars(console: rich.console.Console, get_time: Callable[[], float] | None = None) -> rich.progress.Progress:

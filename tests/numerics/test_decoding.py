@@ -22,7 +22,6 @@ from cli_helpers import refused
 from onnx_text import parse
 from present import plain, present
 
-pytest.importorskip("onnxruntime")
 WORDS, WIDTH = 24, 16
 
 
