@@ -23,7 +23,6 @@ REASONS: dict[str, str] = {
     **{f"ampgraph.rules.rewrites.{name}": OLD_ROW for name in ("fold", "gelu", "half", "norm", "number")},
     "ampgraph.runtime.child": "what goes to another process and comes back as JSON, which only the caller knows",
     "ampgraph.oplists.files": "what a TOML file holds before it is checked",
-    "ampgraph.runtime.mindir_ports": "a message, as in formats.mindir.schema",
     "ampgraph.runtime.mindspore_session": MINDSPORE,
     "ampgraph.training.forward.decompositions.table": TORCH,
     "ampgraph.training.forward.decompositions.fourier": TORCH,
