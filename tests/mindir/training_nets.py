@@ -1,7 +1,7 @@
 """Networks that are trained on the digits, whole steps of them, and MindSpore's own training.
 
 ``LOSSES`` and ``BACKBONES`` map a name to a network and its optimizer; ``loss_net(name, level)`` gives forward and loss
-as one Cell, ``step_cell(name, kind, level)`` a step of one of the ``KINDS``, at a level of MindSpore's own AMP, with the
+as one Cell, ``step_cell(name, kind, level)`` a step of one of the ``KINDS``, at a level of its own AMP, with the
 same weights at every call. Needs mindspore, whose parser reads the source of the classes: they stand at module level.
 """
 
@@ -15,7 +15,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, amp, nn, ops
 
-from mindir import training_nets as nets
 from mindir.blocks import CNN, MLP, Attention, Block
 
 BATCH, STEPS = 64, 46
@@ -224,12 +223,12 @@ class Attentive(nn.Cell):
 
 
 BACKBONES: dict[str, tuple[Callable[[], nn.Cell], Callable[[Any], nn.Optimizer]]] = {
-    "mlp": (nets.MLP, nets.momentum),
-    "cnn": (nets.CNN, nets.adam),
-    "residual": (Residual, nets.adam),
-    "layernorm": (Normed, nets.adam),
-    "attention": (Attentive, nets.adam),
-    "transformer": (nets.Transformer, nets.adam),
+    "mlp": (partial(MLP, 64, 64, 32, 10), momentum),
+    "cnn": (partial(CNN, 8, 10), adam),
+    "residual": (Residual, adam),
+    "layernorm": (Normed, adam),
+    "attention": (Attentive, adam),
+    "transformer": (Transformer, adam),
 }
 
 
@@ -281,7 +280,7 @@ def step_cell(name: str, kind: str, level: str = "O0") -> nn.Cell:
 
 def step_batches(overflow: bool) -> list[tuple[np.ndarray, np.ndarray]]:
     """Batches of the digits; one of them overflows whatever the scale."""
-    found = list(nets.batches(STEPS))
+    found = list(batches(STEPS))
     if overflow:
         found[OVERFLOW] = found[OVERFLOW][0] * np.float32(1e30), found[OVERFLOW][1]
     return found

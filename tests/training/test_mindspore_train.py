@@ -249,7 +249,7 @@ def test_what_does_not_fit_is_told(exported: Any, optimizer: Any, scaler: Any, t
 class VectorLoss(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nets.MLP()
+        self.net = nets.LOSSES["mlp"][0]()
         self.loss = nn.CrossEntropyLoss(reduction="none")
 
     def construct(self, x: Any, y: Any) -> Any:
