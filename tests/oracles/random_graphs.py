@@ -123,8 +123,8 @@ def _place(graph, operand):
 
 
 SPREAD = [spread(reduction, "Mul") for reduction in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
-TENSORFLOW = """Relu Tanh Sigmoid Exp Softmax LogSoftmax Transpose Identity Sqrt Sin Erf Abs Elu Softplus Floor Log Neg Sign
-Round Ceil LeakyRelu Selu Softsign Reciprocal Reshape CumSum Gather Tile"""
+TENSORFLOW = """Relu Tanh Sigmoid Exp Softmax LogSoftmax Transpose Identity Sqrt Sin Erf Abs Elu Softplus Floor Log
+Neg Sign Round Ceil LeakyRelu Selu Softsign Reciprocal Reshape CumSum Gather Tile"""
 TENSORFLOW_ONE = [
     *map(plain, TENSORFLOW.split()),
     *SPREAD,
