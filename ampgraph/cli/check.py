@@ -53,7 +53,7 @@ def check(
     with signals_wait():
         from ..api.check_model import check as look
         from ..core.errors import AmpError, nearest
-        from ..report.findings import checked_lines, junit, sarif
+        from ..report.findings import junit, sarif
 
     if form not in FORMATS:
         hint = nearest(form, list(FORMATS)) or f"one of {', '.join(FORMATS)}"
@@ -69,7 +69,7 @@ def check(
         show_json([one.to_dict() for one in found])
     else:
         written = {"junit": junit, "sarif": sarif}.get(form)
-        show(checked_lines(*found) if written is None else written(found).splitlines())
+        show([line for one in found for line in one.lines()] if written is None else written(found).splitlines())
     if not all(one.ok for one in found):
         sys.stdout.flush()
         sys.exit(1)

@@ -213,9 +213,8 @@ def convert(
 
 def _tell(summary: Summary, to: TextIO, as_json: bool) -> None:
     """Prints the report, and ends with 1 where the check is missed."""
-    from ..report.text import summary_lines
 
-    show_json(summary.to_dict(), to) if as_json else show(summary_lines(summary), to)
+    show_json(summary.to_dict(), to) if as_json else show(summary.lines(), to)
     if summary.check is not None and (summary.check.missed or (summary.output is None and not summary.check.ok)):
         sys.stdout.flush()
         sys.exit(1)

@@ -28,8 +28,6 @@ def demo(folder: FolderArgument = "ampgraph-demo", as_json: JsonOption = False) 
         from ..api.verify import verify
         from ..core.installing import pip_install
         from ..core.recipe import Recipe
-        from ..report.text import summary_lines
-        from ..report.verification import verification_lines
 
     with progress() as bar:
         model, data = write_demo(folder)
@@ -44,9 +42,9 @@ def demo(folder: FolderArgument = "ampgraph-demo", as_json: JsonOption = False) 
         show_json({"convert": summary.to_dict(), "verify": None if verified is None else verified.to_dict()})
         return
     missing = [f"verify      not run: onnxruntime is not installed: {pip_install('cpu')}"]
-    show(["$ " + _command("convert", model), *summary_lines(summary)])
+    show(["$ " + _command("convert", model), *summary.lines()])
     show(["", "$ " + _command("verify", model, made, "--data", data)])
-    show(missing if verified is None else verification_lines(verified))
+    show(missing if verified is None else verified.lines())
     show(["", "next:", *(f"  {line}" for line in _next(model, made))])
 
 

@@ -61,15 +61,14 @@ def inspect(
         from ..api.inspect import inspect as look
         from ..core.files import text_file
         from ..formats.checks import faults_reported
-        from ..report.overlay import overlay
-        from ..report.text import inspection_lines
+        from ..report.inspect import overlay
 
     with progress() as bar, faults_reported(model, against):
         bar.stage("reading")
         with text_file(model_explorer, lambda: f"{json.dumps(overlay(model), indent=1)}\n", "--model-explorer"):
             pass
         found = look(model, against, recipe=recipe_of(None, fields), runtime=runtime, html=html, progress=bar.stage)
-    show_json(found.to_dict()) if as_json else show(inspection_lines(found))
+    show_json(found.to_dict()) if as_json else show(found.lines())
 
 
 @recipe_options()
@@ -128,13 +127,13 @@ def lists(
     ampgraph lists --rules
     """
     from ..api.lists import lists as listed
-    from ..report.listing import listing_lines, rule_lines, rule_rows
+    from ..report.listing import rule_lines, rule_rows
 
     if rules:
         show_json([row.to_dict() for row in rule_rows()]) if as_json else show(rule_lines())
         return
     rows = listed(operator, recipe=recipe_of(None, fields))
-    show_json([row.to_dict() for row in rows]) if as_json else show(listing_lines(rows))
+    show_json([row.to_dict() for row in rows]) if as_json else show(rows.lines())
 
 
 @recipe_options("level", "policy", "lists")
@@ -188,7 +187,6 @@ def diff(
     """
     with signals_wait():
         from ..api.diff import diff as compared
-        from ..report.diff import difference_lines
 
     with progress() as bar:
         bar.stage("reading")
@@ -197,7 +195,7 @@ def diff(
             metric=metric, progress=bar.part,
         )  # fmt: skip
         done()
-    show_json(found.to_dict()) if as_json else show(difference_lines(found))
+    show_json(found.to_dict()) if as_json else show(found.lines())
     if not found.alike:
         sys.stdout.flush()
         sys.exit(1)

@@ -207,7 +207,7 @@ def build_step(
         from ..core.graph import is_mindir
         from ..formats.checks import faults_reported, refuse_overwriting
         from ..formats.onnx.graph import OnnxGraph
-        from ..report.training import describe_step, step_lines
+        from ..report.training import describe_step
         from ..training.forward.exported_backward import parse_gradients
         from ..training.step import groups
         from ..training.step.loss import parse_losses
@@ -227,7 +227,7 @@ def build_step(
         bar.stage("writing")
         step.save(output)
         done()
-    show_json(report.to_dict()) if as_json else show(step_lines(report))
+    show_json(report.to_dict()) if as_json else show(report.lines())
 
 
 @of_ranks
@@ -272,7 +272,6 @@ def train(
     """
     with signals_wait():
         from ..api.train import train as run
-        from ..api.train import trained_lines
         from ..report.training import epoch_line
         from ..training.run.schedules import parse_schedules
 
@@ -291,7 +290,7 @@ def train(
         )  # fmt: skip
         done()
     if found.first:
-        show_json(found.to_dict()) if as_json else show(trained_lines(found))
+        show_json(found.to_dict()) if as_json else show(found.lines())
 
 
 @contextlib.contextmanager
@@ -323,9 +322,8 @@ def export_weights(
     """
     with signals_wait():
         from ..api.weights import export_weights as export
-        from ..api.weights import weights_lines
 
     with progress() as bar:
         found = export(step, checkpoint, output, ema=ema, progress=bar.stage)
         done()
-    show_json(found.to_dict()) if as_json else show(weights_lines(found))
+    show_json(found.to_dict()) if as_json else show(found.lines())

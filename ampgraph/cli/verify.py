@@ -72,7 +72,6 @@ def verify(
     """
     with signals_wait():
         from ..api.verify import verify as compare
-        from ..report.verification import verification_lines
 
     with progress() as bar:
         found = compare(
@@ -80,7 +79,7 @@ def verify(
             seed=seed, dims=dict(dims(dim)), nodes=nodes, steps=steps, cache=cache or (), html=html, progress=bar.part,
         )  # fmt: skip
         done()
-    show_json(found.to_dict()) if as_json else show(verification_lines(found))
+    show_json(found.to_dict()) if as_json else show(found.lines())
     if not found.ok:
         sys.stdout.flush()
         sys.exit(1)
@@ -122,7 +121,6 @@ def tune(
     with signals_wait():
         from ..api.tune import tune as find
         from ..core.files import text_file
-        from ..report.tuning import tuning_lines
 
     if sensitivity is not None:
         _refuse_table(sensitivity, model, data, output)
@@ -138,7 +136,7 @@ def tune(
             ):
                 pass
         done()
-    show_json(found.to_dict()) if as_json else show(tuning_lines(found))
+    show_json(found.to_dict()) if as_json else show(found.lines())
     if not found.met:
         sys.stdout.flush()
         sys.exit(1)

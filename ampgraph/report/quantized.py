@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
 from ..oplists.traits import has
+from .lines import first
 
 SHOWN = 5
 Signature = tuple[str, tuple[str, ...], tuple[str, ...]]  # kind, where each operand is from, who reads the results
@@ -31,8 +32,7 @@ class QuantizedParts:
         kept = ", ".join(f"{count:,} {kind}" for kind, count in self.kept) or "none"
         if not self.changed:
             return f"left as they are: {kept}"
-        more = ", ..." if len(self.changed) > SHOWN else ""
-        return f"changed: {', '.join(self.changed[:SHOWN])}{more}; left as they are: {kept}"
+        return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
