@@ -11,7 +11,7 @@ from ..core.graph import LOW, Census, Stored
 from ..core.json_types import JsonObject
 from ..core.plan import Decision, Plan, Why
 from ..core.ranges import Range, Ranges, by_value
-from ..core.shown import named
+from ..core.shown import Shown, named
 from ..core.verdict import CheckVerdict
 from ..oplists.operators import OpLists
 from ..oplists.traits import has
@@ -91,8 +91,8 @@ class Heavy:
     held: tuple[Held, ...] = ()
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Shown):
     """The report of `convert`. ``nodes`` and ``reasons`` count nodes that had a float32 tensor, once for each call of a
     function that holds them; ``other`` counts the rest, ``floats`` those of it that make another floating type. Casts
     are counted apart."""
