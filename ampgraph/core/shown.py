@@ -6,27 +6,31 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
 
-from .json_types import JsonObject
+from .json_types import Json, JsonObject
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Json:
     """What a report holds as JSON has it: what it says of itself, or its fields; null for no finite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return named(value) if is_dataclass(value) else value
+        found: JsonObject = value.to_dict()
+        return found
+    if is_dataclass(value):
+        return named(value)
+    assert value is None or isinstance(value, (bool, int, str)), value
+    return value
 
 
-def named(report: Any, *names: str) -> JsonObject:
+def named(report: object, *names: str) -> JsonObject:
     """Some attributes of a report, all its fields if none is named, as plain data."""
-    return {name: plain(getattr(report, name)) for name in names or [field.name for field in fields(report)]}
+    own = [field.name for field in fields(report)] if is_dataclass(report) else []
+    return {name: plain(getattr(report, name)) for name in names or own}
 
 
 class Data:
