@@ -18,10 +18,10 @@ from ..core.renamed import warn_renamed
 from ..core.shown import Shown
 from ..report.step_log import EventLog, StepLog, StepRow, check_events, check_log
 from ..report.training import closing_lines, history_dict
-from ..training.run.fit_options import FitOptions
 from ..training.run.fitting import History, OnEpoch, OnStep, fit
 from ..training.run.normalized import normalized
-from ..training.run.parallel.alone import ALONE, Ranks, launched
+from ..training.run.options import FitOptions
+from ..training.run.ranks import ALONE, Ranks, launched
 from ..training.run.schedules import Given, scheduled
 from .kinds import PathLike
 from .pictures import refuse_page

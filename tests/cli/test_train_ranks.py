@@ -16,15 +16,14 @@ import numpy as np
 import pytest
 
 from ampgraph.core.errors import AmpError
+from ampgraph.training.run import ranks
 from ampgraph.training.run.checkpoint import load
 from ampgraph.training.run.fitting import FILE
-from ampgraph.training.run.parallel import torch_group
 from ampgraph.training.run.trainer import Trainer
 from npz import write_npz
 from share import FULL
-from training.small_steps import batches
-from training.test_accumulation import built
-from training.test_cut import SCALE, bits
+from training.nets import batches
+from training.test_cut import SCALE, bits, built
 
 pytestmark = pytest.mark.slow  # two processes that import torch
 whole = pytest.mark.skipif(not FULL, reason="processes that are started again and again: AMPGRAPH_TESTS=full")
@@ -100,11 +99,11 @@ def test_a_mistake_is_said_once(words):
 
 def test_processes_that_never_come(monkeypatch):
     """As where one machine of several is not started, or its address is another."""
-    monkeypatch.setattr(torch_group, "REACHED", timedelta(seconds=1))
+    monkeypatch.setattr(ranks, "REACHED", timedelta(seconds=1))
     with socket.socket() as held:  # a port at which nobody answers
         held.bind(("127.0.0.1", 0))
         given = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}
         for name, value in given.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(AmpError, match="AMP509.*another process of this training is gone, or cannot be reached"):
-            torch_group.join("auto", "cpu")
+            ranks.join("auto", "cpu")

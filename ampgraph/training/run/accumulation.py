@@ -6,27 +6,57 @@ it would in the whole batch, and float16 overflows where it would there. Without
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+import onnx.parser
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
-from ...runtime.devices import choose, import_onnxruntime
+from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import QUIET, OrtTensor, as_numpy
 from ..step.cut import CutStep, cut
 from ..step.rounded_once import rounded_once
 from ..step.training_step import StepLayout, TrainingStep
-from .binding import Binding, Readable, device_value, of_runtime, open_graph, stopped
+from .binding import Binding, BufferPart, Held, Made, bind_given, device_value, of_runtime, open_graph, stopped
 from .dataset import Drawn
-from .flat_buffer import BufferPart, FlatBuffer, bind_given
+from .options import RunOptions
 from .step_inputs import IGNORED
 
 ITERATION = "step/iteration"
+ALIGNED = 16  # numbers: parts of a buffer begin at multiples of 64 bytes
+
+
+class FlatBuffer:
+    """Many float32 tensors in one buffer of the device: sessions write and read the parts, and a sum is one operation.
+
+    ``value`` is the whole buffer, a vector that torch.from_dlpack shares; ``parts`` are its tensors by name.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], memory: str) -> None:
+        self.starts: dict[str, int] = {}
+        end = 0
+        for name, shape in shapes.items():
+            self.starts[name] = end
+            end += -(-math.prod(shape) // ALIGNED) * ALIGNED
+        zeros = np.zeros(max(end, 1), np.float32)  # the gaps are added too: they must be numbers
+        self.value = self._held(zeros, memory)
+        start = self.value.data_ptr()
+        self.parts = {
+            name: BufferPart(self.value, memory, tuple(shape), start + 4 * self.starts[name])
+            for name, shape in shapes.items()
+        }
+
+    def _held(self, zeros: Array, memory: str) -> OrtTensor:
+        """The buffer, in memory of ONNX Runtime."""
+        made: Any = import_onnxruntime().OrtValue.ortvalue_from_shape_and_type(zeros.shape, np.float32, memory, 0)
+        made.update_inplace(zeros)
+        value: OrtTensor = made
+        return value
 
 
 @dataclass(frozen=True)
@@ -38,83 +68,48 @@ class MicroBatch:
     share: float
 
 
-@dataclass(frozen=True)
-class Summed:
-    """What micro-batches left beside their gradients: the part of the loss that is theirs, new running statistics, and
-    by what the sum of the gradients is still to be weighted where there is no loss scale."""
+class AccumulatingBinding(Binding):
+    """`Binding` for a step that is cut in two: its state is that of the update. A batch is shared among micro-batches,
+    so many of each rank."""
 
-    loss: float
-    moved: dict[str, OrtTensor]
-    unweighted: float
-
-
-class AccumulatingBinding:
-    """`Binding` for a step that is cut in two; a batch is shared among ``parts`` micro-batches."""
-
-    def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int, parts: int, ranks: int = 1) -> None:
+    def __init__(self, step: TrainingStep, options: RunOptions, ranks: int = 1) -> None:
         """Raises what `Binding` raises, and AmpError AMP206 for a step that cannot be cut."""
-        self.layout, self.parts, self.all_parts = step.layout, parts, parts * ranks
-        chosen, providers = choose("cpu" if strict else device)
-        self._wide = chosen == "cpu" and self.all_parts > 1  # its kernels compute in float32
+        self.whole, self.parts, self.all_parts = step.layout, options.accumulate, options.accumulate * ranks
+        device, providers = options.place()
+        self._wide = device == "cpu" and self.all_parts > 1  # its kernels compute in float32
         self._cut = self._split(step)
-        self._update = Binding(self._cut.update, device, strict, threads)
-        self.device, self.memory = self._update.device, self._update.memory
-        self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, strict, threads)
-        self._binding: Any = self._gradients.io_binding()
+        super().__init__(self._cut.update, options)
+        self._gradients, _ = open_graph(self._cut.gradients, self.device, providers, options)
+        self._of_gradients: Any = self._gradients.io_binding()
         self.total = self._buffer()
         self._adding: _Sum | None = None
-        if parts > 1:
+        if self.parts > 1:
             self._adding = _Sum(self.total, self._cut.summed, self.memory, providers, not step.layout.scale)
-        self._iteration = step.layout.find("counter", ITERATION)
 
     def _split(self, step: TrainingStep) -> CutStep:
         made = cut(step)
         return rounded_once(made) if self._wide else made
 
-    # -- state, which is that of the update ----------------------------------------------------------------------------
+    def _buffer(self) -> FlatBuffer:
+        return FlatBuffer(self._cut.summed, self.memory)
 
-    def put(self, state: Mapping[str, Array]) -> None:
-        self._update.put(state)
+    def _state(self) -> dict[str, Held]:
+        """What the gradients read of the state."""
+        return {entry.name: self.held(entry.name) for entry in self._cut.gradients.layout.states}
 
-    def replace(self, arrays: Mapping[str, Array]) -> None:
-        self._update.replace(arrays)
-
-    def get(self, name: str) -> Array:
-        return self._update.get(name)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._update.shape(name)
-
-    def readable(self) -> Readable:
-        """Where the state is read, as it is now."""
-        return self
-
-    def _state(self) -> dict[str, OrtTensor | BufferPart]:
-        """What the gradients read of it."""
-        return {entry.name: self._update.held(entry.name) for entry in self._cut.gradients.layout.states}
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
-
-    def run(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+    def run(self, batch: Mapping[str, Array]) -> Made:
         """One update. All or nothing, as `Binding.run`: the gradients change no state. Raises AmpError AMP504."""
         state = self._state()
         if self.parts == 1:
             loss, moved = self._part(batch, state, self.total)
         else:
-            done = self._summed(shared(batch, self.parts, self.layout), state)
-            loss, moved = device_value(np.array(done.loss, np.float32), self.memory), done.moved
-        given: dict[str, OrtTensor | BufferPart] = {**self.total.parts, self._cut.loss: loss, **moved}
-        return self._update.run({}, given)
+            sum_, moved, _ = self._summed(shared(batch, self.parts, self.whole), state)
+            loss = device_value(np.array(sum_, np.float32), self.memory)
+        return self._step({}, {**self.total.parts, self._cut.loss: loss, **moved})
 
-    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
-        """The same: all of a batch is this process's own."""
-        return self.run(batch)
-
-    def _buffer(self) -> FlatBuffer:
-        return FlatBuffer(self._cut.summed, self.memory)
-
-    def _summed(self, pieces: list[MicroBatch], state: dict[str, OrtTensor | BufferPart]) -> Summed:
-        """The gradients of micro-batches in ``total``."""
+    def _summed(self, pieces: list[MicroBatch], state: dict[str, Held]) -> tuple[float, dict[str, OrtTensor], float]:
+        """The gradients of micro-batches in ``total``; their part of the loss, new running statistics, and by what the
+        sum is still to be weighted where there is no loss scale."""
         losses, before = 0.0, 0.0
         moved: dict[str, OrtTensor] = {}
         old = {new: name for name, new in self._cut.moved.items()}
@@ -127,34 +122,32 @@ class AccumulatingBinding:
                 self._adding.run(before, piece.share)
             before = 1.0 if before else piece.share
             losses += piece.share * float(as_numpy(loss))
-        return Summed(losses, moved, before)
+        return losses, moved, before
 
-    def _of_piece(self, state: dict[str, OrtTensor | BufferPart], piece: MicroBatch) -> None:
+    def _of_piece(self, state: dict[str, Held], piece: MicroBatch) -> None:
         """The loss scale of a micro-batch is its share of the whole; no two draw one mask of Dropout."""
-        if name := self.layout.scale:
-            whole = self._update.get(name)
-            state[name] = device_value(whole * whole.dtype.type(piece.share), self.memory)
-        if name := self._iteration:
-            whole = self._update.get(name)
-            state[name] = device_value(whole * self.all_parts + piece.number, self.memory)
+        if name := self.whole.scale:
+            scale = self.get(name)
+            state[name] = device_value(scale * scale.dtype.type(piece.share), self.memory)
+        if name := self.whole.find("counter", ITERATION):
+            state[name] = device_value(self.get(name) * self.all_parts + piece.number, self.memory)
 
     def _part(
-        self, batch: Mapping[str, Array], state: Mapping[str, OrtTensor | BufferPart], into: FlatBuffer
+        self, batch: Mapping[str, Array], state: Mapping[str, Held], into: FlatBuffer
     ) -> tuple[OrtTensor, dict[str, OrtTensor]]:
         """The loss of a micro-batch, and by their names its new running statistics; its gradients go into a buffer."""
-        binding, held = self._binding, {name: device_value(array, "cpu") for name, array in batch.items()}
-        for name, value in (*held.items(), *((e.name, state[e.name]) for e in self._cut.gradients.layout.states)):
+        binding, fed = self._of_gradients, {name: device_value(array, "cpu") for name, array in batch.items()}
+        for name, value in (*fed.items(), *((e.name, state[e.name]) for e in self._cut.gradients.layout.states)):
             bind_given(binding, name, value)
-        binding.bind_output(self.layout.loss, self.memory)
+        binding.bind_output(self.whole.loss, self.memory)
         for name, view in into.parts.items():
-            view.bind_output(binding, name)
+            binding.bind_output(name, *view.place)
         for name in self._cut.moved.values():
             binding.bind_output(name, self.memory)
         _run(self._gradients, binding, self.device)
-        found = binding.get_outputs_as_ortvaluevector()
         value = import_onnxruntime().OrtValue
-        moved = zip(self._cut.moved.values(), list(found)[1 + len(into.parts) :], strict=True)
-        return value(found[0]), {name: value(new) for name, new in moved}
+        loss, *made = map(value, binding.get_outputs_as_ortvaluevector())
+        return loss, dict(zip(self._cut.moved.values(), made[len(into.parts) :], strict=True))
 
 
 class _Sum:
@@ -184,18 +177,13 @@ class _Sum:
 
 
 def _sum_model(size: int, weighted: bool) -> onnx.ModelProto:
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in ("total", "now")]
-    nodes = [helper.make_node("Add", ["total", "now"], ["sum"])]
+    more, body = "", "sum = Add (total, now)"
     if weighted:
-        inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("before", "share")]
-        nodes = [
-            helper.make_node("Mul", ["total", "before"], ["old"]),
-            helper.make_node("Mul", ["now", "share"], ["new"]),
-            helper.make_node("Add", ["old", "new"], ["sum"]),
-        ]
-    output = helper.make_tensor_value_info("sum", TensorProto.FLOAT, [size])
-    graph = helper.make_graph(nodes, "sum", inputs, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        more = ", float before, float share"
+        body = "old = Mul (total, before)  new = Mul (now, share)  sum = Add (old, new)"
+    vector = f"float[{size}]"
+    graph = f"sum ({vector} total, {vector} now{more}) => ({vector} sum) {{ {body} }}"
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {graph}')
 
 
 def _run(session: Any, binding: Any, device: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,41 +14,73 @@ import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError, first_line
+from ...core.low_types import numpy_type
 from ...formats.onnx import io as onnx_io
 from ...formats.onnx.graph import OnnxGraph
 from ...numerics.strict.rewrite import rewrite
-from ...runtime.devices import choose, import_onnxruntime
+from ...runtime.devices import import_onnxruntime
 from ...runtime.onnxruntime_session import CRASHING, QUIET, OrtTensor, as_numpy, lacks_kernel, out_of_memory
 from ..step.aliasing import in_place
 from ..step.session_model import session_model
-from ..step.state_tensors import StateTensor
+from ..step.state_tensors import GIVEN, PARAMETER, RUNNING, StateTensor
 from ..step.training_step import TrainingStep
-from .flat_buffer import BufferPart, GraphSession, bind_given
+from .options import RunOptions
+from .step_inputs import StepInputs
 
 BFLOAT16 = "bfloat16"
+SHARED = (PARAMETER, RUNNING, GIVEN)  # kinds of state that several steps may share
 HALF_DONE = "an earlier step stopped half-way, and part of the state was written"
 NOT_TAKEN = "the last state was not taken to the device whole"
+GRAPH = "gpu_graph_id"  # what ONNX Runtime calls the number of a CUDA graph among those of a session
 
 
-class Readable(Protocol):
-    """Where a state is read, tensor by tensor."""
+@dataclass(frozen=True)
+class BufferPart:
+    """A part of a buffer, or the whole in another shape; ``held`` keeps the memory alive, ``kind`` is its type: numpy's
+    or the number of ONNX's."""
 
-    def get(self, name: str) -> Array: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
+    held: OrtTensor
+    memory: str
+    shape: tuple[int, ...]
+    address: int
+    kind: object = np.float32
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What onnxruntime.IOBinding binds, behind the name."""
+        return self.memory, 0, self.kind, list(self.shape), self.address
+
+
+Held = OrtTensor | BufferPart
+Made = tuple[dict[str, OrtTensor], OrtTensor | None]
+"""What a step makes: its results by output name, and the loss scale after it, as the runtime's values."""
+
+
+def bind_given(binding: Any, name: str, value: Held) -> None:
+    """An input that is on the device already."""
+    if isinstance(value, BufferPart):
+        binding.bind_input(name, *value.place)
+    else:
+        binding.bind_ortvalue_input(name, value)
 
 
 class Binding:
-    """One session and the state in it: `put` the state, `run` steps, `get` a tensor back."""
+    """One session and the state in it: `put` the state, `run` steps, `get` a tensor back.
 
-    def __init__(self, step: TrainingStep, device: str, strict: bool, threads: int) -> None:
+    Steps that train by turns share state of one name: who wrote it last holds it, and the others read it there, without
+    a copy. ``holders``: whose value of each such name is the newest, for all that share.
+    """
+
+    def __init__(self, step: TrainingStep, options: RunOptions) -> None:
         """Raises AmpError AMP321, AMP323 and AMP505 for the device, AMP502 for a model that the runtime refuses."""
-        if strict and device not in ("auto", "cpu"):
-            raise AmpError("AMP323", f"strict runs on the CPU, not on {device}", hint="leave one of the two away")
-        self.device, providers = choose("cpu" if strict else device)
+        self.device, providers = options.place()
         self.memory = "cuda" if self.device == "tensorrt" else self.device
         self.layout = step.layout
-        self._session, proto = self._open(step, providers, strict, threads)
-        self.in_place = self._written_in_place(proto) - {step.layout.scale}
+        self.holders: dict[str, Binding] = {}
+        self._session, proto = open_graph(step, self.device, self._asked(providers), options)
+        # an engine that compiles whole subgraphs may read a state again after it wrote some of it
+        written = in_place(ir.from_proto(proto).graph, self.layout.states) if self.device in ("cpu", "cuda") else ()
+        self.in_place = frozenset(written) - {step.layout.scale}
         self._places: dict[str, tuple[OrtTensor, OrtTensor]] = {}  # now, and next; swapped by every step
         self._bindings: list[Any] = []  # of even and of odd steps
         self._turn = 0
@@ -59,27 +92,15 @@ class Binding:
         self._next_scale = next((e.output for e in self.layout.states if e.name == self._scale_name), "")
         self._torn = NOT_TAKEN  # why there is no state to read; empty where there is one
 
-    @property
-    def turn(self) -> int:
-        """Changes with every step that was done."""
-        return self._turn
-
-    def _open(
-        self, step: TrainingStep, providers: Sequence[str], strict: bool, threads: int
-    ) -> tuple[GraphSession, onnx.ModelProto]:
-        return open_graph(step, self.device, providers, strict, threads)
-
-    def _written_in_place(self, proto: onnx.ModelProto) -> frozenset[str]:
-        """The state that a step may write where it reads it: an engine that compiles whole subgraphs may read a state
-        again after it wrote some of it."""
-        if self.device not in ("cpu", "cuda"):
-            return frozenset()
-        return frozenset(in_place(ir.from_proto(proto).graph, self.layout.states))
+    def _asked(self, providers: Sequence[str]) -> Sequence[object]:
+        """The providers, with what is asked of them."""
+        return providers
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     def put(self, state: Mapping[str, Array]) -> None:
-        """Takes a whole state to the device, in the place of the old one, which is dropped first.
+        """Takes a whole state to the device, in the place of the old one, which is dropped first; what is shared
+        changes for all.
 
         Raises AmpError AMP504 where there is no room for it; then there is no state, until another `put`.
         """
@@ -98,6 +119,7 @@ class Binding:
             size = sum(array.nbytes for array in state.values())
             raise _not_taken(error, self.device, size) from error
         self._torn = ""
+        self.holders.update({entry.name: self for entry in self._shared()})
 
     def replace(self, arrays: Mapping[str, Array]) -> None:
         """Takes tensors that steps only read to the device, all or none; they may have another size than before."""
@@ -115,26 +137,36 @@ class Binding:
             for binding in self._bindings:
                 binding.bind_ortvalue_input(name, value)
 
+    def _shared(self) -> list[StateTensor]:
+        return [entry for entry in self.layout.of(*SHARED) if entry.name in self.holders]
+
     def get(self, name: str) -> Array:
         """A copy of a tensor of the state as it is now. Raises AmpError AMP504 after a step that stopped half-way."""
-        array, shape = as_numpy(self.held(name)), self._shapes.get(name)
+        holder = self.holders.get(name, self)
+        array, shape = as_numpy(holder.held(name)), holder._shapes.get(name)
         return array if shape is None else array.reshape(shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of a tensor of the state as it is now; nothing is copied."""
-        held = tuple(self.held(name).shape())
-        return self._shapes.get(name, held)
+        holder = self.holders.get(name, self)
+        held = tuple(holder.held(name).shape())
+        return holder._shapes.get(name, held)
 
-    def lent(self, entry: StateTensor) -> OrtTensor | BufferPart:
-        """A tensor of the state as another step takes it that has ``entry`` for it, without a copy."""
-        held, shape = self.held(entry.name), self.shape(entry.name)
+    def reader(self) -> Callable[[str], Array]:
+        """`get` of the state as it is now."""
+        return self.get
+
+    def _lent(self, entry: StateTensor) -> Held:
+        """The newest value of a shared tensor as the step takes it that has ``entry`` for it, without a copy."""
+        holder = self.holders[entry.name]
+        held, shape = holder.held(entry.name), holder.shape(entry.name)
         dims = shape if entry.shape is None else (math.prod(shape),)
         if dims == tuple(held.shape()):
             return held
         return BufferPart(held, held.device_name(), dims, held.data_ptr(), held.element_type())
 
     def held(self, name: str) -> OrtTensor:
-        """The runtime's own value of a tensor of the state, a vector where the graph takes one."""
+        """The runtime's own value of a tensor of this state, a vector where the graph takes one."""
         self._refuse_torn()
         scale = self._scale if name == self._scale_name else None
         return self._places[name][self._turn] if scale is None else scale
@@ -158,25 +190,27 @@ class Binding:
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def run(
-        self, batch: Mapping[str, Array], given: Mapping[str, OrtTensor | BufferPart] | None = None
-    ) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
-        """One step: its results by output name and the loss scale after it, as the runtime's values.
-
-        ``given``: what is on the device already, and is only read.
+    def run(self, batch: Mapping[str, Array]) -> Made:
+        """One step on the newest values of what is shared: its results by output name and the loss scale after it.
 
         All or nothing, also for what Ctrl-C and other signals raise: that comes before the runtime's own call or after
         it, never in it. Where the runtime itself stops half-way, in memory that holds the old state and the new one,
         the state cannot be read any more. Raises AmpError AMP504.
         """
+        return self._step(batch, {entry.name: self._lent(entry) for entry in self._shared()})
+
+    def run_own(self, batch: Mapping[str, Array]) -> Made:
+        """The same on the part of a batch that is this process's own: all of it."""
+        return self.run(batch)
+
+    def _step(self, batch: Mapping[str, Array], given: Mapping[str, Held]) -> Made:
+        """``given``: what is on the device already, and is only read."""
         self._refuse_torn()
         binding = self._bindings[self._turn]
         # Copies: ONNX Runtime may write over a fed array once it has removed the Casts between. They outlive the run.
         fed = {name: device_value(array, "cpu") for name, array in batch.items()}
-        for name, value in fed.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, there in (given or {}).items():
-            bind_given(binding, name, there)
+        for name, value in {**fed, **given}.items():
+            bind_given(binding, name, value)
         for name in self._results:
             binding.bind_output(name, self.memory)  # a fresh place: the last result may be asked for later
         if self._next_scale:
@@ -197,26 +231,103 @@ class Binding:
                 raise
             raise stopped(error, self.device, bool(self._torn)) from error
 
-    def readable(self) -> Readable:
-        """Where the state is read, as it is now."""
-        return self
-
-    def run_own(self, batch: Mapping[str, Array]) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
-        """The same: all of a batch is this process's own."""
-        return self.run(batch)
-
-    def _taken(self, binding: Any, turn: int) -> tuple[dict[str, OrtTensor], OrtTensor | None]:
+    def _taken(self, binding: Any, turn: int) -> Made:
         """What a step made becomes what the next one reads; said twice, it is the same."""
         found = binding.get_outputs_as_ortvaluevector()
         count = len(self._results) + bool(self._next_scale)
         values = [import_onnxruntime().OrtValue(found[index]) for index in range(count)]
         scale = values.pop() if self._next_scale else self._scale
         self._scale, self._turn, self._torn = scale, 1 - turn, ""
+        self.holders.update({entry.name: self for entry in self._shared() if entry.output})
         return dict(zip(self._results, values, strict=True)), scale
 
     def _refuse_torn(self) -> None:
         if self._torn:
             raise AmpError("AMP504", self._torn, hint="load the last checkpoint, or load_state(step.initial_state)")
+
+
+class CapturedBinding(Binding):
+    """A `Binding` whose steps are CUDA graphs: the kernels of a step are recorded once, and launched together from then
+    on. Results come back as copies on the host.
+
+    A graph reads and writes the addresses that it was recorded with, and ONNX Runtime runs a step several times to
+    record it. So every tensor of the state has two places, none is written where it is read, a graph is recorded for
+    each of the two directions, and inputs and results have places of their own: what is repeated comes out the same.
+    """
+
+    def __init__(self, step: TrainingStep, options: RunOptions) -> None:
+        """Raises AmpError AMP325 for a device without such graphs and for a step whose batch is open, and as Binding,
+        AMP502 too where a node of the step runs on the host."""
+        ports = StepInputs(step).ports.values()
+        open_one = next((port for port in ports if not all(isinstance(d, int) for d in port.shape)), None)
+        if open_one is not None:
+            hint = "build the step with --batch N, and train with --batch-size N"
+            raise AmpError("AMP325", f"a CUDA graph needs sizes, and those of '{open_one.name}' are open", hint=hint)
+        super().__init__(step, options)
+        self.in_place = frozenset()  # a step that is run twice has to read the same state
+        self._scale_name = self._next_scale = ""  # state as any other: two places
+        self._made: list[dict[str, OrtTensor]] = []  # results of even and of odd steps
+        self._recorded = 1  # the number of the graph of even steps
+
+    def _asked(self, providers: Sequence[str]) -> Sequence[object]:
+        if self.device != "cuda":
+            hint = "leave --cuda-graph away, or --device cuda"
+            raise AmpError("AMP325", f"{self.device} has no CUDA graphs", hint=hint)
+        graphs = {"enable_cuda_graph": "1"}
+        return [(name, graphs) if name == "CUDAExecutionProvider" else name for name in providers]
+
+    def put(self, state: Mapping[str, Array]) -> None:
+        self._fed: dict[str, Any] = {}
+        self._made = [self._results_places(), self._results_places()]
+        super().put(state)
+        self._recorded += 2  # other addresses
+
+    def _rebind(self, values: Mapping[str, OrtTensor]) -> None:
+        super()._rebind(values)
+        self._recorded += 2
+
+    def _results_places(self) -> dict[str, OrtTensor]:
+        known = {value.name: value for value in self._session.get_outputs()}
+        return {name: self.value(_empty(known[name])) for name in self._results}
+
+    def _bound(self, turn: int) -> Any:
+        binding = super()._bound(turn)
+        for name, place in self._made[turn].items():
+            binding.bind_ortvalue_output(name, place)
+        return binding
+
+    def run(self, batch: Mapping[str, Array]) -> Made:
+        """As `Binding.run`, whole or not at all: the old state is left as it is until the step is done."""
+        self._refuse_torn()
+        turn = self._turn
+        for name, array in batch.items():
+            array = np.ascontiguousarray(array)
+            if name in self._fed:
+                self._fed[name].update_inplace(array)
+                continue
+            self._fed[name] = self.value(array)
+            for binding in self._bindings:
+                binding.bind_ortvalue_input(name, self._fed[name])
+        try:
+            self._session.run_with_iobinding(self._bindings[turn], self._run_options(turn))
+            made = {name: device_value(as_numpy(place), "cpu") for name, place in self._made[turn].items()}
+        except Exception as error:  # onnxruntime raises kinds of its own for every fault
+            raise stopped(error, self.device, False) from error
+        self._turn = 1 - turn
+        scale = self.layout.scale
+        return made, device_value(self.get(scale), "cpu") if scale else None
+
+    def _run_options(self, turn: int) -> Any:
+        options = import_onnxruntime().RunOptions()
+        options.add_run_config_entry(GRAPH, str(self._recorded + turn))
+        return options
+
+
+def _empty(output: Any) -> Array:
+    """An array as an output of the session."""
+    names = {"tensor(float)": "float32", "tensor(bool)": "bool", "tensor(double)": "float64"}
+    dtype = names.get(output.type, output.type.removeprefix("tensor(").removesuffix(")"))
+    return np.zeros([dim if isinstance(dim, int) else 1 for dim in output.shape], numpy_type(dtype))
 
 
 def _is_bfloat16(array: Array) -> bool:
@@ -235,15 +346,26 @@ def device_value(array: Array, memory: str) -> OrtTensor:
 
 
 def open_graph(
-    step: TrainingStep, device: str, providers: Sequence[str], strict: bool, threads: int
-) -> tuple[GraphSession, onnx.ModelProto]:
+    step: TrainingStep, device: str, providers: Sequence[object], options: RunOptions
+) -> tuple[Any, onnx.ModelProto]:
     """A session of a step graph without its state, and the graph as it runs. Raises AmpError AMP502."""
     proto, folder = session_model(step)
-    if strict:
+    if options.strict:
         graph = OnnxGraph(onnx_io.deserialize(proto, Path(folder) if folder else None))
         rewrite(graph, keep_border=True)
         proto = ir.to_proto(graph.model)
-    return _opened(proto, folder, device, providers, strict, threads), proto
+    ort, how = import_onnxruntime(), _session_options(device, options.strict, options.threads)
+    if folder:
+        how.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    crashing = CRASHING if device == "cpu" else None
+    try:
+        content = proto.SerializeToString()
+        return ort.InferenceSession(content, how, providers=list(providers), disabled_optimizers=crashing), proto
+    except Exception as error:  # onnxruntime raises kinds of its own for every fault
+        hint = (
+            f"build it with --target {device}, or train with --strict, which runs on the CPU and needs no low kernels"
+        )
+        raise AmpError("AMP502", f"ONNX Runtime refuses the step: {first_line(error)}", hint=hint) from error
 
 
 def _session_options(device: str, strict: bool, threads: int) -> Any:
@@ -258,26 +380,6 @@ def _session_options(device: str, strict: bool, threads: int) -> Any:
     if device == "cuda":
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     return options
-
-
-def _opened(
-    proto: onnx.ModelProto, folder: str, device: str, providers: Sequence[str], strict: bool, threads: int
-) -> Any:
-    ort = import_onnxruntime()
-    options = _session_options(device, strict, threads)
-    if folder:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    try:
-        crashing = CRASHING if device == "cpu" else None
-        return ort.InferenceSession(
-            proto.SerializeToString(), options, providers=list(providers), disabled_optimizers=crashing
-        )
-    except Exception as error:  # onnxruntime raises kinds of its own for every fault
-        message = f"ONNX Runtime refuses the step: {first_line(error)}"
-        hint = (
-            f"build it with --target {device}, or train with --strict, which runs on the CPU and needs no low kernels"
-        )
-        raise AmpError("AMP502", message, hint=hint) from error
 
 
 def _not_taken(error: Exception, device: str, size: int) -> AmpError:

@@ -26,9 +26,9 @@ from ..step.training_step import StepLayout
 from . import checkpoint as files
 from .checkpoint import claim
 from .dataset import TrainingData
-from .fit_options import FitOptions
 from .last_batch import last_batches, padded
-from .parallel.alone import ALONE, Ranks
+from .options import FitOptions
+from .ranks import ALONE, Ranks
 from .schedules import Tables, after, described_all, scheduled, stretches
 from .step_inputs import StepInputs
 

@@ -9,7 +9,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import AmpError
 from .dataset import Drawn
-from .fit_options import FitOptions
+from .options import FitOptions
 from .step_inputs import IGNORED, StepInputs
 
 

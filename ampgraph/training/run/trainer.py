@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.arrays import Array, Feeds
-from ...core.errors import AmpError, first_line, is_whole, nearest
+from ...core.errors import AmpError, first_line, nearest
 from ...runtime.onnxruntime_session import OrtTensor, as_numpy
 from ..step.loss_scale import DynamicLossScale, parse_loss_scale
 from ..step.state_tensors import SCALE
 from ..step.step_result import StepResult
 from ..step.training_step import StepLayout, TrainingStep
 from . import checkpoint as files
-from .accumulation import AccumulatingBinding
-from .binding import Binding
 from .dataset import TrainingData
 from .evaluation import Evaluator, save_trained
-from .fit_options import FitOptions
 from .fitting import History, OnEpoch, OnStep, fit
-from .parallel.alone import ALONE
-from .parallel.opening import open_binding
-from .parallel.options import ParallelOptions
-from .parallel.torch_group import AUTO
+from .options import FitOptions, RunOptions
+from .parallel import open_binding
+from .ranks import AUTO
 from .schedules import Given, state_of
-from .sharing import SharedBinding, joined
+from .sharing import join_states
 from .step_inputs import StepInputs
 
 if TYPE_CHECKING:
@@ -75,18 +71,11 @@ class Trainer:
         shard_optimizer: bool = False,
         cuda_graph: bool = False,
     ) -> None:
-        if not is_whole(threads) or threads < 0:
-            raise AmpError("AMP325", f"threads={threads} is not a whole number from 0", hint="threads=0 takes all")
-        if not is_whole(accumulate) or accumulate < 1:
-            message = f"accumulate={accumulate} is not a whole number from 1"
-            raise AmpError("AMP325", message, hint="accumulate=4 makes four micro-batches of each batch")
+        options = RunOptions(device, strict, threads, accumulate, communicate, shard_optimizer, cuda_graph)
         self.training_step = TrainingStep.load(step) if isinstance(step, (str, os.PathLike)) else step
         self.layout = self.training_step.layout
-        self.accumulate = int(accumulate)
-        self.group, self._cuda_graph = ALONE, cuda_graph
-        options = ParallelOptions(communicate, shard_optimizer)
-        opened = self._opened(device, strict, int(threads), distributed, options)
-        self._binding: Binding | AccumulatingBinding | SharedBinding = opened
+        self.accumulate = options.accumulate
+        self._binding, self.group = open_binding(self.training_step, options, distributed)
         self.feeds = StepInputs(self.training_step, self.accumulate * self.group.world)
         self._own_feeds = StepInputs(self.training_step, self.accumulate)
         first = self.training_step.initial_state
@@ -97,23 +86,9 @@ class Trainer:
             if not isinstance(share, Trainer):
                 message = f"share={share!r} is no trainer"
                 raise AmpError("AMP325", message, hint="open the other step first: share=ampgraph.Trainer(other)")
-            self._binding, share._binding = joined(
-                self.training_step, self._binding, share.training_step, share._binding
-            )
+            join_states(self.training_step, self._binding, share.training_step, share._binding)
         self._digest = ""
         self._evaluator: Evaluator | None = None
-
-    def _opened(
-        self,
-        device: str,
-        strict: bool,
-        threads: int,
-        distributed: str | ProcessGroup | None,
-        options: ParallelOptions,
-    ) -> Binding | AccumulatingBinding:
-        step, parts, graph = self.training_step, self.accumulate, self._cuda_graph
-        opened, self.group = open_binding(step, device, strict, threads, parts, distributed, options, graph)
-        return opened
 
     @property
     def device(self) -> str:
@@ -208,9 +183,9 @@ class Trainer:
 
     def late_state(self) -> dict[str, files.Late]:
         """The state, each tensor of which is copied when it is asked for: for a file, before the next step."""
-        held = self._binding.readable()
+        read = self._binding.reader()
         return {
-            name: files.Late(dtype, held.shape(name), functools.partial(held.get, name))
+            name: files.Late(dtype, self._binding.shape(name), functools.partial(read, name))
             for name, (dtype, _) in self._types.items()
         }
 

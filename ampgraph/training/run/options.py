@@ -1,0 +1,76 @@
+"""What a user says of a training, and nothing of the step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.errors import AmpError, is_whole, nearest
+from ...runtime.devices import choose
+from .schedules import Given
+
+LAST = ("drop", "keep", "pad")
+COMMUNICATED = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where and how steps run, as `Trainer` takes it. Raises AmpError AMP323 and AMP325 for what makes no sense."""
+
+    device: str = "auto"
+    strict: bool = False
+    threads: int = 0
+    accumulate: int = 1
+    communicate: str = "float32"
+    shard_optimizer: bool = False
+    cuda_graph: bool = False
+
+    def __post_init__(self) -> None:
+        _whole(self, "threads", 0, "threads=0 takes all")
+        _whole(self, "accumulate", 1, "accumulate=4 makes four micro-batches of each batch")
+        _one_of(self, "communicate", COMMUNICATED)
+
+    def place(self) -> tuple[str, Sequence[str]]:
+        """The device and ONNX Runtime's providers. Raises AmpError AMP321, AMP323 and AMP505."""
+        if self.strict and self.device not in ("auto", "cpu"):
+            raise AmpError("AMP323", f"strict runs on the CPU, not on {self.device}", hint="leave one of the two away")
+        return choose("cpu" if self.strict else self.device)
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How long and in which steps to train. ``checkpoint``: a folder, which gets one at the end of each epoch and after
+    every ``checkpoint_every`` steps (0: at the end of epochs only). ``resume``: go on from the one that is there, or
+    begin where there is none."""
+
+    epochs: int
+    batch_size: int
+    lr_schedule: Given = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    seed: int = 0
+    last_batch: str = "drop"  # one that is not full: drop, keep, or pad with labels that count for nothing
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("checkpoint_every", 0), ("seed", 0)):
+            _whole(self, name, least, f"{name}={least}")
+        _one_of(self, "last_batch", LAST, "last_batch='keep'")
+        if self.checkpoint is None and (self.resume or self.checkpoint_every):
+            hint = "name the folder of the checkpoint: --checkpoint DIR"
+            raise AmpError("AMP325", "there is no checkpoint to go on from or to write", hint=hint)
+
+
+def _whole(options: object, name: str, least: int, hint: str) -> None:
+    value = getattr(options, name)
+    if not is_whole(value) or value < least:
+        raise AmpError("AMP325", f"{name}={value} is not a whole number from {least}", hint=hint)
+    object.__setattr__(options, name, int(value))
+
+
+def _one_of(options: object, name: str, words: tuple[str, ...], hint: str = "") -> None:
+    value = getattr(options, name)
+    if value not in words:
+        hint = nearest(str(value), list(words)) or hint
+        raise AmpError("AMP325", f"{name}={value!r} is none of {', '.join(words)}", hint=hint)
