@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..core.dataflow import FLOAT32, NONE, Dataflow, Op
+from ..core.json_types import JsonObject
 from ..oplists.traits import has
 from .lines import first
 
@@ -34,7 +35,7 @@ class QuantizedParts:
             return f"left as they are: {kept}"
         return f"changed: {first(self.changed, SHOWN, ', ...')}; left as they are: {kept}"
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         """Plain data for JSON."""
         return {"kept": dict(self.kept), "changed": list(self.changed)}
 

@@ -91,8 +91,7 @@ class Verification(Shown):
             **named(self, "notes", "repair"),
             "repairs_tried": 0 if self.mended is None else self.mended.tried,
             "error_without_growth": plain(self.left),
-            "quantized": self.quantized.to_dict() if self.quantized else None,
-            **named(self, "steps"),
+            **named(self, "quantized", "steps"),
         }
 
     def lines(self) -> list[str]:
