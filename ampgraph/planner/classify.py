@@ -9,7 +9,7 @@ from functools import cache, partial
 from ..core.dataflow import NONE, Dataflow, Op, Unit
 from ..core.plan import Note, Why
 from ..core.walk import source
-from ..oplists.tied import TypeGroups
+from ..oplists.kernels import TypeGroups
 from ..oplists.traits import Trait
 from .decisions import CUT, FREE, HIGH, LIST, LOW, VALIDITY, Hold, Ledger, Tie, Verdict
 from .facts.facts import Facts

@@ -12,7 +12,7 @@ from ..core.errors import AmpError, nearest
 from ..core.json_types import JsonObject
 from ..core.rewrites import Rewrite
 from ..core.shown import Shown
-from ..oplists.operators import Listing
+from ..oplists.framework_lists import Listing
 from ..planner.cut import LAUNCH
 from ..planner.decided import DecidedModel
 from ..planner.options import Options

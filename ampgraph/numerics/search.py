@@ -1,13 +1,156 @@
-"""The search behind `tune`: which groups to promote. It knows nothing of models.
-
-Runs of one model in which only some groups are low predict what a conversion leaves; few conversions confirm it.
-"""
+"""Which nodes or groups make the error of a model, and which have to be in float32 for a tolerance: by runs of one
+session in which only some are low. Nothing here knows of models."""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+RUNS = 64  # of one search at most
+Late = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Units that are to blame together, one as a rule, and the error with these low alone."""
+
+    units: tuple[int, ...]
+    error: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What a search found: the error of the whole, that with every unit in float32, and that with the causes so;
+    ``order``: all units, those first of which one makes most, ``shares``: of each in the squared error of its block."""
+
+    causes: tuple[Cause, ...]
+    whole: float
+    none: float
+    without: float
+    order: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+
+
+def attribute(
+    error: Callable[[Collection[int]], float], count: int, wanted: int, least: float, runs: int = RUNS,
+    late: Late = lambda: False,
+) -> Attribution:  # fmt: skip
+    """The units with the largest errors, by halving: the block is divided that has most for the root of its size.
+
+    By the whole error alone all blocks of a model in which errors are spread would be divided before any node is found.
+
+    Args:
+        error: that of a run in which only these units are low.
+        count: how many units there are.
+        wanted: how many causes at most.
+        least: an error that is not worth naming.
+        runs: how many at most.
+        late: whether to end with what was found.
+    """
+    everything = range(count)
+    whole, none = error(everything), error(())
+    left, found, small = runs - 3, list[Cause](), list[Cause]()
+    blocks: list[tuple[float, int, float, Sequence[int]]] = [(0.0, 0, whole, everything)] if count else []
+    while blocks and len(found) < wanted and left > 1 and not late():
+        _, _, made, block = heapq.heappop(blocks)
+        if len(block) == 1:
+            found.append(Cause(tuple(block), made))
+            continue
+        middle = len(block) // 2
+        for half in (block[:middle], block[middle:]):
+            made = error(half)
+            if made > max(least, none):
+                heapq.heappush(blocks, (-made * made / math.sqrt(len(half)), half[0], made, half))
+            else:
+                small.append(Cause(tuple(half), made))
+        left -= 2
+    found.sort(key=lambda cause: -cause.error)
+    held = {unit for cause in found for unit in cause.units}
+    without = error([i for i in everything if i not in held]) if held else whole
+    rest = [*(Cause(tuple(block), made) for _, _, made, block in blocks), *small]
+    rows = [(block.error**2 / len(block.units), unit) for block in (*found, *rest) for unit in block.units]
+    rows.sort(key=lambda row: -row[0])
+    return Attribution(tuple(found), whole, none, without, tuple(u for _, u in rows), tuple(s for s, _ in rows))
+
+
+# -- the first of a ranking, less some --------------------------------------------------------------------------------
+
+EIGHTH = 8  # a search among the first of a ranking ends within one of them
+LEANER = 16  # runs at most that look for what is not needed
+
+
+@dataclass
+class Ranking:
+    """``order``: units, those first that make most of the error; ``error``: that of a run in which only some are low;
+    ``patterns``: what names each of them to `convert`; ``shares``: of each in the squared error, as far as known."""
+
+    order: Sequence[int]
+    error: Callable[[Collection[int]], float]
+    patterns: Callable[[int], Sequence[str]]
+    shares: Sequence[float] = ()
+    known: dict[frozenset[int], float] = field(default_factory=dict)
+
+    def left(self, held: Collection[int]) -> float:
+        """The error with some in float32."""
+        key = frozenset(held)
+        if key not in self.known:
+            self.known[key] = self.error([unit for unit in self.order if unit not in key])
+        return self.known[key]
+
+    def needed(self, aim: float, late: Late) -> list[int] | None:
+        """Units that leave an error of ``aim`` or less in float32, few of them; None where all do not. Where the time
+        is up, so many as should."""
+        if self.left(self.order) > aim:
+            return None
+        few, many = self._bounds(aim, late)
+        while many - few > max(1, many // EIGHTH) and not late():
+            middle = (few + many) // 2
+            few, many = (few, middle) if self.left(self.order[:middle]) <= aim else (middle, many)
+        return self._leaner(list(self.order[:many]), aim, late)
+
+    def _bounds(self, aim: float, late: Late) -> tuple[int, int]:
+        """A count that is too few, and one that is enough, from the guess on; the second doubles."""
+        few, many = 0, self._guess(aim)
+        while not late():
+            if self.left(self.order[:many]) <= aim:
+                break
+            few, many = many, min(2 * many, len(self.order))
+        return few, many
+
+    def _guess(self, aim: float) -> int:
+        """How many leave ``aim``, if squared errors add up."""
+        whole, total = self.left(()), sum(self.shares)
+        if not (math.isfinite(whole) and 0 < total < math.inf):
+            return 1
+        left = total
+        for count, share in enumerate(self.shares, 1):
+            left -= share
+            if left <= total * (aim / whole) ** 2:
+                return count
+        return len(self.order)
+
+    def _leaner(self, held: list[int], aim: float, late: Late) -> list[int]:
+        """Without those that are not needed: from the last on by quarters, which are halved where they are."""
+        end, size, most = len(held), max(1, len(held) // 4), len(self.known) + LEANER
+        while end > 0 and len(self.known) < most and not late():
+            begin = max(0, end - size)
+            rest = held[:begin] + held[end:]
+            if rest and self.left(rest) <= aim:
+                held, end = rest, begin
+            elif size > 1:
+                size = (size + 1) // 2
+            else:
+                end = begin
+        return held
+
+    def named(self, units: Collection[int]) -> tuple[str, ...]:
+        """Patterns of some."""
+        return tuple(dict.fromkeys(pattern for unit in units for pattern in self.patterns(unit)))
+
+
+# -- which groups `tune` promotes -------------------------------------------------------------------------------------
 
 BUDGET = 20  # strict runs of candidates
 BISECTIONS = 8
