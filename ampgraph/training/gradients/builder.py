@@ -205,21 +205,21 @@ class Eager:
     Where, Gather, Identity = np.where, np.take, np.asarray
 
 
-class Number(Term):
+class EagerTerm(Term):
     """The same formula, computed at once: numbers and no nodes."""
 
     def __init__(self, array: Array, dtype: ir.DataType | None = None) -> None:
         self.array, self.dtype = array, dtype or ir.DataType.from_numpy(array.dtype)
 
-    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> Number:
+    def made(self, kind: str, *operands: Operand, **attributes: Attribute) -> EagerTerm:
         given = [self.number(one) if isinstance(one, (int, float, np.ndarray)) else one for one in operands]
-        return Number(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, Number))), self.dtype)
+        return EagerTerm(getattr(Eager, kind)(*(one.array for one in given if isinstance(one, EagerTerm))), self.dtype)
 
-    def number(self, number: float | Array) -> Number:
-        return Number(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
+    def number(self, number: float | Array) -> EagerTerm:
+        return EagerTerm(number if isinstance(number, np.ndarray) else np.array(number, self.dtype.numpy()), self.dtype)
 
-    def cast(self, dtype: ir.DataType) -> Number:
-        return Number(self.array.astype(dtype.numpy()), dtype)
+    def cast(self, dtype: ir.DataType) -> EagerTerm:
+        return EagerTerm(self.array.astype(dtype.numpy()), dtype)
 
 
 class Builder(NodeBuilder):

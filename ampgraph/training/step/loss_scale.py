@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ...core.errors import AmpError, nearest
-from ..gradients.builder import Number, Term
+from ..gradients.builder import EagerTerm, Term
 from ..option_text import BadOption, read_options
 
 INTEGERS = ("interval", "hysteresis", "patience")
@@ -220,10 +220,10 @@ class DynamicLossScale:
 
     def update(self, state: LossScaleState, finite: bool) -> LossScaleState:
         """The state after a step whose gradients were all finite, or were not."""
-        given = {name: Number(np.asarray(value)) for name, value in RULES[self.rule].typed(state).items()}
+        given = {name: EagerTerm(np.asarray(value)) for name, value in RULES[self.rule].typed(state).items()}
         with np.errstate(over="ignore", under="ignore"):
-            after = next_state(self, given, Number(np.asarray(finite)))
-        return replace(state, **{name: one.array.item() for name, one in after.items() if isinstance(one, Number)})
+            after = next_state(self, given, EagerTerm(np.asarray(finite)))
+        return replace(state, **{name: one.array.item() for name, one in after.items() if isinstance(one, EagerTerm)})
 
     def exhausted(self, state: LossScaleState) -> bool:
         """Whether so many steps overflowed in a row that training is lost; MindSpore's manager raises then."""

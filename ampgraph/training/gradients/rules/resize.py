@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ....core.arrays import Array
-from ..builder import FLOAT, INT64, REASON, Builder, Number, Term, same
+from ..builder import FLOAT, INT64, REASON, Builder, EagerTerm, Term, same
 from ..registry import Unsupported, attribute, gradient, operand
 
 Value = ir.Value
@@ -112,9 +112,9 @@ def _kept(b: Builder, node: ir.Node, x: Value) -> int:
 def _matrix(old: int, new: int, scale: float, way: Way) -> Array:
     """[new, old], from numbers."""
     places, sources = (np.arange(size, dtype=np.float32) for size in (new, old))
-    numbers = [Number(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
+    numbers = [EagerTerm(np.asarray(n, np.float32)) for n in (places[:, None], sources, new, old, scale)]
     weights = _weights(way, *numbers)
-    assert isinstance(weights, Number)
+    assert isinstance(weights, EagerTerm)
     return weights.array
 
 
