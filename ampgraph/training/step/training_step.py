@@ -10,13 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from ...core.arrays import Array
 from ...core.errors import AmpError
+from ...core.json_types import Json, JsonObject  # noqa: F401  an alias names the other
 from ...core.plan import Note
 from ...core.typed import reader
 from ...formats.onnx import io as onnx_io
@@ -61,7 +61,7 @@ class StepLayout:
     whole_batch: str = ""  # why micro-batches cannot share a batch; empty where they can
     runs: tuple[Run, ...] = ()
     moved: tuple[tuple[str, tuple[str, ...]], ...] = ()  # next running state that is handed too: of which, side by side
-    options: dict[str, Any] = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
+    options: JsonObject = field(default_factory=dict)  # level, dtype, optimizer, loss_scale, clip_norm, target
     version: int = VERSION
 
     def of(self, *kinds: str) -> list[StateTensor]:
