@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..numerics.search import ConfirmedSearch, Point
-from ..report.sensitivity import Sensitivity, UnitSensitivity
+from ..report.tuning import Sensitivity, UnitSensitivity
 from .bench import Bench
 
 MEASURED = 8  # units of the table that get runs of their own, two each
