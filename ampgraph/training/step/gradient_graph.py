@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -92,7 +93,7 @@ class GradientGraph:
         self.parts: dict[str, ir.Value] = {}
         self.loss = self._loss()
         infer(self.model)
-        self.running += buffer_values(self.graph, buffers)
+        self.buffers = buffer_values(self.graph, buffers)
         self.loss.name = self.states.builder.fresh("loss") if self.loss.name != "loss" else "loss"
         self.graph.outputs.clear()
         self.graph.outputs.append(self.loss)
@@ -185,13 +186,13 @@ class GradientGraph:
                 b = self.states.builder
                 start_from(b, self.backward.seed, b.number(1) if seed is None else seed)
         self.handed = self._given_out(found)
-        self.moved = self._given_out(new for _, new in self.running)
+        self.moved = self._given_out([*(one.batch for one in self.running), *(new for _, new in self.buffers)])
         self._report_parts()
         infer(self.model)
         mark_branches(self.graph)
         if seed is not None:
             hold_seed(self.graph, seed)
-        running = [old for old, _ in self.running]
+        running = [*(one.old for one in self.running), *(old for old, _ in self.buffers)]
         for kind, values in ((PARAMETER, self.parameters), (GIVEN, self.given), (RUNNING, running)):
             for value in values:
                 self.states.adopt(value, kind)
@@ -225,12 +226,15 @@ class GradientGraph:
         how = Together.on(said.get("target"))
         if how.vectors:
             run_norms_together(self.graph, how.longest)
-        gradients, moved = self._taken_back(self.handed), self._taken_back(self.moved)
+        gradients = self._taken_back(self.handed)
+        batch, new = self._sources(len(self.running)), self._taken_back(self.moved[len(self.running) :])
         self.states.builder = b = Builder(self.graph, "step")
         parts = parts_of(self.states, self.parameters, gradients, self.groups, how)
         skips = self.scale is not None and self.scale.skips
         told = told_by_gradients(self.graph, self.parameters) if skips else ()
-        running = running_moves(b, [(old, new) for (old, _), new in zip(self.running, moved, strict=True)], skips, told)
+        averages = [replace(one, batch=value) for one, value in zip(self.running, batch, strict=True)]
+        others = [(old, value) for (old, _), value in zip(self.buffers, new, strict=True)]
+        running = running_moves(b, averages, others, skips, told)
         update = UpdateGraph(self.graph, self.states)
         updated = add_update(update, parts, self.scale, options, running)
         if self.iteration is not None:
@@ -246,6 +250,17 @@ class GradientGraph:
         for name in names:
             self.graph.outputs.remove(found[name])
         return [found[name] for name in names]
+
+    def _sources(self, count: int) -> list[ir.Value]:
+        """What the first of the values that move state are, without the Identity that made an output of each."""
+        found = []
+        for value in self._taken_back(self.moved[:count]):
+            made = value.producer()
+            source = made.inputs[0] if made is not None and made.op_type == "Identity" else None
+            found.append(value if source is None else source)
+            if made is not None and source is not None:
+                self.graph.remove(made, safe=True)
+        return found
 
     def _written(self, updated: Updated, running: Sequence[RunningMove], said: JsonObject) -> TrainingStep:
         layout = StepLayout(
