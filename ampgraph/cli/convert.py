@@ -185,8 +185,8 @@ def convert(
     misses the tolerance, and where --check require leaves no file; what generated inputs leave in doubt is said.
     """
     with signals_wait():
+        from ..api.calibrate import Measuring
         from ..api.check import convert_and_check
-        from ..api.measuring import Measuring
         from ..api.pictures import picture_conversion, refuse_page
         from ..api.steps import Checking, Job
 

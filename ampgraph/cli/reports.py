@@ -95,7 +95,7 @@ def explain(
     ampgraph explain model.onnx op:Softmax --level O1
     """
     with signals_wait():
-        from ..api.explain import explain_all
+        from ..api.plan import explain_all
         from ..report.explain import explanation_lines, float32_lines
 
     with progress() as bar:
@@ -127,7 +127,7 @@ def lists(
     ampgraph lists --policy mindspore --level O1
     ampgraph lists --rules
     """
-    from ..api.lists import lists as listed
+    from ..api.inspect import lists as listed
     from ..report.listing import listing_lines, rule_lines, rule_rows
 
     if rules:

@@ -17,9 +17,7 @@ import pytest
 
 import ampgraph
 from ampgraph.api import check, check_run
-from ampgraph.api.check_request import Request
-from ampgraph.api.judging import judged, unsure
-from ampgraph.api.near_limit import near_the_limit
+from ampgraph.api.check_run import Request, judged, near_the_limit, unsure
 from ampgraph.api.pairs import MindirPair, OnnxPair
 from ampgraph.core.pass_ import Change
 from ampgraph.core.recipe import Recipe
