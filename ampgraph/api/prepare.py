@@ -1,7 +1,7 @@
 """What is done to a model before it is planned, as the recipe says: what of its inputs and outputs is to be low,
 weights frozen, the runtime's own optimisation, and the opset: the least one that frees operators or saves Casts, and
-moves nothing off the target. Some targets take that unasked for a low type: where the types in the file decide, a schema
-without the type is all that keeps an operator in float32.
+moves nothing off the target. Some targets take that unasked for a low type: where the types in the file decide, a
+schema without the type is all that keeps an operator in float32.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from ampgraph.api.opening import fault, refusal
 from onnx import helper
 
 import ampgraph
@@ -20,7 +19,7 @@ from ampgraph.api.steps import Checking, Conversion, Job
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import CheckVerdict
 from ampgraph.planner import regions
-from ampgraph.runtime.opening import open_each
+from ampgraph.runtime.opening import fault, open_each, refusal
 from cli_helpers import refused
 from onnx_text import array, parse, proto
 

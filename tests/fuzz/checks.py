@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from ampgraph.api.opening import seen_by_users
 from onnx import ModelProto
 
 import ampgraph
-from ampgraph.api.check_run import Request, judge
+from ampgraph.api.check_run import Request, judge, seen_by_users
 from ampgraph.api.pairs import OnnxPair
 from ampgraph.core.recipe import Recipe
 from ampgraph.core.verdict import TOLERANCES, CheckVerdict
