@@ -95,10 +95,8 @@ def verify(
         small = vanishing(seen.outputs, pair.roles()) if "float16" in pair.low else ""
         alone = chaotic(pair.expected, drawn, pair.low, tolerance, seen.outputs) if decoding is None else []
         until = time.monotonic() + SECONDS + COMPARISONS * seen.seconds
-        job = FaultSearch(
-            pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None, measure,
-            seconds=LOOKING * SECONDS, kept=seen.kept, seen=html is not None,
-        )  # fmt: skip
+        job = FaultSearch(pair, seen.outputs, tolerance, NODES if nodes is None else nodes, nodes is not None, measure)
+        job.kept, job.seen, job.seconds = seen.kept, html is not None, LOOKING * SECONDS
         job.look(drawn, progress)
         mended = None if seen.ok else repair_of(reference, None, job, comparison.again, drawn, until)
         if alone and mended is not None and mended.repair is None:
